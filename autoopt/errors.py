@@ -1,0 +1,90 @@
+"""What can go wrong, as a tree; each leaf knows its exit code.
+
+::
+
+    AutooptError                 1   an error of autoopt's own
+    ├── UsageError               2   a bad option, value or key
+    │   └── DocumentError        2   a document that cannot be read, or of a newer schema
+    ├── WorkloadError            3   the user's code cannot be imported or built, or its baseline fails
+    ├── EnvironmentLacks         4   no such device, an extra that is not installed
+    ├── TrialFailed              -   a trial ended badly: a verdict, not an error of the run
+    └── Interrupted            130   the user stopped the run
+
+Every message says what is wrong, which value was given, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class AutooptError(Exception):
+    """Base of every error that autoopt raises on purpose.
+
+    Args:
+        message: one line: what is wrong and which value was given.
+        hint: what to do about it, shown on a line of its own.
+        detail: longer text, such as the user's own traceback or a working example.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", detail: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.message, self.hint, self.detail) if part)
+
+
+class UsageError(AutooptError):
+    """A bad option, value or key."""
+
+    exit_code = 2
+
+
+class DocumentError(UsageError):
+    """A saved document is damaged, of a newer schema, or not what it should be."""
+
+
+class WorkloadError(AutooptError):
+    """The user's code could not be imported or built, or its baseline fails."""
+
+    exit_code = 3
+
+
+class EnvironmentLacks(AutooptError):  # noqa: N818 - reads as the sentence that the user gets
+    """This machine or installation lacks what was asked for."""
+
+    exit_code = 4
+
+
+class Interrupted(AutooptError):  # noqa: N818
+    """The user asked to stop at once."""
+
+    exit_code = 130
+
+
+class TrialFailed(AutooptError):  # noqa: N818
+    """A trial ended without a result.
+
+    Args:
+        kind: ``out_of_memory``, ``timeout``, ``crashed``, ``error`` or ``not_finite``.
+        message: the plain reason that the report shows after the kind.
+        detail: the traceback or the tail of the trial's log.
+        where: ``build``, ``setup``, ``step``, ``evaluate`` ...: what it was doing.
+    """
+
+    KINDS = ("out_of_memory", "timeout", "crashed", "error", "not_finite")
+
+    def __init__(self, kind: str, message: str, *, detail: str = "", where: str = "") -> None:
+        super().__init__(message, detail=detail)
+        if kind not in self.KINDS:
+            raise ValueError(f"unknown kind of failure {kind!r}; one of {', '.join(self.KINDS)}")
+        self.kind = kind
+        self.where = where
+
+    @property
+    def reason(self) -> str:
+        """The trial's ``reason`` as result.json holds it, such as ``crashed: signal 11``."""
+        return f"{self.kind}: {self.message}"

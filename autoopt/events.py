@@ -1,0 +1,136 @@
+"""What the loop announces; the journal, the live view and the trackers listen.
+
+An event is a frozen record with its kind and the run's own clock. Listeners are plain
+callables; one that raises must not end the run, so :class:`Announcer` drops it with a note.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from autoopt.records import (
+    Ablation,
+    Configuration,
+    JsonDict,
+    Noise,
+    Plan,
+    Record,
+    Result,
+    Round,
+    Speedup,
+    Stop,
+    Trial,
+)
+
+Phase = Literal["benchmark", "simplify", "optimize", "ablate", "verify"]
+
+logger = logging.getLogger(__name__)
+
+
+class Event(Record):
+    """Base of all events. ``at``: seconds on the run's clock (downtime excluded).
+
+    ``replayed`` marks what a resumed run reads back from its journal.
+    """
+
+    at: float = 0.0
+    replayed: bool = False
+
+
+class RunStarted(Event):
+    spec: str
+    device_name: str
+    torch: str | None = None
+    budget_seconds: float
+    run_directory: str
+
+
+class PhaseStarted(Event):
+    phase: Phase
+    round: int = 0
+    detail: str = ""
+
+
+class BaselineMeasured(Event):
+    baseline: Configuration
+
+
+class NoiseMeasured(Event):
+    noise: Noise
+
+
+class RoundMeasured(Event):
+    round: Round
+
+
+class TrialStarted(Event):
+    id: int
+    round: int
+    strategy: str
+    setting: JsonDict
+    predicted: float | None = None
+
+
+class TrialProgress(Event):
+    """How a trial stands: a note ("compiling", "block 12"), and the ratio so far where there is one."""
+
+    id: int
+    note: str = ""
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class TrialEnded(Event):
+    trial: Trial
+
+
+class Kept(Event):
+    plan: Plan
+    best: Configuration
+    speedup: Speedup
+
+
+class AblationMeasured(Event):
+    ablation: Ablation
+
+
+class Verified(Event):
+    best: Configuration
+    speedup: Speedup
+
+
+class Warned(Event):
+    text: str
+
+
+class Stopped(Event):
+    stop: Stop
+
+
+class RunEnded(Event):
+    result: Result
+    run_directory: str
+
+
+Listener = Callable[[Event], None]
+
+
+class Announcer:
+    """Hands every event to every listener, in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def __call__(self, event: Event) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # a view or tracker that fails must not cost the run
+                self._listeners.remove(listener)
+                logger.warning("a listener failed and was dropped: %r", listener, exc_info=True)
