@@ -1,0 +1,100 @@
+"""What the loop knows of a workload without holding it: plain data, sent by a trial's process.
+
+The parent never builds the user's model; strategies decide on these facts.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from autoopt.records import JsonDict, Record, WorkloadSummary
+
+
+class TensorFacts(Record):
+    """One tensor of a batch. ``shape`` includes the batch dimension; ``path`` like ``[0]`` or ``['image']``."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+class DatasetFacts(Record):
+    """The training dataset. ``deterministic``: the same index twice gave the same sample (None: not known)."""
+
+    type: str
+    map_style: bool
+    samples: int | None = None
+    deterministic: bool | None = None
+    sample_bytes: int | None = None
+    has_getitems: bool = False
+    picklable: bool | None = None
+    file: str | None = None
+    line: int | None = None
+
+
+class LoaderFacts(Record):
+    """The user's own loader options, and what it was made of."""
+
+    num_workers: int = 0
+    pin_memory: bool = False
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    multiprocessing_context: str | None = None
+    drop_last: bool = False
+    shuffle: bool | None = None
+    custom_sampler: bool = False
+    custom_batch_sampler: bool = False
+    custom_collate: bool = False
+    own_loader: bool = False
+
+
+class ModelFacts(Record):
+    """The model. ``modules``: class name to how many; ``repeated_blocks``: dotted names of a repeated container."""
+
+    type: str
+    parameters: int
+    trainable_parameters: int
+    parameter_bytes: int
+    modules: dict[str, int] = Field(default_factory=dict)
+    repeated_blocks: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    has_conv2d: bool = False
+    has_batchnorm: bool = False
+    has_dropout: bool = False
+    file: str | None = None
+    line: int | None = None
+
+
+class OptimizerFacts(Record):
+    """The optimizer as the user made it. ``options``: scalar defaults such as lr, fused, foreach."""
+
+    type: str
+    module: str
+    options: JsonDict = Field(default_factory=dict)
+    groups: int = 1
+    has_scheduler: bool = False
+
+
+class WorkloadFacts(WorkloadSummary):
+    """All that strategies may know of a workload. Sizes in bytes; counts are counts."""
+
+    dataset: DatasetFacts
+    loader: LoaderFacts
+    model: ModelFacts
+    optimizer: OptimizerFacts
+    batch: tuple[TensorFacts, ...] = ()
+    batch_bytes: int = 0
+    static_shapes: bool | None = None
+    accumulation: int = 1
+    valid_samples: int | None = None
+    evaluate_every: int | None = None
+    loss_is_closure: bool = True
+    loss_source: str | None = None
+    has_evaluate: bool = False
+    metric: str | None = None
+    precision: str | None = None
+    clip_grad_norm: float | None = None
+    adapter: str | None = None
+    available_ram_bytes: int | None = None
+    inspected: dict[str, JsonDict] = Field(default_factory=dict)

@@ -1,0 +1,73 @@
+"""What a trial's process sends to the parent: typed documents, JSON on the pipe."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from autoopt.facts import WorkloadFacts
+from autoopt.records import Curve, Record
+
+
+class Block(Record):
+    """A short run of training steps. Seconds are wall-clock, without the ramp after a thaw.
+
+    ``stage_seconds``: exposed seconds by stage over the whole block; they sum to ``seconds`` with
+    ``other``. ``losses``: one per optimizer step, mean over its micro-batches; None where not finite.
+    ``foreign_cpu_seconds``: CPU seconds of other processes and stolen time during the block.
+    """
+
+    steps: int
+    samples: int
+    seconds: float
+    stage_seconds: dict[str, float] = Field(default_factory=dict)
+    step_seconds: tuple[float, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    cpu_seconds: float | None = None
+    foreign_cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_host_memory_bytes: int | None = None
+    allocation_retries: int = 0
+    recompilations: int = 0
+    first_step: int = 0
+
+
+class Startup(Record):
+    """What a trial paid before its steady state. ``fixed_seconds`` is what a real run pays once."""
+
+    build_seconds: float
+    setup_seconds: float
+    warmup_seconds: float
+    warmup_steps: int
+    steady: bool
+    fixed_seconds: float
+    losses: tuple[float | None, ...] = ()
+
+
+class TrainingRun(Record):
+    """One training from the first step to the target or the limit, evaluations included."""
+
+    seed: int
+    curve: Curve
+    seconds: float
+    training_seconds: float
+    evaluation_seconds: float
+    evaluations: int
+    evaluated_samples: int | None = None
+    steps: int
+    samples: int
+    fixed_seconds: float
+    reached: bool | None
+    finite: bool = True
+    metrics: dict[str, float] = Field(default_factory=dict)
+    losses: tuple[float | None, ...] = ()
+    peak_memory_bytes: int | None = None
+    peak_host_memory_bytes: int | None = None
+    stopped: str = "target"
+
+
+class Ready(Record):
+    """A trial's first message: it is built and set up."""
+
+    facts: WorkloadFacts
+    build_seconds: float
+    setup_seconds: float

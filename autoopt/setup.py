@@ -1,0 +1,192 @@
+"""How a workload is trained, as frozen data.
+
+A strategy is a pure function from one :class:`Setup` to the next. The same ``Setup`` is what a
+trial's process trains with and what the exporter prints, so the exported script is what was
+measured. The empty ``Setup()`` changes nothing: it is the user's own way.
+
+Transforms (``with_dataset`` and so on) are kept in the order in which they were added. Each
+must be a module-level function, a ``functools.partial`` of one, or an instance of a frozen
+dataclass with ``__call__``: something with importable source, since the exporter prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+Transform = Callable[[Any], Any]
+
+_DTYPES = ("bfloat16", "float16")
+_MATMUL = ("highest", "high", "medium")
+
+
+def _frozen(options: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    return MappingProxyType(dict(options or {}))
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How batches reach the device. ``prefetch``: batches copied ahead on a side stream."""
+
+    non_blocking: bool = False
+    prefetch: int = 0
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Autocast dtype (``None``: off), gradient scaler, and float32 matmul precision (``None``: as it is)."""
+
+    dtype: str | None = None
+    loss_scaling: bool = False
+    matmul: str | None = None
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Arguments of ``torch.compile``; ``regional`` compiles each repeated block instead of the model."""
+
+    mode: str | None = None
+    dynamic: bool | None = None
+    regional: bool = False
+    fullgraph: bool = False
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The micro-batch (``None``: the user's) and what changes with it.
+
+    The effective batch is ``size * accumulation`` samples. ``learning_rate_factor`` multiplies the
+    learning rate of every parameter group; ``warmup_steps`` are optimizer steps of linear warm-up.
+    """
+
+    size: int | None = None
+    accumulation: int | None = None
+    learning_rate_factor: float = 1.0
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """Optimizer steps between evaluations and between checkpoints (``None``: the user's)."""
+
+    evaluate_every: int | None = None
+    checkpoint_every: int | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a workload is trained. Frozen; every ``with_`` method returns a new one."""
+
+    loader: Mapping[str, Any] = field(default_factory=_frozen)
+    transfer: Transfer = Transfer()
+    precision: Precision = Precision()
+    compile: Compile | None = None
+    batch: Batch = Batch()
+    cadence: Cadence = Cadence()
+    flags: Mapping[str, Any] = field(default_factory=_frozen)
+    dataset: tuple[Transform, ...] = ()
+    model: tuple[Transform, ...] = ()
+    loss: tuple[Transform, ...] = ()
+    optimizer: tuple[Transform, ...] = ()
+    step: tuple[Transform, ...] = ()
+
+    def with_loader(self, **options: Any) -> Setup:
+        """Sets options of the DataLoader (``num_workers``, ``pin_memory``, ``prefetch_factor`` ...)."""
+        return replace(self, loader=_frozen({**self.loader, **options}))
+
+    def with_transfer(self, *, non_blocking: bool | None = None, prefetch: int | None = None) -> Setup:
+        """Sets how batches reach the device; what is None stays as it is."""
+        if prefetch is not None and prefetch < 0:
+            raise ValueError(f"prefetch must be 0 or more batches, got {prefetch}")
+        return replace(self, transfer=_updated(self.transfer, non_blocking=non_blocking, prefetch=prefetch))
+
+    def with_precision(
+        self, *, dtype: str | None = None, loss_scaling: bool | None = None, matmul: str | None = None
+    ) -> Setup:
+        """Sets autocast to ``bfloat16`` or ``float16``, the gradient scaler, and matmul precision."""
+        if dtype is not None and dtype not in _DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+        if matmul is not None and matmul not in _MATMUL:
+            raise ValueError(f"matmul must be one of {', '.join(_MATMUL)}, got {matmul!r}")
+        return replace(self, precision=_updated(self.precision, dtype=dtype, loss_scaling=loss_scaling, matmul=matmul))
+
+    def with_compile(
+        self,
+        *,
+        mode: str | None = None,
+        dynamic: bool | None = None,
+        regional: bool = False,
+        fullgraph: bool = False,
+    ) -> Setup:
+        """Compiles the model with ``torch.compile``, after all model transforms."""
+        return replace(self, compile=Compile(mode=mode, dynamic=dynamic, regional=regional, fullgraph=fullgraph))
+
+    def with_batch(
+        self,
+        *,
+        size: int | None = None,
+        accumulation: int | None = None,
+        learning_rate_factor: float | None = None,
+        warmup_steps: int | None = None,
+    ) -> Setup:
+        """Sets the micro-batch, the accumulation, and what must change with them."""
+        for name, value in (("size", size), ("accumulation", accumulation)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        return replace(
+            self,
+            batch=_updated(
+                self.batch,
+                size=size,
+                accumulation=accumulation,
+                learning_rate_factor=learning_rate_factor,
+                warmup_steps=warmup_steps,
+            ),
+        )
+
+    def with_cadence(self, *, evaluate_every: int | None = None, checkpoint_every: int | None = None) -> Setup:
+        """Sets the optimizer steps between evaluations and between checkpoints."""
+        return replace(
+            self, cadence=_updated(self.cadence, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
+        )
+
+    def with_flags(self, **flags: Any) -> Setup:
+        """Sets switches of the process.
+
+        ``threads`` (intra-op), ``interop_threads``, ``cudnn_benchmark``, ``affinity`` (list of cores),
+        ``multiprocessing_sharing_strategy``, and ``env`` (a dict of environment variables, set before
+        torch is imported; merged over earlier ones).
+        """
+        merged = {**self.flags, **flags}
+        if "env" in flags:
+            merged["env"] = {**self.flags.get("env", {}), **flags["env"]}
+        return replace(self, flags=_frozen(merged))
+
+    def with_dataset(self, fn: Transform) -> Setup:
+        """Adds ``fn(dataset) -> dataset``, called in the trial's process on the training dataset."""
+        return replace(self, dataset=(*self.dataset, fn))
+
+    def with_model(self, fn: Transform) -> Setup:
+        """Adds ``fn(model) -> model``, called on the device before the optimizer is made."""
+        return replace(self, model=(*self.model, fn))
+
+    def with_loss(self, fn: Transform) -> Setup:
+        """Adds ``fn(loss) -> loss`` around ``loss(model, batch)``."""
+        return replace(self, loss=(*self.loss, fn))
+
+    def with_optimizer(self, fn: Transform) -> Setup:
+        """Adds ``fn(factory) -> factory`` around ``factory(params) -> Optimizer``."""
+        return replace(self, optimizer=(*self.optimizer, fn))
+
+    def with_step(self, fn: Transform) -> Setup:
+        """Adds ``fn(step) -> step`` around one whole training step, ``step(batches) -> loss``.
+
+        ``batches``: the list of micro-batches of one optimizer step, on the device.
+        """
+        return replace(self, step=(*self.step, fn))
+
+
+def _updated(part: Any, **values: Any) -> Any:
+    return replace(part, **{name: value for name, value in values.items() if value is not None})
