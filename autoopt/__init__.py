@@ -1,0 +1,41 @@
+"""autoopt makes a PyTorch training run reach its target faster, and proves it.
+
+The facade: names are imported when first used, so that ``import autoopt`` costs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Applies": "autoopt.strategy",
+    "Case": "autoopt.strategy",
+    "Change": "autoopt.records",
+    "Estimate": "autoopt.records",
+    "Plan": "autoopt.records",
+    "Recipe": "autoopt.strategy",
+    "Result": "autoopt.records",
+    "Risk": "autoopt.strategy",
+    "Setup": "autoopt.setup",
+    "Strategy": "autoopt.strategy",
+    "Target": "autoopt.workload",
+    "Trial": "autoopt.records",
+    "Workload": "autoopt.workload",
+    "apply": "autoopt.api",
+    "optimize": "autoopt.api",
+}
+
+__all__ = sorted([*_WHERE, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'autoopt' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
