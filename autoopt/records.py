@@ -433,3 +433,30 @@ class Result(Record):
     snippets: tuple[Snippets, ...] = ()
     reproduce: Reproduce = Field(default_factory=Reproduce)
     not_measured: tuple[str, ...] = ()
+
+
+class Prediction(Record):
+    """What a strategy expects of one setting before anything is tried, or why it does not apply."""
+
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+    predicted: Estimate | None = None
+    applies: bool = True
+    reason: str = ""
+
+
+class Profile(Record):
+    """What ``autoopt profile`` writes: where the time goes, the ceilings, and what to expect."""
+
+    schema_version: Literal[1] = 1
+    autoopt_version: str
+    created: str
+    seconds: float | None = None
+    workload: WorkloadSummary
+    environment: Environment
+    baseline: Configuration
+    round: Round
+    predictions: tuple[Prediction, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    reproduce: Reproduce = Field(default_factory=Reproduce)
