@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoopt.setup import Setup
@@ -81,6 +81,6 @@ class Workload:
     evaluate_every: int | None = None
     accumulation: int = 1
     clip_grad_norm: float | None = None
-    setup: Setup = Setup()
+    setup: Setup = field(default_factory=Setup)
     name: str = ""
     adapter: str | None = None
