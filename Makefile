@@ -1,0 +1,85 @@
+# Everything a clone needs: `make demo` to see it work, `make test` to check it, `make help` for the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BUDGET ?= 5m
+OUT    ?= autoopt-runs/demo-$(shell date +%Y%m%d-%H%M%S)
+PYTEST ?= -q
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PAID   := pyproject.toml constraints.txt
+
+.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format gallery faults clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+venv: $(BIN)/python ## a virtual environment in .venv
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no python3 found; Python 3.11 or newer is needed (make PYTHON=/path/to/python)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11 (make PYTHON=/path/to/python)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip' 2>/dev/null || .ci/debian python3-venv
+	"$(PYTHON)" -m venv $(VENV)
+
+install: $(VENV)/.installed ## autoopt and what the examples need, into .venv
+
+$(VENV)/.installed: $(PAID) | $(BIN)/python
+	$(PIP) --editable '.[examples]'
+	@touch $@
+
+install-dev: $(VENV)/.installed-dev ## the same with everything that the checks need
+
+$(VENV)/.installed-dev: $(PAID) | $(BIN)/python
+	$(PIP) --editable '.[examples,dev]'
+	@touch $@ $(VENV)/.installed
+
+browser: ## Chromium for the tests of the report (Debian, as root); without it they are skipped
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || .ci/debian chromium chromium-driver || \
+	  echo "no chromium: the browser tests of the report will be skipped" >&2
+
+demo: install ## optimize examples/photos.py and print where the report is (BUDGET=5m)
+	$(BIN)/autoopt optimize examples/photos.py:build --budget $(BUDGET) --out "$(OUT)"
+	@echo "report: $(abspath $(OUT))/report.html"
+
+test: install-dev browser check ## lint, types, import contract and the default tests
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not gpu"
+
+test-all: install-dev browser check ## the same with the slow tests
+	$(BIN)/python -m pytest $(PYTEST) -m "not gpu"
+
+test-gpu: install-dev ## the tests that need a CUDA device
+	$(BIN)/python -m pytest $(PYTEST) -m gpu
+
+check: lint typecheck imports
+
+lint: install-dev ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typecheck: install-dev ## mypy, strict
+	$(BIN)/mypy
+
+imports: install-dev ## imports go one way (import-linter)
+	$(BIN)/lint-imports --no-cache
+
+format: install-dev ## ruff, in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+gallery: install-dev ## optimize every example and keep the reports in docs/gallery
+	@mkdir -p docs/gallery
+	set -e; for name in photos stdlib_gpt digits; do \
+	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out autoopt-runs/gallery-$$name-$$(date +%Y%m%d-%H%M%S)/ --quiet; \
+	  cp "$$(ls -td autoopt-runs/gallery-$$name-*/ | head -n 1)report.html" docs/gallery/$$name.html; \
+	done
+
+faults: install-dev ## every way in which a trial or a run can break, and what becomes of it
+	$(BIN)/python -m pytest -v -k "fault" -m "not gpu"
+
+clean: ## caches and build output; runs and .venv stay
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
