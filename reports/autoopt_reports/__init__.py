@@ -1,0 +1,1 @@
+"""Result -> HTML and terminal. Imports the records and events alone; never torch."""

@@ -1,0 +1,198 @@
+"""The kept changes, ranked by what was measured of them, with the code to write."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from dataclasses import dataclass
+
+from autoopt.records import JsonDict, Result, Snippets, Trial
+from autoopt_reports.view import units
+from autoopt_reports.view.quality import claim_of, trial_of
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
+
+FRAMEWORKS = (
+    ("pytorch", "PyTorch"),
+    ("lightning", "Lightning"),
+    ("transformers", "transformers"),
+    ("accelerate", "accelerate"),
+)
+_HEADS = {"lightning": "Trainer(", "transformers": "TrainingArguments("}
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A change in one way of training; None where it cannot be expressed there."""
+
+    framework: str
+    title: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """One kept change."""
+
+    label: Name
+    title: Name | None
+    gain: Interval | None
+    gain_kind: str
+    memory: tuple[Number, Number] | None
+    risk: Name | None
+    gate: str
+    trial: int | None
+    codes: tuple[Code, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    headline: Phrase
+    changes: tuple[Adoption, ...]
+    together: tuple[Code, ...]
+
+
+_GATES = {
+    "same_losses": "same losses",
+    "equivalent": "metric equivalent within the tolerance",
+    "not_inferior": "not inferior within the tolerance",
+    "not_tested": "no quality gate passed",
+    "lost": "quality lost",
+}
+
+
+def adopt_view(result: Result) -> Adopt:
+    changes = []
+    for change in result.best.plan.changes:
+        found = trial_of(result, change.strategy)
+        gain, kind = _gain(result, change.strategy, found)
+        snippet = next((s for s in result.snippets if s.strategy == change.strategy), None)
+        changes.append(
+            Adoption(
+                label=change_name(change.strategy, change.setting),
+                title=name(snippet.title, 120) if snippet and snippet.title else None,
+                gain=gain,
+                gain_kind=kind,
+                memory=_memory(result, found),
+                risk=_risk(snippet, found),
+                gate=_GATES[claim_of(found[1].quality if found else None)],
+                trial=found[1].id if found else None,
+                codes=codes_of(snippet),
+            )
+        )
+    changes.sort(key=lambda item: -(item.gain.value.value or 0) if item.gain else 0.0)
+    return Adopt(_headline(changes), tuple(changes), _together(result))
+
+
+def _headline(changes: list[Adoption]) -> Phrase:
+    if not changes:
+        return say("Nothing to adopt: no change was kept")
+    shown = Number(units.count(len(changes)), len(changes), ("/best/plan/changes",), "count")
+    words = "{} change to adopt" if len(changes) == 1 else "{} changes to adopt, the most worthwhile first"
+    return say(words, shown)
+
+
+def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str]:
+    """Leave-one-out where the ablation ran; else what the trial itself measured."""
+    for index, ablation in enumerate(result.ablation):
+        if ablation.strategy == strategy and ablation.without is not None:
+            return interval(
+                ablation.without, f"/ablation/{index}/without"
+            ), "the plan with it against the plan without it"
+    if found is None:
+        return None, "not measured on its own"
+    index, trial = found
+    together = " (measured together with its companions)" if trial.companions else ""
+    if trial.time_to_target is not None:
+        return interval(
+            trial.time_to_target, f"/trials/{index}/time_to_target"
+        ), "time to target in its trial" + together
+    return interval(trial.throughput, f"/trials/{index}/throughput"), "throughput in its trial" + together
+
+
+def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Number] | None:
+    """Peak memory of the baseline and of the trial that brought the change in."""
+    if found is None or found[1].peak_memory_bytes is None or result.baseline.peak_memory_bytes is None:
+        return None
+    return (
+        number(result.baseline.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes"),
+        number(found[1].peak_memory_bytes, units.bytes_, f"/trials/{found[0]}/peak_memory_bytes"),
+    )
+
+
+def _risk(snippet: Snippets | None, found: tuple[int, Trial] | None) -> Name | None:
+    risk = (snippet.risk if snippet else None) or (found[1].risk if found else None)
+    return name(risk, 20) if risk else None
+
+
+def codes_of(snippet: Snippets | None) -> tuple[Code, ...]:
+    if snippet is None:
+        return tuple(Code(key, title, None) for key, title in FRAMEWORKS)
+    values: dict[str, str | None] = {"pytorch": code(snippet.pytorch) if snippet.pytorch else None}
+    for key in ("lightning", "transformers"):
+        values[key] = _keywords(_HEADS[key], [getattr(snippet, key)])
+    values["accelerate"] = _yaml([snippet.accelerate])
+    return tuple(Code(key, title, values[key]) for key, title in FRAMEWORKS)
+
+
+def _together(result: Result) -> tuple[Code, ...]:
+    """The whole plan in each way of training, in plan order; what a way cannot express is named in a comment."""
+    order = {s.strategy: s for s in result.snippets}
+    names = result.best.plan.names()
+    snippets = [order[strategy] for strategy in names if strategy in order]
+    if not snippets:
+        return ()
+    codes = []
+    for key, title in FRAMEWORKS:
+        values = [getattr(snippet, key) for snippet in snippets]
+        absent = [strategy for strategy in names if getattr(order.get(strategy), key, None) in (None, "")]
+        if key == "pytorch":
+            parts = [f"# {clean_comment(s.title or s.strategy)}\n{code(s.pytorch)}" for s in snippets if s.pytorch]
+            text: str | None = "\n\n".join(parts) or None
+        elif key == "accelerate":
+            text = _yaml(values)
+        else:
+            text = _keywords(_HEADS[key], values)
+        if text is not None and absent:
+            text += "\n# not expressible here: " + clean_comment(", ".join(absent))
+        codes.append(Code(key, title, text))
+    return tuple(codes)
+
+
+def clean_comment(text: str) -> str:
+    """One line, so that a title cannot become code that somebody pastes."""
+    return re.sub(r"\s+", " ", code(text)).strip()[:200]
+
+
+def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
+    """Keywords of a call, one a line, each ``_note`` a comment; a later change wins over an earlier one."""
+    notes: list[str] = []
+    merged: JsonDict = {}
+    for value in values:
+        if value is None:
+            continue
+        notes.extend([str(value["_note"])] if value.get("_note") else [])
+        merged.update({key: item for key, item in value.items() if key != "_note"})
+    if not merged and not notes:
+        return None
+    lines = [f"# {clean_comment(note)}" for note in notes]
+    if merged:
+        named = all(str(key).isidentifier() and not keyword.iskeyword(str(key)) for key in merged)
+        body = [f"    {key}={item!r}," for key, item in merged.items()] if named else [f"    **{merged!r},"]
+        lines += [head, *body, ")"]
+    return code("\n".join(lines))
+
+
+def _yaml(values: list[JsonDict | None]) -> str | None:
+    notes: list[str] = []
+    merged: JsonDict = {}
+    for value in values:
+        if value is None:
+            continue
+        notes.extend([str(value["_note"])] if value.get("_note") else [])
+        merged.update({key: item for key, item in value.items() if key != "_note"})
+    if not merged and not notes:
+        return None
+    lines = [f"# {clean_comment(note)}" for note in notes]
+    lines += [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
+    return code("\n".join(lines))

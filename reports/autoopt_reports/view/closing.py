@@ -1,0 +1,97 @@
+"""Advice that only a person can carry out, and how to get the result again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from autoopt.records import Advice, Environment, Peaks, Reproduce
+from autoopt_reports.view import units
+from autoopt_reports.view.text import Name, Number, Phrase, code, name, number, say
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceView:
+    title: Name
+    evidence: Name
+    where: Name | None
+    suggestion: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """A labelled line of the closing section."""
+
+    label: str
+    value: Number | Name
+
+
+def advice_views(advice: tuple[Advice, ...]) -> tuple[AdviceView, ...]:
+    return tuple(
+        AdviceView(name(item.title), name(item.evidence, 600), _where(item), code(item.suggestion)[:2000])
+        for item in advice
+    )
+
+
+def _where(item: Advice) -> Name | None:
+    if item.file is None:
+        return None
+    return name(item.file if item.line is None else f"{item.file}:{item.line}")
+
+
+def machine_lines(environment: Environment) -> tuple[Detail, ...]:
+    at = "/environment"
+    lines = [
+        _text("device", environment.device_name or environment.device),
+        Detail("device memory", number(environment.device_memory_bytes, units.bytes_, f"{at}/device_memory_bytes")),
+        _text("CPU", environment.cpu),
+        Detail("cores", number(environment.cores, units.count, f"{at}/cores")),
+        Detail("compute threads", number(environment.threads, units.count, f"{at}/threads")),
+        Detail("RAM", number(environment.ram_bytes, units.bytes_, f"{at}/ram_bytes")),
+        Detail("load while measuring", number(environment.load, units.plain, f"{at}/load")),
+        _text("operating system", environment.os),
+        _text("Python", environment.python),
+        _text("torch", environment.torch),
+        _text("CUDA", environment.cuda),
+        _text("compiler", environment.compiler),
+        _text("git commit", environment.git_commit),
+    ]
+    lines += [_text(package, version) for package, version in sorted(environment.packages.items())[:40]]
+    return tuple(lines)
+
+
+_PEAKS: tuple[tuple[str, str, units.Formatter], ...] = (
+    ("matmul fp32", "matmul_fp32_flops_per_second", units.flops),
+    ("matmul TF32", "matmul_tf32_flops_per_second", units.flops),
+    ("matmul bf16", "matmul_bf16_flops_per_second", units.flops),
+    ("matmul fp16", "matmul_fp16_flops_per_second", units.flops),
+    ("memory", "memory_bytes_per_second", units.bandwidth),
+    ("copy to device, pageable", "copy_pageable_to_device_bytes_per_second", units.bandwidth),
+    ("copy to device, pinned", "copy_pinned_to_device_bytes_per_second", units.bandwidth),
+    ("copy from device, pageable", "copy_pageable_from_device_bytes_per_second", units.bandwidth),
+    ("copy from device, pinned", "copy_pinned_from_device_bytes_per_second", units.bandwidth),
+    ("storage", "storage_bytes_per_second", units.bandwidth),
+    ("one launch", "launch_seconds", units.duration),
+)
+
+
+def peak_lines(peaks: Peaks) -> tuple[Detail, ...]:
+    """The measured peaks; what was not measured says so."""
+    return tuple(
+        Detail(label, number(getattr(peaks, field), form, f"/environment/peaks/{field}"))
+        for label, field, form in _PEAKS
+    )
+
+
+def _text(label: str, value: str | None) -> Detail:
+    return Detail(label, name(value) if value else Name(units.NOT_MEASURED))
+
+
+def commands(reproduce: Reproduce, spec: str) -> tuple[str, ...]:
+    first = code(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(spec)}"
+    run = shlex.quote(reproduce.run_directory) if reproduce.run_directory else "RUN"
+    return (first, f"autoopt report {run}")
+
+
+def seed_line(reproduce: Reproduce) -> Phrase:
+    return say("Seed {}", number(reproduce.seed, units.count, "/reproduce/seed"))

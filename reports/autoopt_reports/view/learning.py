@@ -1,0 +1,178 @@
+"""Same learning? Validation curves of the baseline and of the final plan, and their difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import TypeVar
+
+from autoopt.records import Configuration, Curve, Result
+from autoopt_reports.view import units
+from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
+
+MOST_POINTS = 48
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRow:
+    """One evaluation, for the table."""
+
+    who: str
+    seed: Number
+    step: Number
+    seconds: Number
+    metric: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One contender: each seed's points, and the band that the seeds span, as (x, low, high)."""
+
+    who: str
+    seeds: tuple[tuple[tuple[float, float], ...], ...]
+    band: tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Final plan less baseline at equal steps, means over seeds."""
+
+    points: tuple[tuple[float, float], ...]
+    margin: Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    headline: Phrase
+    metric: str
+    by_seconds: tuple[Series, ...]
+    by_steps: tuple[Series, ...]
+    target: Number | None
+    difference: Difference | None
+    rows: tuple[CurveRow, ...]
+    thinned: bool
+
+
+def learning_view(result: Result) -> Learning | None:
+    """None where no curve was recorded."""
+    contenders = [("baseline", result.baseline, "/baseline")]
+    if result.best.plan.changes:
+        contenders.append(("final plan", result.best, "/best"))
+    if not any(_points(curve, 0) for _, c, _ in contenders for curve in c.curves):
+        return None
+    rows, thinned = _rows(contenders)
+    target = result.objective.target
+    return Learning(
+        headline=_headline(result),
+        metric=str(name(result.objective.metric or "metric", 40)),
+        by_seconds=tuple(_series(who, c, 1) for who, c, _ in contenders if c.curves),
+        by_steps=tuple(_series(who, c, 0) for who, c, _ in contenders if c.curves),
+        target=number(target, units.plain, "/objective/target") if target is not None else None,
+        difference=_difference(result),
+        rows=rows,
+        thinned=thinned,
+    )
+
+
+def _points(curve: Curve, axis: int) -> tuple[tuple[float, float], ...]:
+    """(x, metric) of the evaluations that gave a metric; ``axis`` 0: steps, 1: seconds."""
+    return tuple((float(p.step) if axis == 0 else p.seconds, p.metric) for p in curve.points if p.metric is not None)
+
+
+def at(points: tuple[tuple[float, float], ...], x: float) -> float | None:
+    """The curve at ``x``, on the straight line between its neighbours; None outside of it."""
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= x <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return next((y for px, y in points if px == x), None)
+
+
+def _series(who: str, configuration: Configuration, axis: int) -> Series:
+    seeds = tuple(points for curve in configuration.curves if (points := _points(curve, axis)))
+    band = []
+    if len(seeds) > 1:
+        for x in sorted({x for points in seeds for x, _ in points}):
+            values = [value for points in seeds if (value := at(points, x)) is not None]
+            if len(values) == len(seeds):
+                band.append((x, min(values), max(values)))
+    return Series(who, tuple(thin(points) for points in seeds), tuple(thin(tuple(band))))
+
+
+def thin(points: tuple[T, ...], most: int = MOST_POINTS) -> tuple[T, ...]:
+    """At most ``most`` points, evenly chosen, first and last among them."""
+    if len(points) <= most:
+        return points
+    return tuple(points[round(i * (len(points) - 1) / (most - 1))] for i in range(most))
+
+
+def _difference(result: Result) -> Difference | None:
+    base = [_points(curve, 0) for curve in result.baseline.curves]
+    best = [_points(curve, 0) for curve in result.best.curves]
+    base, best = [p for p in base if p], [p for p in best if p]
+    if not base or not best or not result.best.plan.changes:
+        return None
+    points = []
+    for x in sorted({x for curve in (*base, *best) for x, _ in curve}):
+        b = [v for curve in base if (v := at(curve, x)) is not None]
+        c = [v for curve in best if (v := at(curve, x)) is not None]
+        if len(b) == len(base) and len(c) == len(best):
+            points.append((x, fmean(c) - fmean(b)))
+    return Difference(thin(tuple(points)), _margin(result)) if points else None
+
+
+def _margin(result: Result) -> Number | None:
+    """The tolerance in the metric's unit, as a quality gate used it."""
+    for index, trial in enumerate(result.trials):
+        if trial.quality is not None and trial.quality.margin is not None and trial.quality.method == "metric":
+            return number(trial.quality.margin, units.plain, f"/trials/{index}/quality/margin")
+    return None
+
+
+def _rows(contenders: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveRow, ...], bool]:
+    rows, thinned = [], False
+    for who, configuration, path in contenders:
+        for place, curve in enumerate(configuration.curves):
+            at_curve = f"{path}/curves/{place}"
+            chosen = thin(tuple(enumerate(curve.points)))
+            thinned = thinned or len(chosen) < len(curve.points)
+            for index, point in chosen:
+                here = f"{at_curve}/points/{index}"
+                rows.append(
+                    CurveRow(
+                        who,
+                        number(curve.seed, units.count, f"{at_curve}/seed"),
+                        number(point.step, units.count, f"{here}/step"),
+                        number(point.seconds, units.duration, f"{here}/seconds"),
+                        number(point.metric, units.plain, f"{here}/metric"),
+                    )
+                )
+    return tuple(rows), thinned
+
+
+def _headline(result: Result) -> Phrase:
+    if not result.best.plan.changes:
+        return say("The baseline's own curves; nothing was changed")
+    tested = [
+        (i, t.quality.difference, t.quality.margin)
+        for i, t in enumerate(result.trials)
+        if t.verdict.value == "kept" and t.quality is not None and t.quality.difference is not None
+    ]
+    if not tested:
+        return say("The curves of the final plan and of the baseline; their difference was not put to a test")
+    index, difference, margin = tested[-1]
+    shown = interval(difference, f"/trials/{index}/quality/difference", units.plain)
+    assert shown is not None
+    if margin is None:
+        return say("The last test saw a difference of {}", shown.phrase)
+    within = max(abs(difference.low), abs(difference.high)) <= margin
+    bound = number(margin, units.plain, f"/trials/{index}/quality/margin")
+    return say(
+        "The last test saw a difference of {}, "
+        + ("within" if within else "not wholly within")
+        + " the tolerance of {}",
+        shown.phrase,
+        bound,
+    )

@@ -1,0 +1,97 @@
+"""The whole report as data: one view for each section, in reading order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoopt.records import Result
+from autoopt_reports.view import units
+from autoopt_reports.view.adopt import Adopt, adopt_view
+from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
+from autoopt_reports.view.forest import Forest, forest_view
+from autoopt_reports.view.learning import Learning, learning_view
+from autoopt_reports.view.pipeline import Lanes, lanes_views
+from autoopt_reports.view.predictions import Predictions, predictions_view
+from autoopt_reports.view.roofline import Roofline, roofline_view
+from autoopt_reports.view.search import Search, search_view
+from autoopt_reports.view.stages import StagesView, stages_view
+from autoopt_reports.view.steps import Waterfall, waterfall_view
+from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.tradeoff import Tradeoff, tradeoff_views
+from autoopt_reports.view.trials import TrialGroup, trial_groups
+from autoopt_reports.view.trust import Check, trust_checks
+from autoopt_reports.view.verdict import VerdictView, verdict_view
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that the page shows. A section that has nothing to show is None and says so."""
+
+    title: Name
+    subtitle: Phrase
+    verdict: VerdictView
+    trust: tuple[Check, ...]
+    adopt: Adopt
+    waterfall: Waterfall | None
+    forest: Forest | None
+    stages: StagesView | None
+    lanes: tuple[Lanes, ...]
+    roofline: Roofline | None
+    learning: Learning | None
+    tradeoffs: tuple[Tradeoff, ...]
+    predictions: Predictions | None
+    search: Search
+    groups: tuple[TrialGroup, ...]
+    not_measured: tuple[Name, ...]
+    warnings: tuple[Name, ...]
+    advice: tuple[AdviceView, ...]
+    commands: tuple[str, ...]
+    seed: Number
+    machine: tuple[Detail, ...]
+    peaks: tuple[Detail, ...]
+
+
+def report_view(result: Result) -> Report:
+    """Numbers and sentences of every section. Pure: the same document gives the same view."""
+    return Report(
+        title=name(result.workload.name, 80),
+        subtitle=_subtitle(result),
+        verdict=verdict_view(result),
+        trust=trust_checks(result),
+        adopt=adopt_view(result),
+        waterfall=waterfall_view(result),
+        forest=forest_view(result),
+        stages=stages_view(result.rounds),
+        lanes=lanes_views(result.rounds, result.snippets),
+        roofline=roofline_view(
+            result.environment.peaks,
+            result.rounds,
+            (("before", "/baseline", result.baseline), ("after", "/best", result.best))
+            if result.best.plan.changes
+            else (("before", "/baseline", result.baseline),),
+        ),
+        learning=learning_view(result),
+        tradeoffs=tradeoff_views(result),
+        predictions=predictions_view(result),
+        search=search_view(result),
+        groups=trial_groups(result),
+        not_measured=tuple(name(item) for item in result.not_measured),
+        warnings=tuple(name(item, 600) for item in result.warnings),
+        advice=advice_views(result.advice),
+        commands=commands(result.reproduce, result.workload.spec),
+        seed=number(result.reproduce.seed, units.count, "/reproduce/seed"),
+        machine=machine_lines(result.environment),
+        peaks=peak_lines(result.environment.peaks),
+    )
+
+
+def _subtitle(result: Result) -> Phrase:
+    """What was optimized, on what."""
+    environment = result.environment
+    device = say("{}", name(environment.device_name or environment.device, 60))
+    torch = say(" · torch {}", name(environment.torch, 30)) if environment.torch else Phrase()
+    when = say(" · {}", name(result.created[:16].replace("T", " "), 20))
+    size = Phrase()
+    if result.workload.parameters is not None:
+        size = say(" · {} parameters", number(result.workload.parameters, units.count, "/workload/parameters"))
+    return say("{} · ", name(result.workload.spec, 80)) + device + torch + size + when

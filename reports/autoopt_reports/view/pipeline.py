@@ -1,0 +1,159 @@
+"""The pipeline graph: stages in the lanes of what they occupy, in the order in which they must run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoopt.records import Resource, Round, Snippets
+from autoopt_reports.view import units
+from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+
+LANES = tuple(resource.value for resource in Resource)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    label: Name
+    lane: int
+    column: int
+    seconds: Number
+    critical: bool
+    bottleneck: bool
+    pins: tuple[Name, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeeperRow:
+    label: Name
+    kind: str
+    seconds: Number
+    ceiling: Number
+    gap: Number
+    where: Name | None
+    note: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """One round as a graph. ``edges``: places in ``nodes``, with whether both ends are critical."""
+
+    index: Number
+    headline: Phrase
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[int, int, bool], ...]
+    lanes: tuple[str, ...]
+    columns: int
+    simulated: Phrase
+    deeper: tuple[DeeperRow, ...]
+    notes: tuple[Name, ...]
+
+
+def lanes_views(
+    rounds: tuple[Round, ...], snippets: tuple[Snippets, ...] = (), base: str = "/rounds"
+) -> tuple[Lanes, ...]:
+    views = []
+    for place, round_ in enumerate(rounds):
+        before = set(rounds[place - 1].plan.names()) if place else set()
+        fresh = [s for s in round_.plan.names() if s not in before]
+        path = f"{base}/{place}" if base.endswith("rounds") else base
+        views.append(_lanes(round_, path, fresh, snippets))
+    return tuple(views)
+
+
+def columns_of(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
+    """How many stages must precede each: its longest path from a start. Edges that close a circle are ignored."""
+    depth = dict.fromkeys(names, 0)
+    for _ in names:
+        moved = False
+        for start, end in edges:
+            if depth[end] < depth[start] + 1 < len(names):
+                depth[end], moved = depth[start] + 1, True
+        if not moved:
+            break
+    used = sorted(set(depth.values()))
+    return {key: used.index(value) for key, value in depth.items()}
+
+
+def _lanes(round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets, ...]) -> Lanes:
+    names = [stage.name for stage in round_.stages]
+    edges = [(a, b) for a, b in round_.edges if a in names and b in names and a != b]
+    columns = columns_of(names, edges)
+    used = [lane for lane in LANES if any(stage.resource.value == lane for stage in round_.stages)]
+    pins: dict[str, list[Name]] = {}
+    for snippet in snippets:
+        if snippet.strategy in fresh:
+            for stage_name in snippet.stages:
+                pins.setdefault(stage_name, []).append(name(snippet.strategy, 24))
+    taken: set[tuple[int, int]] = set()
+    nodes = []
+    for index, stage in enumerate(round_.stages):
+        lane, column = used.index(stage.resource.value), columns[stage.name]
+        while (lane, column) in taken:
+            column += 1
+        taken.add((lane, column))
+        nodes.append(
+            Node(
+                name(stage.name, 40),
+                lane,
+                column,
+                number(stage.seconds, units.duration, f"{path}/stages/{index}/seconds"),
+                stage.name in round_.critical_path,
+                stage.name == round_.bottleneck,
+                tuple(pins.get(stage.name, ())),
+            )
+        )
+    links = tuple(
+        (names.index(a), names.index(b), a in round_.critical_path and b in round_.critical_path) for a, b in edges
+    )
+    width = max((node.column for node in nodes), default=0) + 1
+    return Lanes(
+        number(round_.index, units.count, f"{path}/index"),
+        _headline(round_),
+        tuple(nodes),
+        links,
+        tuple(used),
+        width,
+        _simulated(round_, path),
+        _deeper(round_, path),
+        tuple(name(note) for note in round_.notes),
+    )
+
+
+def _headline(round_: Round) -> Phrase:
+    if round_.bottleneck is None:
+        return say("no bottleneck was named")
+    text = say("{} is the bottleneck", name(round_.bottleneck, 60))
+    return text + say(": {}", name(round_.bottleneck_class, 120)) if round_.bottleneck_class else text
+
+
+def _simulated(round_: Round, path: str) -> Phrase:
+    measured = number(round_.step_seconds, units.duration, f"{path}/step_seconds")
+    if round_.predicted_step_seconds is None:
+        return say("The step measured {}; the graph's own prediction: not measured.", measured)
+    text = say(
+        "The graph predicts a step of {}, measured {}",
+        number(round_.predicted_step_seconds, units.duration, f"{path}/predicted_step_seconds"),
+        measured,
+    )
+    if round_.simulation_error is not None:
+        text = text + say(" (error {})", number(round_.simulation_error, units.percent, f"{path}/simulation_error"))
+    return text + "."
+
+
+def _deeper(round_: Round, path: str) -> tuple[DeeperRow, ...]:
+    rows = []
+    for index, link in enumerate(round_.deeper):
+        at = f"{path}/deeper/{index}"
+        where = f"{link.file}:{link.line}" if link.file and link.line is not None else link.file
+        rows.append(
+            DeeperRow(
+                name(link.name, 120),
+                link.kind,
+                number(link.seconds, units.duration, f"{at}/seconds"),
+                number(link.ceiling_seconds, units.duration, f"{at}/ceiling_seconds"),
+                number(link.gap, units.ratio, f"{at}/gap"),
+                name(where, 120) if where else None,
+                name(link.note, 200) if link.note else None,
+            )
+        )
+    return tuple(rows)

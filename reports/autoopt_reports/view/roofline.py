@@ -1,0 +1,127 @@
+"""The roofline: what this machine reached when it was measured, and how far the operators are from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoopt.records import Configuration, Operator, Peaks, Round
+from autoopt_reports.view import units
+from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+
+HOTTEST = 8
+
+_ROOFS = (
+    ("matmul fp32", "matmul_fp32_flops_per_second"),
+    ("matmul TF32", "matmul_tf32_flops_per_second"),
+    ("matmul bf16", "matmul_bf16_flops_per_second"),
+    ("matmul fp16", "matmul_fp16_flops_per_second"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    label: str
+    flops: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An operator. ``of_roof``: its ceiling over its time, where both were measured."""
+
+    label: Name
+    when: str
+    intensity: Number
+    speed: Number
+    seconds: Number
+    of_roof: Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpeed:
+    when: str
+    speed: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    headline: Phrase
+    roofs: tuple[Roof, ...]
+    bandwidth: Number
+    points: tuple[Point, ...]
+    steps: tuple[StepSpeed, ...]
+    unplaced: int
+
+
+def roofline_view(
+    peaks: Peaks,
+    rounds: tuple[Round, ...],
+    configurations: tuple[tuple[str, str, Configuration], ...],
+    base: str = "/rounds",
+) -> Roofline | None:
+    """``configurations``: (when, path, configuration). None where neither a roof nor an operator was measured."""
+    roofs = tuple(
+        Roof(label, number(getattr(peaks, field), units.flops, f"/environment/peaks/{field}"))
+        for label, field in _ROOFS
+        if getattr(peaks, field) is not None
+    )
+    bandwidth = number(peaks.memory_bytes_per_second, units.bandwidth, "/environment/peaks/memory_bytes_per_second")
+    points: list[Point] = []
+    unplaced = 0
+    for index, when in _picks(rounds):
+        path = f"{base}/{index}" if base.endswith("rounds") else base
+        ranked = sorted(enumerate(rounds[index].operators), key=lambda item: -item[1].seconds)[:HOTTEST]
+        for place, operator in ranked:
+            point = _point(operator, when, f"{path}/operators/{place}")
+            if point is None:
+                unplaced += 1
+            else:
+                points.append(point)
+    steps = tuple(
+        StepSpeed(when, number(c.flops_per_second, units.flops, f"{path}/flops_per_second"))
+        for when, path, c in configurations
+        if c.flops_per_second
+    )
+    if not roofs and not points and not steps:
+        return None
+    return Roofline(_headline(roofs, steps, points), roofs, bandwidth, tuple(points), steps, unplaced)
+
+
+def _picks(rounds: tuple[Round, ...]) -> list[tuple[int, str]]:
+    if not rounds:
+        return []
+    last = len(rounds) - 1
+    return [(0, "before")] if last == 0 else [(0, "before"), (last, "after")]
+
+
+def _point(operator: Operator, when: str, path: str) -> Point | None:
+    if not operator.flops or not operator.bytes or operator.seconds <= 0:
+        return None
+    intensity, speed = operator.flops / operator.bytes, operator.flops / operator.seconds
+    of_roof = None
+    if operator.ceiling_seconds is not None:
+        share = operator.ceiling_seconds / operator.seconds
+        of_roof = Number(units.percent(share), share, (f"{path}/ceiling_seconds", f"{path}/seconds"), "quotient")
+    return Point(
+        name(operator.name, 60),
+        when,
+        Number(units.intensity(intensity), intensity, (f"{path}/flops", f"{path}/bytes"), "quotient"),
+        Number(units.flops(speed), speed, (f"{path}/flops", f"{path}/seconds"), "quotient"),
+        number(operator.seconds, units.duration, f"{path}/seconds"),
+        of_roof,
+    )
+
+
+def _headline(roofs: tuple[Roof, ...], steps: tuple[StepSpeed, ...], points: list[Point]) -> Phrase:
+    if steps and roofs:
+        best = max(roofs, key=lambda roof: roof.flops.value or 0.0)
+        share = (steps[-1].speed.value or 0.0) / (best.flops.value or 1.0)
+        reached = Number(units.percent(share), share, (*steps[-1].speed.paths, *best.flops.paths), "quotient")
+        return say(
+            "The step " + ("now " if len(steps) > 1 else "") + "runs at {}: {} of the fastest roof measured here ({})",
+            steps[-1].speed,
+            reached,
+            best.label,
+        )
+    if points:
+        return say("The hottest operators against the peaks measured on this machine")
+    return say("The peaks measured on this machine; the step's operations were not counted")

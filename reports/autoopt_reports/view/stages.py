@@ -1,0 +1,200 @@
+"""Where the time went: the exposed time of each stage before and after, its ceiling, and what waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoopt.records import Resource, Round, Stage
+from autoopt_reports.view import units
+from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+
+COMPUTE = Resource.DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the stacked bar. ``colour``: the stage's place in the legend."""
+
+    label: Name | str
+    colour: int
+    seconds: Number
+    share: Number
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    label: str
+    total: Number
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A stage alone, with its ceiling, in the round named by ``when``."""
+
+    label: Name
+    resource: str
+    colour: int
+    seconds: Number
+    exposed: Number
+    ceiling: Number
+    gap: Number
+    parallel: Number
+    measured: bool
+    note: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class StagesView:
+    headline: Phrase
+    bars: tuple[StepBar, ...]
+    rows_before: tuple[StageRow, ...]
+    rows_after: tuple[StageRow, ...]
+    legend: tuple[tuple[Name | str, int], ...]
+    idle: Phrase
+
+
+REST = "not attributed"
+
+
+def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView | None:
+    if not rounds:
+        return None
+    first, last = 0, len(rounds) - 1
+    colours = _colours(rounds)
+    picks = [(first, "before")] if first == last else [(first, "before"), (last, "after")]
+    bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
+    bars = [bar for bar in bars if bar.segments]
+    after = rounds[last]
+    legend: list[tuple[Name | str, int]] = [(name(stage, 30), place) for stage, place in colours.items()]
+    if any(segment.label == REST for bar in bars for segment in bar.segments):
+        legend.append((REST, len(colours)))
+    return StagesView(
+        headline=_headline(after, _path(base, last)),
+        bars=tuple(bars),
+        rows_before=_rows(rounds[first], _path(base, first), colours),
+        rows_after=_rows(after, _path(base, last), colours) if first != last else (),
+        legend=tuple(legend),
+        idle=_idle(after, _path(base, last)),
+    )
+
+
+def _path(base: str, index: int) -> str:
+    """The pointer of a round: in a list of rounds, or the only one of a profile."""
+    return f"{base}/{index}" if base.endswith("rounds") else base
+
+
+def _colours(rounds: tuple[Round, ...]) -> dict[str, int]:
+    names: dict[str, int] = {}
+    for round_ in (rounds[0], rounds[-1]):
+        for stage in round_.stages:
+            names.setdefault(stage.name, len(names))
+    return names
+
+
+def _bar(round_: Round, path: str, when: str, colours: dict[str, int]) -> StepBar:
+    segments = []
+    paths, covered = [], 0.0
+    for index, stage in enumerate(round_.stages):
+        if stage.exposed_seconds is None or stage.exposed_seconds <= 0:
+            continue
+        at = f"{path}/stages/{index}/exposed_seconds"
+        covered += stage.exposed_seconds
+        paths.append(at)
+        share = stage.exposed_seconds / round_.step_seconds
+        segments.append(
+            Segment(
+                name(stage.name, 30),
+                colours[stage.name],
+                number(stage.exposed_seconds, units.duration, at),
+                Number(units.percent(share), share, (at, f"{path}/step_seconds"), "quotient"),
+            )
+        )
+    rest = round_.step_seconds - covered
+    if segments and rest > 0.005 * round_.step_seconds:
+        segments.append(
+            Segment(
+                REST,
+                len(colours),
+                Number(units.duration(rest), rest, (f"{path}/step_seconds", *paths), "less_all"),
+                Number(
+                    units.percent(rest / round_.step_seconds),
+                    rest / round_.step_seconds,
+                    (f"{path}/step_seconds", *paths),
+                    "share_less_all",
+                ),
+            )
+        )
+    return StepBar(when, number(round_.step_seconds, units.duration, f"{path}/step_seconds"), tuple(segments))
+
+
+def _rows(round_: Round, path: str, colours: dict[str, int]) -> tuple[StageRow, ...]:
+    rows = []
+    for index, stage in enumerate(round_.stages):
+        at = f"{path}/stages/{index}"
+        rows.append(
+            StageRow(
+                label=name(stage.name, 60),
+                resource=stage.resource.value,
+                colour=colours.get(stage.name, 0),
+                seconds=number(
+                    stage.seconds if stage.measured else None,
+                    units.duration,
+                    f"{at}/seconds",
+                    how="" if stage.measured else "unmeasured",
+                ),
+                exposed=number(stage.exposed_seconds, units.duration, f"{at}/exposed_seconds"),
+                ceiling=number(stage.ceiling_seconds, units.duration, f"{at}/ceiling_seconds"),
+                gap=number(stage.gap, units.ratio, f"{at}/gap"),
+                parallel=number(stage.parallel, units.count, f"{at}/parallel"),
+                measured=stage.measured,
+                note=name(stage.note, 160) if stage.note else None,
+            )
+        )
+    return tuple(rows)
+
+
+def bottleneck(round_: Round) -> tuple[int, Stage] | None:
+    return next(((i, s) for i, s in enumerate(round_.stages) if s.name == round_.bottleneck), None)
+
+
+def _headline(round_: Round, path: str) -> Phrase:
+    found = bottleneck(round_)
+    if found is None:
+        return say(
+            "The step takes {}; no bottleneck was named",
+            number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
+        )
+    index, stage = found
+    text = say("Now the bottleneck is {}", name(stage.name, 60))
+    if stage.exposed_seconds is not None:
+        text = text + say(
+            ": {} of a step of {}",
+            number(stage.exposed_seconds, units.duration, f"{path}/stages/{index}/exposed_seconds"),
+            number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
+        )
+    if stage.gap is not None:
+        text = text + say(", {} its ceiling", number(stage.gap, units.ratio, f"{path}/stages/{index}/gap"))
+    return text
+
+
+def _idle(round_: Round, path: str) -> Phrase:
+    """What the compute stages wait for: the exposed time of everything that is not compute."""
+    waits = [
+        (i, s)
+        for i, s in enumerate(round_.stages)
+        if s.resource is not COMPUTE and s.exposed_seconds is not None and s.exposed_seconds > 0
+    ]
+    if not waits or not any(s.resource is COMPUTE for s in round_.stages):
+        return Phrase()
+    index, cause = max(waits, key=lambda item: item[1].exposed_seconds or 0.0)
+    total = sum(s.exposed_seconds or 0.0 for _, s in waits)
+    share = total / round_.step_seconds
+    paths = tuple(f"{path}/stages/{i}/exposed_seconds" for i, _ in waits)
+    at = f"{path}/stages/{index}/exposed_seconds"
+    return say(
+        "Compute stands idle for {} of the step; the largest cause is {} ({}).",
+        Number(units.percent(share), share, (f"{path}/step_seconds", *paths), "share_all"),
+        name(cause.name, 60),
+        number(cause.exposed_seconds, units.duration, at),
+    )

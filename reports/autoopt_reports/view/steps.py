@@ -1,0 +1,156 @@
+"""The step before and after, on one basis, and how the kept changes lead from one to the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from autoopt.records import Result
+from autoopt_reports.view import units
+from autoopt_reports.view.quality import kept_trials
+from autoopt_reports.view.text import Name, Number, Phrase, change_name, say
+
+MINUS = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """Seconds before and after. Paths: the first is divided by all the others."""
+
+    words: Phrase
+    before: float
+    after: float
+    before_paths: tuple[str, ...]
+    after_paths: tuple[str, ...]
+
+
+def step_basis(result: Result) -> Basis | None:
+    """The median step; where the batch changed, the time for as many samples as the baseline's batch holds."""
+    before, after = result.baseline, result.best
+    if before.step_seconds is not None and after.step_seconds is not None and not _batch_changed(result):
+        return Basis(
+            say("one training step, median"),
+            before.step_seconds.p50,
+            after.step_seconds.p50,
+            ("/baseline/step_seconds/p50",),
+            ("/best/step_seconds/p50",),
+        )
+    batch = result.workload.batch_size
+    if batch and before.samples_per_second and after.samples_per_second:
+        size = Number(units.count(batch), batch, ("/workload/batch_size",))
+        return Basis(
+            say("{} samples, the baseline's batch", size),
+            batch / before.samples_per_second,
+            batch / after.samples_per_second,
+            ("/workload/batch_size", "/baseline/samples_per_second"),
+            ("/workload/batch_size", "/best/samples_per_second"),
+        )
+    return None
+
+
+def _batch_changed(result: Result) -> bool:
+    sizes = [
+        c.samples_per_second * c.step_seconds.p50
+        for c in (result.baseline, result.best)
+        if c.samples_per_second and c.step_seconds
+    ]
+    return len(sizes) == 2 and not 0.75 < sizes[1] / sizes[0] < 1.33
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of the waterfall: from ``start`` to ``end`` seconds; ``shown``: its length; a total's level."""
+
+    kind: Literal["total", "gain", "loss", "rest"]
+    label: Name | str
+    start: float
+    end: float
+    shown: Number
+    trial: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    headline: Phrase
+    basis: Phrase
+    bars: tuple[Bar, ...]
+    note: Phrase
+
+
+def waterfall_view(result: Result) -> Waterfall | None:
+    """From the baseline's step to the final one. The bars sum exactly, also as printed.
+
+    Each change takes the share that its trial measured against the incumbent of that moment; what
+    these shares do not explain of the final measurement is the interaction bar.
+    """
+    basis = step_basis(result)
+    if basis is None:
+        return None
+    kept = [(i, t) for i, t in kept_trials(result) if t.throughput is not None]
+    levels, paths = [basis.before], [basis.before_paths]
+    for index, trial in kept:
+        assert trial.throughput is not None
+        levels.append(levels[-1] / trial.throughput.value)
+        paths.append((*paths[-1], f"/trials/{index}/throughput/value"))
+    scale, unit, decimals = _shown_unit(max(*levels, basis.after))
+    shown = [round(level / scale, decimals) for level in (*levels, basis.after)]
+
+    def total(label: str, place: int, level: float, source: tuple[str, ...]) -> Bar:
+        return Bar(
+            "total", label, 0.0, level, Number(f"{shown[place]:,.{decimals}f} {unit}", level, source, "quotient")
+        )
+
+    def delta(place: int, end: float, source: tuple[str, ...]) -> Number:
+        difference = round(shown[place] - shown[place - 1], decimals) + 0.0
+        sign = "−" if difference < 0 else "+"
+        text = f"{sign}{abs(difference):,.{decimals}f} {unit}"
+        return Number(text, end - levels[place - 1], (*source, MINUS, *paths[place - 1]), "quotients")
+
+    bars = [total("baseline", 0, basis.before, basis.before_paths)]
+    for place, (_, trial) in enumerate(kept, start=1):
+        label = change_name(trial.strategy, trial.setting, trial.companions, 90)
+        kind: Literal["gain", "loss"] = "gain" if levels[place] <= levels[place - 1] else "loss"
+        bars.append(
+            Bar(kind, label, levels[place - 1], levels[place], delta(place, levels[place], paths[place]), trial.id)
+        )
+    bars.append(
+        Bar(
+            "rest",
+            "interaction and re-measurement",
+            levels[-1],
+            basis.after,
+            delta(len(levels), basis.after, basis.after_paths),
+        )
+    )
+    bars.append(total("final", len(levels), basis.after, basis.after_paths))
+    return Waterfall(_headline(bars), basis.words, tuple(bars), _note(result))
+
+
+def _shown_unit(largest: float) -> tuple[float, str, int]:
+    """The unit of the whole chart and its decimals: four significant digits of the largest level."""
+    scale, unit = units.time_unit(largest)
+    return scale, unit, max(0, 3 - math.floor(math.log10(largest / scale)))
+
+
+def _headline(bars: list[Bar]) -> Phrase:
+    before, after = bars[0], bars[-1]
+    gains = [bar for bar in bars if bar.kind == "gain"]
+    if not gains:
+        return say("No change was kept: the step stays at {}", before.shown)
+    largest = min(gains, key=lambda bar: bar.end - bar.start)
+    return say("From {} to {}; the largest piece is {} ({})", before.shown, after.shown, largest.label, largest.shown)
+
+
+def _note(result: Result) -> Phrase:
+    names = set(result.best.plan.names())
+    dropped = [t.strategy for _, t in kept_trials(result) if t.strategy not in names]
+    note = say(
+        "Each change takes the share its own trial measured against the plan of that moment; the interaction bar is "
+        "what these shares do not explain of the final measurement."
+    )
+    if dropped:
+        note = note + say(
+            " It also holds the removal of {}, dropped after the ablation.", Name(", ".join(sorted(set(dropped))))
+        )
+    return note

@@ -1,0 +1,203 @@
+"""What a report is written in: words of ours, numbers with their source, and the user's own names.
+
+A :class:`Number` keeps where in the document it stands and how it was derived, so that a test
+(and a doubting reader, in the page's source) can follow each one back. A :class:`Name` is text
+that came from the user or from an error and may hold anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt.records import Change, Estimate
+from autoopt_reports.view import units
+
+LONGEST_NAME = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as shown. ``paths``: JSON pointers into the document; ``how``: "" where it stands there as it is."""
+
+    text: str
+    value: float | None
+    paths: tuple[str, ...]
+    how: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def missing(self) -> bool:
+        return self.value is None
+
+    @property
+    def source(self) -> str:
+        return " ".join(self.paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Text that is not ours: shown as it is, cleaned of control characters, shortened where it is huge."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Part = str | Number | Name
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A sentence, or a piece of one."""
+
+    parts: tuple[Part, ...] = ()
+
+    def __str__(self) -> str:
+        return "".join(str(part) for part in self.parts)
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    def __add__(self, other: Phrase | Part) -> Phrase:
+        return Phrase((*self.parts, *(other.parts if isinstance(other, Phrase) else (other,))))
+
+
+def say(template: str, *values: Part | Phrase) -> Phrase:
+    """``template`` with each ``{}`` filled by a number, a name or a phrase."""
+    pieces = template.split("{}")
+    if len(pieces) != len(values) + 1:
+        raise ValueError(f"{template!r} has {len(pieces) - 1} places for {len(values)} values")
+    parts: list[Part] = [pieces[0]] if pieces[0] else []
+    for value, words in zip(values, pieces[1:], strict=True):
+        parts.extend(value.parts if isinstance(value, Phrase) else (value,))
+        if words:
+            parts.append(words)
+    return Phrase(tuple(parts))
+
+
+def join(phrases: list[Phrase] | tuple[Phrase, ...], between: str = ", ", last: str = "") -> Phrase:
+    """The phrases in a row: ``a, b and c``."""
+    parts: list[Part] = []
+    for index, phrase in enumerate(phrases):
+        if index:
+            parts.append(last if last and index == len(phrases) - 1 else between)
+        parts.extend(phrase.parts)
+    return Phrase(tuple(parts))
+
+
+def number(value: float | None, form: units.Formatter, path: str, *more: str, how: str = "") -> Number:
+    """A number at ``path``; None reads "not measured"."""
+    return Number(units.NOT_MEASURED if value is None else form(value), value, (path, *more), how)
+
+
+def clean(text: str) -> str:
+    """``text`` without control characters (a terminal would obey them) and bidirectional overrides."""
+
+    def visible(character: str) -> str:
+        if character in "\n\t":
+            return character
+        if (
+            unicodedata.category(character) in {"Cc", "Cs"}
+            or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+        ):
+            return "\ufffd"
+        return character
+
+    return "".join(visible(character) for character in text)
+
+
+def clip(text: str, longest: int = LONGEST_NAME) -> str:
+    """At most ``longest`` characters: the beginning and the end, with an ellipsis."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 4
+    return f"{text[: longest - tail - 1]}…{text[-tail:]}"
+
+
+def name(text: str, longest: int = LONGEST_NAME) -> Name:
+    return Name(clip(re.sub(r"\s+", " ", clean(text)).strip(), longest))
+
+
+def code(text: str) -> str:
+    """Several lines of somebody's code, safe to show."""
+    return clean(text)
+
+
+def setting_text(setting: Mapping[str, Any]) -> str:
+    """``{"num_workers": 8, "pin": True}`` as ``num_workers=8, pin=true``."""
+    if not all(isinstance(key, str) for key in setting):
+        return json.dumps(setting, ensure_ascii=False, default=str)
+    return ", ".join(
+        f"{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}"
+        for key, value in setting.items()
+    )
+
+
+def change_name(
+    strategy: str, setting: Mapping[str, Any], companions: tuple[Change, ...] = (), longest: int = 160
+) -> Name:
+    """A change with its companions: ``workers num_workers=2 + threads compute=1``."""
+    changes = [(strategy, setting), *((companion.strategy, companion.setting) for companion in companions)]
+    return name(" + ".join(f"{strategy} {setting_text(values)}".strip() for strategy, values in changes), longest)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured."""
+
+    value: Number
+    low: Number
+    high: Number
+    confidence: Number
+    n: Number
+
+    @property
+    def text(self) -> str:
+        return str(self.phrase)
+
+    @property
+    def phrase(self) -> Phrase:
+        return say("{} [{}–{}]", self.value, self.low, self.high)
+
+    @property
+    def sentence(self) -> Phrase:
+        """With the confidence spelled out: ``2.31× (95 % CI 2.24–2.38)``."""
+        return say("{} ({} CI {}–{})", self.value, self.confidence, self.low, self.high)
+
+
+def interval(estimate: Estimate | None, path: str, form: units.Formatter | None = None) -> Interval | None:
+    """An estimate at ``path`` of the document: a speedup, or (with ``form``) seconds, bytes and the like."""
+    if estimate is None:
+        return None
+    decimals = units.interval_decimals(estimate.low, estimate.high)
+
+    def shown(value: float, bound: str) -> str:
+        if form is not None:
+            return form(value)
+        rounded = {"low": units.floor_to, "high": units.ceil_to}.get(bound, round)(value, decimals)
+        return f"{rounded:,.{decimals}f}" if bound != "value" else units.ratio_text(value, decimals)
+
+    def part(field: str) -> Number:
+        value = float(getattr(estimate, field))
+        return Number(shown(value, field), value, (f"{path}/{field}",))
+
+    return Interval(
+        part("value"),
+        part("low"),
+        part("high"),
+        Number(f"{estimate.confidence * 100:g} %", estimate.confidence, (f"{path}/confidence",)),
+        Number(units.count(estimate.n), estimate.n, (f"{path}/n",)),
+    )
+
+
+def times(value: float) -> str:
+    """A speedup without an interval."""
+    return units.ratio(value)

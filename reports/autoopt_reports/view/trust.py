@@ -1,0 +1,100 @@
+"""The trust strip: what a doubting reader checks first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from autoopt.records import Result
+from autoopt_reports.view import units
+from autoopt_reports.view.quality import quality_view
+from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
+from autoopt_reports.view.verdict import judged, status_of
+
+Level = Literal["good", "caution", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that makes the result more or less believable. ``open``: not measured."""
+
+    label: str
+    level: Level
+    text: Phrase
+
+
+def trust_checks(result: Result) -> tuple[Check, ...]:
+    checks = [_noise(result), _repeats(result), _verified(result), _quality(result), _load(result), _gaps(result)]
+    return tuple(check for check in checks if check is not None)
+
+
+def _noise(result: Result) -> Check:
+    aa = interval(result.noise.aa_ratio, "/noise/aa_ratio")
+    if aa is None or result.noise.floor is None:
+        return Check("Noise floor", "open", say("The A/A control was not measured, so no gain can be told from noise."))
+    floor = number(result.noise.floor, units.percent, "/noise/floor")
+    estimate, _, _ = judged(result)
+    inside = status_of(result) == "faster" and estimate is not None and estimate.low < 1 + result.noise.floor
+    text = say("Baseline against itself: {}; gains under {} are not believed.", aa.phrase, floor)
+    if inside:
+        return Check("Noise floor", "caution", text + " The lower bound of the speedup lies under it.")
+    return Check("Noise floor", "good", text)
+
+
+def _repeats(result: Result) -> Check | None:
+    if status_of(result) == "none":
+        return None
+    estimate, path, _ = judged(result)
+    if estimate is None:
+        return Check("Repeats", "open", say("The final plan was not compared with the baseline."))
+    shown = number(estimate.n, units.count, f"{path}/n")
+    if estimate.n < 2:
+        return Check(
+            "Repeats", "caution", say("{} independent repeat: the interval does not know how runs differ.", shown)
+        )
+    return Check("Repeats", "good", say("{} independent repeats under the final interval.", shown))
+
+
+def _verified(result: Result) -> Check | None:
+    if status_of(result) == "none":
+        return None
+    detail = say(" {}", name(result.speedup.detail)) if result.speedup.detail else Phrase()
+    if result.speedup.end_to_end_verified:
+        return Check(
+            "End to end", "good", say("The final plan was run again from start to end against the baseline.") + detail
+        )
+    return Check("End to end", "caution", say("The final plan was not run again from start to end.") + detail)
+
+
+def _quality(result: Result) -> Check | None:
+    view = quality_view(result)
+    if view.claim == "nothing":
+        return None
+    level: Level = {"not_tested": "open", "lost": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
+    return Check(view.short[0].upper() + view.short[1:], level, view.detail)
+
+
+def _load(result: Result) -> Check | None:
+    load, cores = result.environment.load, result.environment.cores
+    if load is None:
+        return None
+    shown = number(load, units.plain, "/environment/load")
+    if cores and load > 0.5 * cores:
+        of = number(cores, units.count, "/environment/cores")
+        return Check(
+            "Busy machine",
+            "caution",
+            say("Load {} on {} cores while measuring: a quiet machine may answer differently.", shown, of),
+        )
+    return Check("Machine", "good", say("Load {} while measuring.", shown))
+
+
+def _gaps(result: Result) -> Check | None:
+    warnings, gaps = len(result.warnings), len(result.not_measured)
+    if not warnings and not gaps:
+        return Check("Warnings", "good", say("None."))
+    shown = Number(units.count(warnings), warnings, ("/warnings",), "count")
+    missing = Number(units.count(gaps), gaps, ("/not_measured",), "count")
+    words = "{} warning" if warnings == 1 else "{} warnings"
+    thing = "; {} thing not measured" if gaps == 1 else "; {} things not measured"
+    return Check("Warnings", "caution" if warnings else "open", say(words + thing + ".", shown, missing))

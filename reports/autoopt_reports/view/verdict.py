@@ -1,0 +1,242 @@
+"""The first screen: how much faster, how sure, is it safe, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Literal
+
+from autoopt.records import Estimate, Result, StopReason
+from autoopt_reports.view import units
+from autoopt_reports.view.quality import quality_view
+from autoopt_reports.view.text import Interval, Number, Phrase, interval, name, number, say
+
+Status = Literal["faster", "unsure", "none", "slower", "unmeasured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Before and after, for one quantity."""
+
+    label: str
+    before: Number
+    after: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something to run next."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    status: Status
+    speedup: Interval | None
+    headline: Phrase
+    qualifiers: tuple[Phrase, ...]
+    support: tuple[Phrase, ...]
+    facts: tuple[Fact, ...]
+    commands: tuple[Command, ...]
+    interrupted: bool
+
+
+def judged(result: Result) -> tuple[Estimate | None, str, str]:
+    """The estimate that decides, its path, and what it is a speedup of."""
+    if result.speedup.time_to_target is not None:
+        return result.speedup.time_to_target, "/speedup/time_to_target", "to target"
+    return result.speedup.throughput, "/speedup/throughput", "in samples per second"
+
+
+def status_of(result: Result) -> Status:
+    """What the interval allows to be said; a plan without an estimate is not called anything."""
+    if not result.best.plan.changes:
+        return "none"
+    estimate, _, _ = judged(result)
+    if estimate is None:
+        return "unmeasured"
+    if estimate.low > 1:
+        return "faster"
+    return "slower" if estimate.high < 1 else "unsure"
+
+
+def verdict_view(result: Result) -> VerdictView:
+    status = status_of(result)
+    estimate, path, _ = judged(result)
+    return VerdictView(
+        status=status,
+        speedup=interval(estimate, path) if status != "none" else None,
+        headline=_headline(result, status),
+        qualifiers=_qualifiers(result, status),
+        support=tuple(phrase for phrase in (_your_run(result, status), *_why(result, status)) if phrase),
+        facts=_facts(result),
+        commands=_commands(result),
+        interrupted=result.stop.reason is StopReason.INTERRUPTED,
+    )
+
+
+def _headline(result: Result, status: Status) -> Phrase:
+    estimate, path, of_what = judged(result)
+    shown = interval(estimate, path)
+    if status == "none":
+        return say("No safe gain found")
+    if shown is None:
+        return say("{} kept, but the final plan was not measured against the baseline", _kept(result))
+    if status == "faster":
+        return say("{} faster " + of_what, shown.value)
+    if status == "slower":
+        return say("Slower: {} " + of_what, shown.value)
+    return say("No gain shown: {} " + of_what, shown.value)
+
+
+def _kept(result: Result) -> Phrase:
+    changes = len(result.best.plan.changes)
+    shown = Number(units.count(changes), changes, ("/best/plan/changes",), "count")
+    return say("{} change" if changes == 1 else "{} changes", shown)
+
+
+def _qualifiers(result: Result, status: Status) -> tuple[Phrase, ...]:
+    """How sure and how safe, right under the headline."""
+    estimate, path, _ = judged(result)
+    shown = interval(estimate, path)
+    pieces: list[Phrase] = []
+    if shown is not None and status != "none":
+        pieces.append(say("{} CI {}–{}×", shown.confidence, shown.low, shown.high))
+        if status == "unsure":
+            pieces.append(say("the interval includes no gain at all"))
+        quality = quality_view(result)
+        pieces.append(say(quality.short))
+        before, after = result.baseline.peak_memory_bytes, result.best.peak_memory_bytes
+        if before is not None and after is not None:
+            pieces.append(
+                say(
+                    "peak memory {} → {}",
+                    number(before, units.bytes_, "/baseline/peak_memory_bytes"),
+                    number(after, units.bytes_, "/best/peak_memory_bytes"),
+                )
+            )
+    return tuple(pieces)
+
+
+def target_phrase(result: Result) -> Phrase:
+    """``accuracy at least 0.93``, or just the metric where no value was set."""
+    objective = result.objective
+    if objective.metric is None:
+        return say("the end of the planned run")
+    if objective.target is None:
+        return say("{}", name(objective.metric, 60))
+    bound = "at least" if objective.mode == "max" else "at most"
+    return say(
+        "{} " + bound + " {}", name(objective.metric, 60), number(objective.target, units.plain, "/objective/target")
+    )
+
+
+def _your_run(result: Result, status: Status) -> Phrase:
+    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
+    if before is None:
+        return say("Time to target of the baseline: not measured.")
+    baseline = number(before.value, units.duration, "/baseline/time_to_target_seconds/value")
+    if status == "none" or after is None:
+        return say("Your run takes {} to {}.", baseline, target_phrase(result))
+    best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
+    source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
+    ending = source[result.best.time_to_target_source]
+    return say("Your {} run to {} takes {}" + ending + ".", baseline, target_phrase(result), best)
+
+
+def _why(result: Result, status: Status) -> list[Phrase]:
+    """Why the search ended, and what holds the step back where nothing was gained."""
+    phrases = []
+    if status in {"none", "unsure", "slower"} and result.rounds:
+        last = len(result.rounds) - 1
+        round_ = result.rounds[last]
+        if round_.bottleneck:
+            what = say("What holds it back: {}", name(round_.bottleneck, 60))
+            if round_.bottleneck_class:
+                what = what + say(", {}", name(round_.bottleneck_class, 120))
+            if round_.ceiling_step_seconds is not None:
+                what = what + say(
+                    "; the step takes {}, its ceiling on this machine is {}",
+                    number(round_.step_seconds, units.duration, f"/rounds/{last}/step_seconds"),
+                    number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
+                )
+            phrases.append(what + ".")
+    return [*phrases, _stop(result)]
+
+
+_STOPS = {
+    StopReason.DIMINISHING_RETURNS: "The search ended because what is left could not pay",
+    StopReason.AT_THE_CEILING: "The search ended at the ceiling of this machine",
+    StopReason.BUDGET: "The search ended with its budget",
+    StopReason.EXHAUSTED: "The search ended because nothing applicable was left",
+    StopReason.INTERRUPTED: "Interrupted: this is a partial result",
+}
+
+
+def _stop(result: Result) -> Phrase:
+    words = _STOPS[result.stop.reason]
+    return say(words + ": {}", name(result.stop.detail)) if result.stop.detail else say(words + ".")
+
+
+def _facts(result: Result) -> tuple[Fact, ...]:
+    before, after = result.baseline, result.best
+    b_time, a_time = before.time_to_target_seconds, after.time_to_target_seconds
+    b_step, a_step = before.step_seconds, after.step_seconds
+    metric = result.objective.metric or "metric"
+    facts = [
+        Fact(
+            "time to target",
+            number(
+                b_time.value if b_time else None,
+                units.duration,
+                _at("baseline", b_time, "time_to_target_seconds", "value"),
+            ),
+            number(
+                a_time.value if a_time else None, units.duration, _at("best", a_time, "time_to_target_seconds", "value")
+            ),
+        ),
+        Fact(
+            "step, median",
+            number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
+            number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
+        ),
+        _pair(result, "throughput", "samples_per_second", units.rate),
+        _pair(result, "peak memory", "peak_memory_bytes", units.bytes_),
+        _pair(result, str(name(metric, 24)), "metric", units.plain),
+    ]
+    if result.objective.price_per_hour is not None:
+        facts.append(_pair(result, "cost to target", "cost_to_target", units.money))
+    return tuple(facts)
+
+
+def _at(configuration: str, present: object, field: str, inner: str) -> str:
+    return f"/{configuration}/{field}/{inner}" if present is not None else f"/{configuration}/{field}"
+
+
+def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact:
+    return Fact(
+        label,
+        number(getattr(result.baseline, field), form, f"/baseline/{field}"),
+        number(getattr(result.best, field), form, f"/best/{field}"),
+    )
+
+
+def _commands(result: Result) -> tuple[Command, ...]:
+    """What to run next; paths are quoted, so that a pasted line does what it says."""
+    run = shlex.quote(result.reproduce.run_directory or "RUN")
+    spec = shlex.quote(result.workload.spec)
+    commands: list[Command] = []
+    if result.stop.reason is StopReason.INTERRUPTED:
+        commands.append(Command("Go on with the search", f"autoopt resume {run}"))
+    if not result.best.plan.changes:
+        return tuple(commands)
+    plan = shlex.quote(
+        f"{result.reproduce.run_directory}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
+    )
+    if not result.speedup.end_to_end_verified:
+        commands.append(Command("Check it end to end", f"autoopt verify {run}"))
+    commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
+    commands.append(Command("Take the code", f"autoopt export {run} --to pytorch"))
+    return tuple(commands)
