@@ -82,7 +82,8 @@ def count(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    return significant(value, 4)
+    text = significant(value, 4)
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def money(value: float) -> str:
@@ -98,11 +99,11 @@ def ratio_text(value: float, decimals: int) -> str:
 
 
 def interval_decimals(low: float, high: float, least: int = 1, most: int = 3) -> int:
-    """Decimals that an interval justifies: its half width shows in the last one or two digits."""
+    """Decimals that an interval justifies: its half width shows in the last of them."""
     half = (high - low) / 2
     if half <= 0:
         return 2
-    return max(least, min(most, 1 - math.floor(math.log10(half)) if half < 1 else least))
+    return max(least, min(most, -math.floor(math.log10(half))))
 
 
 def floor_to(value: float, decimals: int) -> float:
