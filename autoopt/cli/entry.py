@@ -1,0 +1,82 @@
+"""One process, one command: the one place where errors become a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import click
+from click.exceptions import NoArgsIsHelpError
+
+from autoopt.cli.codes import INTERRUPTED, OWN_ERROR, PIPE_CLOSED, USAGE
+from autoopt.cli.engine import lacking
+from autoopt.cli.group import cli
+from autoopt.cli.output import say_error, silence_stdout
+from autoopt.errors import AutooptError
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns the exit code of the contract; never raises but with ``AUTOOPT_DEBUG=1``."""
+    try:
+        code = cli.main(None if arguments is None else list(arguments), "autoopt", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        silence_stdout()
+        return PIPE_CLOSED
+    except SystemExit as error:  # click's way out where help was cut off, and that of shell completion
+        return error.code if isinstance(error.code, int) else 0
+    except click.ClickException as error:
+        return _usage(error)
+    except (KeyboardInterrupt, click.Abort):
+        say_error("interrupted")
+        return INTERRUPTED
+    except AutooptError as error:
+        return _ours(error)
+    except Exception as error:
+        if _debugging():
+            raise
+        absent = lacking(error) if isinstance(error, ModuleNotFoundError) else None
+        return _ours(absent) if absent else _unforeseen(error)
+
+
+def _debugging() -> bool:
+    return os.environ.get("AUTOOPT_DEBUG", "") not in ("", "0")
+
+
+def _usage(error: click.ClickException) -> int:
+    """click's own complaints, in our form."""
+    if isinstance(error, NoArgsIsHelpError):
+        error.show()
+        return USAGE
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    say_error(error.format_message(), hint=f"see {context.command_path} --help" if context else "")
+    return USAGE
+
+
+def _ours(error: AutooptError) -> int:
+    if _debugging():
+        traceback.print_exc()
+    say_error(error.message, hint=error.hint, detail=error.detail)
+    return error.exit_code
+
+
+def _unforeseen(error: Exception) -> int:
+    """What nobody foresaw: the traceback goes to a private file, since a long run cannot be asked for again."""
+    summary = " ".join(str(error).split()) or "no message"
+    try:
+        handle, path = tempfile.mkstemp(prefix="autoopt-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(traceback.format_exc())
+        where = f"the traceback is in {path}"
+    except OSError:
+        where = "AUTOOPT_DEBUG=1 shows the traceback"
+    say_error(
+        f"autoopt failed: {type(error).__name__}: {summary[:500]}",
+        hint=f"this is an error of autoopt's own; {where}\n"
+        "please report it together with the output of `autoopt doctor --json`; CONTRIBUTING.md says how",
+    )
+    return OWN_ERROR

@@ -1,0 +1,93 @@
+"""Options that commands share, and how the words of a command line become :class:`Options`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from autoopt.config import read_config
+from autoopt.errors import EnvironmentLacks
+from autoopt.options import Options, make_options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "budget": {"metavar": "TIME", "help": "Wall-clock time of the whole run: 2h, 90m, 1h30m, 45s.  [default: 2h]"},
+    "target": {"metavar": "NUMBER", "help": "The metric to reach; replaces the value of the workload's Target."},
+    "tolerance": {"metavar": "PERCENT", "help": "How much of the target metric may be lost.  [default: 0.5%]"},
+    "min-gain": {"metavar": "PERCENT", "help": "A gain below this is not worth keeping.  [default: 1%]"},
+    "device": {"metavar": "DEVICE", "help": "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"},
+    "seed": {"metavar": "INTEGER", "help": "Seeds Python, NumPy and torch in every trial.  [default: 0]"},
+    "only": {"multiple": True, "metavar": "NAMES", "help": "Try these strategies alone (comma-separated)."},
+    "skip": {"multiple": True, "metavar": "NAMES", "help": "Leave these strategies out (comma-separated)."},
+    "strategies": {
+        "multiple": True,
+        "metavar": "MODULE:CLASS",
+        "help": "Further strategies of your own (comma-separated).",
+    },
+    "allow": {
+        "multiple": True,
+        "metavar": "CLASSES",
+        "help": "Further risk classes: model. exact, numeric and training are on.",
+    },
+    "executor": {"metavar": "NAME", "help": "Where trials run: local or ray.  [default: local]"},
+    "price": {"metavar": "NUMBER", "help": "What an hour of the device costs, for cost-to-target."},
+    "log": {"multiple": True, "metavar": "NAMES", "help": "Trackers that follow: mlflow, tensorboard, wandb."},
+    "out": {"metavar": "DIR", "help": "The run directory.  [default: autoopt-runs/<module>-<date>-<time>]"},
+}
+_FLAGS = {
+    "json": "Print the result as one JSON document.",
+    "quiet": "No progress on standard error.",
+    "open": "Show the report in the browser.",
+}
+
+
+def optimize_options(*keys: str) -> Callable[[F], F]:
+    """Adds options of ``optimize`` to a command, with the same spelling and help everywhere.
+
+    Values stay text: they are read by :func:`read_options`, as those of ``[tool.autoopt]`` are.
+    """
+
+    def decorate(function: F) -> F:
+        for key in reversed(keys):
+            if key in _FLAGS:
+                option = click.option(f"--{key}/--no-{key}", default=None, help=_FLAGS[key])
+            else:
+                option = click.option(f"--{key}", **_OPTIONS[key])
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def read_options(given: Mapping[str, Any]) -> Options:
+    """Options from the words of a command over the nearest ``[tool.autoopt]``.
+
+    Raises:
+        UsageError: a bad value, or an unknown or bad key of ``[tool.autoopt]``.
+    """
+    words = {key.replace("_", "-"): None if value == () else value for key, value in given.items()}
+    return make_options(words, read_config(here()), label=_label)
+
+
+def here() -> Path:
+    """The present directory.
+
+    Raises:
+        EnvironmentLacks: it has been deleted.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise EnvironmentLacks(f"there is no present directory: {error.strerror}", hint="cd somewhere else") from None
+
+
+def _label(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{key}"
+    values = value if isinstance(value, tuple) else (value,)
+    return " ".join(f"--{key} {shlex.quote(str(item))}" for item in values)

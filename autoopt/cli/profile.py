@@ -1,0 +1,30 @@
+"""``autoopt profile``: where the time goes, without trying anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from autoopt.cli.engine import engine
+from autoopt.cli.parameters import optimize_options, read_options
+
+
+@click.command("profile")
+@click.argument("workload", metavar="MODULE:ATTR")
+@optimize_options("budget", "device", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet")
+def profile_command(workload: str, **given: Any) -> int:
+    """Shows where the time goes and the ceiling of every stage.
+
+    Benchmarks and simplifies only, and says what to expect from each strategy; nothing is changed or tried.
+    --json prints the whole document.
+    """
+    options = read_options(given)
+    from autoopt.cli.finish import print_profile
+    from autoopt.cli.output import stdout_kept
+
+    profile_run = engine("autoopt.api:profile_run", "autoopt profile")
+    with stdout_kept():
+        profile = profile_run(workload, options)
+    print_profile(profile, options.json)
+    return 0

@@ -1,0 +1,53 @@
+"""``autoopt strategies``: what there is to try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.parameters import optimize_options, read_options
+
+
+@click.command("strategies")
+@optimize_options("strategies", "json")
+def strategies_command(**given: Any) -> int:
+    """Lists the strategies in the order in which they are tried.
+
+    Built-in, installed and your own; each with its risk class, which decides what must hold before it is kept,
+    and the stages that it can shorten.
+    """
+    options = read_options(given)
+    from autoopt.registry import load_strategies
+
+    with stdout_kept():
+        registry = load_strategies(options.strategies)
+    rows = [
+        {
+            "name": source.strategy.name,
+            "title": source.strategy.title or source.strategy.name,
+            "risk": str(source.strategy.risk),
+            "stages": sorted(source.strategy.stages),
+            "after": sorted(source.strategy.after),
+            "origin": source.origin,
+        }
+        for source in registry.sources
+    ]
+    if options.json:
+        write_json(rows)
+    else:
+        _print_table(rows)
+    return 0
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    cells = [("", "strategy", "risk", "stages", "from")]
+    cells += [
+        (str(index), row["name"], row["risk"], ", ".join(row["stages"]) or "-", row["origin"])
+        for index, row in enumerate(rows, 1)
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(5)]
+    for row in cells:
+        number, *rest = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+        write_line("  ".join([number.strip().rjust(widths[0]), *rest]).rstrip())

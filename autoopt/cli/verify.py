@@ -1,0 +1,36 @@
+"""``autoopt verify``: measures an exported result again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoopt.cli.codes import OWN_ERROR
+from autoopt.cli.engine import engine
+from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.parameters import optimize_options, read_options
+
+
+@click.command("verify")
+@click.argument("run", type=click.Path(path_type=Path))
+@optimize_options("budget", "json", "quiet")
+def verify_command(run: Path, **given: Any) -> int:
+    """Measures the exported result of a run again, end to end.
+
+    RUN is the run directory; the result is compared with its baseline. Exits with 1 where the new measurement
+    falls outside the reported interval.
+    """
+    options = read_options(given)
+    from autoopt.documents import read_result
+
+    result = read_result(run)
+    verify_run = engine("autoopt.api:verify_run", "autoopt verify")
+    with stdout_kept():
+        outcome = verify_run(run, result, options)
+    if options.json:
+        write_json(outcome)
+    else:
+        write_line(outcome.detail)
+    return 0 if outcome.holds else OWN_ERROR

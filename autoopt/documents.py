@@ -1,0 +1,98 @@
+"""Reads the documents that a run leaves behind, or says in one line why one cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from autoopt.errors import DocumentError
+from autoopt.records import SCHEMA_VERSION, Record, Result
+
+R = TypeVar("R", bound=Record)
+
+RESULT_FILE = "result.json"
+
+
+def read_result(where: Path) -> Result:
+    """The result of a run.
+
+    Args:
+        where: a run directory, or its result.json.
+
+    Raises:
+        DocumentError: see :func:`read_document`; a run that has no result yet says how to get one.
+    """
+    path = where / RESULT_FILE if where.is_dir() else where
+    if where.is_dir() and not path.exists():
+        unfinished = (where / "journal.jsonl").exists()
+        raise DocumentError(
+            f"{where} holds no {RESULT_FILE}",
+            hint=f"the run did not finish: autoopt resume {where}" if unfinished else "is it a run directory?",
+        )
+    return read_document(path, Result)
+
+
+def read_document(path: Path, kind: type[R]) -> R:
+    """A record from its file.
+
+    Raises:
+        DocumentError: missing, not JSON, of a newer schema, or not such a document; one line each.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise DocumentError(f"{path} holds no {kind.__name__.lower()}: an object is wanted, got {_kind(document)}")
+    version = document.get("schema_version")
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise DocumentError(f"{path}: schema_version is {_short(version)}, a whole number is wanted")
+    if version > SCHEMA_VERSION:
+        raise DocumentError(
+            f"{path} has schema_version {_short(version)}, this autoopt reads up to {SCHEMA_VERSION}",
+            hint="it was written by a newer autoopt: upgrade with pip install --upgrade autoopt",
+        )
+    try:
+        return kind.model_validate(document)
+    except (ValidationError, RecursionError) as error:
+        raise DocumentError(f"{path} is damaged: {_first(error)}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Any JSON document.
+
+    Raises:
+        DocumentError: missing, or not JSON.
+    """
+    try:
+        return json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise DocumentError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{path} is damaged: not UTF-8 at byte {error.start}") from None
+    except ValueError as error:
+        raise DocumentError(f"{path} is damaged: not JSON: {error}") from None
+    except RecursionError:
+        raise DocumentError(f"{path} is damaged: nested too deeply") from None
+
+
+def _first(error: ValidationError | RecursionError) -> str:
+    """The first complaint of a validation, with the place in the document."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the document"
+    return f"{_short(where, 120)}: {first['msg']}"
+
+
+def _kind(value: object) -> str:
+    names = {list: "an array", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return names.get(type(value), "null")
+
+
+def _short(value: object, most: int = 40) -> str:
+    try:
+        text = "missing" if value is None else str(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = "a very large number"
+    return text if len(text) <= most else text[: most - 3] + "..."
