@@ -343,12 +343,18 @@ class Objective(Record):
 
 
 class Noise(Record):
-    """The A/A control: the baseline against itself. ``floor``: the gain below which nothing is believed."""
+    """The A/A control: the baseline against itself. ``floor``: the gain below which nothing is believed.
+
+    ``process_sd``: how much two processes of one program differ (standard deviation of the log ratio),
+    ``process_dof``: how many independent pairs of processes that rests on.
+    """
 
     aa_ratio: Estimate | None = None
     floor: float | None = None
     ratios: tuple[float, ...] = ()
     seed_noise: float | None = None
+    process_sd: float | None = None
+    process_dof: float | None = None
 
 
 class Speedup(Record):

@@ -1,0 +1,157 @@
+"""Candidate against incumbent: pairs of live processes, until it is decided or time is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from autoopt.optimize.comparison import Comparison, Decision, Rule, SideFailure, SideName
+from autoopt.optimize.contender import Start
+from autoopt.optimize.decide import Ledger
+from autoopt.optimize.pairs import Clock, Pair, SideFailedError
+from autoopt.optimize.statistics import Level
+from autoopt.optimize.tally import SideTally
+from autoopt.records import Estimate, Noise, Plan
+
+OnProgress = Callable[[str, Estimate | None], None]
+"""``on_progress(note, estimate so far)``, called after every block pair."""
+
+_ALTERNATING_BLOCKS = 10
+
+
+class _Comparing:
+    """One comparison under way."""
+
+    def __init__(
+        self,
+        start: Start,
+        tallies: dict[SideName, SideTally],
+        ledger: Ledger,
+        clock: Clock,
+        deadline: float,
+        rng: np.random.Generator,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.start, self.tallies, self.ledger, self.clock, self.rng = start, tallies, ledger, clock, rng
+        self.rule = ledger.rule
+        self.began = clock()
+        self.deadline = min(deadline, self.began + self.rule.max_seconds)
+        self.on_progress = on_progress
+        self.mode: Literal["interleaved", "unfrozen", "alternating"] = "interleaved"
+        self.disturbed = self.block_pairs = 0
+
+    @property
+    def left(self) -> float:
+        return self.deadline - self.clock()
+
+    def run(self) -> tuple[Decision, str]:
+        """Pair after pair until decided. A new pair is not started that cannot be finished."""
+        while True:
+            decided = self.ledger.decide(self.left)
+            if decided:
+                return decided
+            pair = Pair(self.start, self.tallies, self.rule, self.rng, self.clock)
+            try:
+                if self.mode == "alternating":
+                    pair.alternate(_ALTERNATING_BLOCKS)
+                else:
+                    self._interleave(pair)
+            except SideFailedError as failed:
+                if not (failed.error.kind == "out_of_memory" and failed.both_alive):
+                    raise
+                self.mode = "alternating"  # alone each may fit; if not, the next pair says whose fault it is
+                self.ledger.widen()
+                continue
+            finally:
+                pair.close()
+            self._finish(pair)
+
+    def _interleave(self, pair: Pair) -> None:
+        pair.open()
+        if not pair.freezing:
+            self.mode = "unfrozen"
+        while True:
+            pair.block_pair()
+            level = pair.blocks.level(self.rule.foreign_share)
+            self._report(level)
+            cost = (self.clock() - pair.ready_at) / len(pair.blocks.log_ratios)
+            if self.ledger.enough(level, pair.ready_at - pair.began, cost) or self.left <= 0:
+                return
+
+    def _finish(self, pair: Pair) -> None:
+        record = pair.record(self.rule.foreign_share)
+        self.block_pairs += len(pair.blocks.log_ratios)
+        self.disturbed += record.disturbed if record else 0
+        if record:
+            self.ledger.add(record)
+        self._report(None)
+
+    def _report(self, level: Level | None) -> None:
+        if self.on_progress is not None:
+            note = f"pair {len(self.ledger.pairs) + (level is not None)}"
+            self.on_progress(note, self.ledger.estimate(level))
+
+
+def compare(
+    start: Start,
+    incumbent: Plan,
+    candidate: Plan,
+    rule: Rule,
+    *,
+    clock: Clock,
+    deadline: float = float("inf"),
+    noise: Noise | None = None,
+    rng: np.random.Generator | None = None,
+    on_progress: OnProgress | None = None,
+) -> Comparison:
+    """Measures how much faster ``candidate`` trains than ``incumbent``.
+
+    A side that fails is a result (``decision`` is ``failed``, ``failure`` names the side), never an
+    exception. No process is left behind.
+
+    Args:
+        start: starts a contender; ``autoopt.optimize.contender.Start``.
+        incumbent, candidate: the two plans.
+        rule: when to end.
+        clock: seconds, the run's own clock.
+        deadline: on that clock; the comparison ends at the earlier of it and ``rule.max_seconds``.
+        noise: the A/A control, with the luck of processes and the floor; None before there is one.
+        rng: decides order; seeded by the caller.
+        on_progress: told after every block pair.
+    """
+    tallies: dict[SideName, SideTally] = {"incumbent": SideTally(incumbent), "candidate": SideTally(candidate)}
+    comparing = _Comparing(
+        start, tallies, Ledger(rule, noise), clock, deadline, rng or np.random.default_rng(0), on_progress
+    )
+    failure = None
+    try:
+        decision, reason = comparing.run()
+    except SideFailedError as failed:
+        error = failed.error
+        failure = SideFailure(
+            side=failed.side, kind=error.kind, message=error.message, where=error.where, detail=error.detail
+        )
+        decision, reason = Decision.FAILED, failure.reason
+        if failed.side == "incumbent":
+            reason = f"{failure.reason} (the incumbent, not the candidate)"
+    return _document(comparing, decision, reason, failure)
+
+
+def _document(comparing: _Comparing, decision: Decision, reason: str, failure: SideFailure | None) -> Comparison:
+    ledger, sides = comparing.ledger, {name: tally.side() for name, tally in comparing.tallies.items()}
+    return Comparison(
+        decision=decision,
+        reason=reason,
+        estimate=ledger.estimate(),
+        pairs=tuple(ledger.pairs),
+        incumbent=sides["incumbent"],
+        candidate=sides["candidate"],
+        failure=failure,
+        seconds=comparing.clock() - comparing.began,
+        measured_seconds=sides["incumbent"].seconds + sides["candidate"].seconds,
+        disturbed_share=comparing.disturbed / comparing.block_pairs if comparing.block_pairs else None,
+        luck_sd=ledger.luck_sd,
+        mode=comparing.mode,
+    )

@@ -1,0 +1,193 @@
+"""One pair of processes, measured in alternating blocks.
+
+Order is ABBA or BAAB, by lot for each four blocks, so that a steady drift cancels and a periodic
+disturbance has no side to favour. While one side trains the other's whole process tree is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import log
+from statistics import median
+
+import numpy as np
+
+from autoopt.errors import TrialFailed
+from autoopt.measurements import Block
+from autoopt.optimize.comparison import PairOfProcesses, Rule, SideName
+from autoopt.optimize.contender import Contender, Start
+from autoopt.optimize.statistics import MIN_BLOCKS, Level, trimmed
+from autoopt.optimize.tally import SideTally, rate
+
+Clock = Callable[[], float]
+SIDES: tuple[SideName, SideName] = ("incumbent", "candidate")
+_MOST_DISCARDED = 0.25
+
+
+class SideFailedError(Exception):
+    """A side ended badly; ``both_alive`` tells whether the other side held memory at that time."""
+
+    def __init__(self, side: SideName, error: TrialFailed, both_alive: bool) -> None:
+        super().__init__(str(error))
+        self.side = side
+        self.error = error
+        self.both_alive = both_alive
+
+
+@contextmanager
+def blaming(side: SideName, both_alive: bool = False) -> Iterator[None]:
+    """Puts the name of the side on what fails inside."""
+    try:
+        yield
+    except TrialFailed as error:
+        raise SideFailedError(side, error, both_alive) from error
+
+
+def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
+    """Which block pairs to keep, from the foreign CPU share of their two blocks alone.
+
+    A pair goes when either of its blocks saw more than ``limit`` above what is usual here, whichever
+    side that was; ratios are never looked at. At most a quarter goes: load that is there all the
+    time belongs to the conditions of the measurement.
+    """
+    known = [share for pair in shares for share in pair if share is not None]
+    if not known:
+        return [True] * len(shares)
+    usual = median(known)
+    worst = [max((share for share in pair if share is not None), default=0.0) for pair in shares]
+    most = sorted(worst, reverse=True)[: int(_MOST_DISCARDED * len(worst))]
+    bar = max(usual + limit, min(most, default=float("inf")) - 1e-12)
+    return [share <= bar for share in worst]
+
+
+@dataclass
+class Blocks:
+    """The block pairs of one pair of processes."""
+
+    log_ratios: list[float] = field(default_factory=list)
+    shares: list[tuple[float | None, float | None]] = field(default_factory=list)
+
+    def add(self, incumbent: Block, candidate: Block) -> None:
+        self.log_ratios.append(log(rate(candidate)) - log(rate(incumbent)))
+        self.shares.append((_foreign(incumbent), _foreign(candidate)))
+
+    def kept(self, limit: float) -> list[float]:
+        keep = undisturbed(self.shares, limit)
+        return [ratio for ratio, kept in zip(self.log_ratios, keep, strict=True) if kept]
+
+    def level(self, limit: float) -> Level | None:
+        """The robust mean with its error, or None while there are too few blocks."""
+        kept = self.kept(limit)
+        return trimmed(kept) if len(kept) >= MIN_BLOCKS else None
+
+
+def _foreign(block: Block) -> float | None:
+    return None if block.foreign_cpu_seconds is None else block.foreign_cpu_seconds / block.seconds
+
+
+class Pair:
+    """A pair of live processes of incumbent and candidate.
+
+    Args:
+        start: starts a process.
+        tallies: what is summed up over all pairs, by side.
+        rule: block length, ramp and patience.
+        rng: decides order.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, start: Start, tallies: dict[SideName, SideTally], rule: Rule, rng: np.random.Generator, clock: Clock
+    ) -> None:
+        self._start, self._tallies, self._rule, self._rng, self._clock = start, tallies, rule, rng, clock
+        self._live: dict[SideName, Contender] = {}
+        self._queue: list[tuple[SideName, SideName]] = []
+        self.blocks = Blocks()
+        self.began = clock()
+        self.ready_at = self.began
+
+    @property
+    def freezing(self) -> bool:
+        return all(contender.can_freeze for contender in self._live.values())
+
+    def open(self) -> None:
+        """Starts both sides, in an order drawn by lot, each warmed up while the other is frozen."""
+        first = int(self._rng.integers(2))
+        for side in (SIDES[first], SIDES[1 - first]):
+            self._open(side)
+        self.ready_at = self._clock()
+
+    def _open(self, side: SideName) -> None:
+        both = bool(self._live)
+        with blaming(side, both):
+            contender = self._start(self._tallies[side].plan, side)
+            self._live[side] = contender
+            contender.ready()
+            self._tallies[side].started(contender.warm_up(self._rule.warm_up_seconds))
+        with blaming(side):
+            if contender.can_freeze:
+                contender.freeze()
+
+    def block_pair(self) -> None:
+        """Measures one block of each side."""
+        if not self._queue:
+            a, b = SIDES if self._rng.integers(2) else (SIDES[1], SIDES[0])
+            self._queue = [(a, b), (b, a)]
+        order = self._queue.pop(0)
+        blocks = {side: self.block(side) for side in order}
+        self.blocks.add(blocks["incumbent"], blocks["candidate"])
+
+    def block(self, side: SideName) -> Block:
+        """Measures one block of one side and freezes it again."""
+        contender, tally, rule = self._live[side], self._tallies[side], self._rule
+        slow = (tally.step_seconds or 0.0) > 1.0
+        with blaming(side, both_alive=len(self._live) > 1):
+            if contender.can_freeze:
+                contender.thaw()
+            block = contender.block(rule.block_seconds, 2 if slow else rule.min_steps, rule.ramp_seconds)
+            if contender.can_freeze:
+                contender.freeze()
+        tally.ran(block)
+        return block
+
+    def alternate(self, count: int) -> None:
+        """Measures ``count`` blocks of one process, ends it, then as many of the other: never both at once."""
+        rates: dict[SideName, list[Block]] = {}
+        first = int(self._rng.integers(2))
+        for side in (SIDES[first], SIDES[1 - first]):
+            self._open(side)
+            rates[side] = [self.block(side) for _ in range(count)]
+            self.close()
+        for incumbent, candidate in zip(rates["incumbent"], rates["candidate"], strict=True):
+            self.blocks.add(incumbent, candidate)
+
+    def close(self) -> None:
+        for contender in self._live.values():
+            if contender.can_freeze:
+                _quietly(contender.thaw)  # a stopped process cannot tidy up
+            contender.close()
+        self._live.clear()
+
+    def record(self, limit: float) -> PairOfProcesses | None:
+        """This pair's document, or None where it has too few blocks to count."""
+        level = self.blocks.level(limit)
+        if level is None:
+            return None
+        kept = self.blocks.kept(limit)
+        return PairOfProcesses(
+            log_ratio=level.value,
+            standard_error=level.error,
+            block_log_ratios=tuple(kept),
+            disturbed=len(self.blocks.log_ratios) - len(kept),
+            startup_seconds=self.ready_at - self.began,
+            seconds=self._clock() - self.began,
+        )
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except TrialFailed:
+        return

@@ -1,0 +1,244 @@
+"""A machine in simulated time: contenders whose true speed is known, and noise like a shared computer's.
+
+Nothing sleeps and nothing is timed: a block moves the :class:`FakeClock`. Everything is drawn from
+one seed, so that a test that fails, fails again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import exp, pi, sin
+from typing import Literal
+
+import numpy as np
+
+from autoopt.errors import TrialFailed
+from autoopt.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, WorkloadFacts
+from autoopt.measurements import Block, Ready, Startup
+from autoopt.records import Plan
+
+Kind = Literal["quiet", "normal", "heavy", "drifting", "bimodal"]
+
+
+@dataclass
+class FakeClock:
+    """Seconds that pass only when told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """How block times scatter on a machine.
+
+    Args:
+        kind: ``normal``: blocks and luck are normal. ``heavy``: Student's t with 3 degrees of freedom,
+            and bursts of foreign load of about a second that slow down by half. ``drifting``: normal,
+            on a speed that falls steadily and swings. ``bimodal``: a process is lucky or unlucky for
+            its whole life, and one block in eight is a third slower. ``quiet``: no noise at all.
+        block_sd: standard deviation of the log of a 0.3 s block's time.
+        process_sd: the same of a process's own luck; two processes differ by 1.4 times this.
+    """
+
+    kind: Kind = "heavy"
+    block_sd: float = 0.06
+    process_sd: float = 0.035
+
+    def luck(self, rng: np.random.Generator) -> float:
+        """A process's own log slowness."""
+        if self.kind == "quiet":
+            return 0.0
+        if self.kind == "bimodal":
+            return self.process_sd * (1.0 if rng.random() < 0.5 else -1.0)
+        return self.process_sd * float(rng.standard_normal())
+
+    def block(self, rng: np.random.Generator, seconds: float, now: float) -> float:
+        """A block's log slowness. ``seconds``: its length; ``now``: when it starts."""
+        sd: float = self.block_sd * float((0.3 / max(seconds, 0.01)) ** 0.5)
+        if self.kind == "quiet":
+            return 0.0
+        if self.kind == "heavy":
+            return sd * float(rng.standard_t(3)) / 3.0**0.5
+        slow: float = sd * float(rng.standard_normal())
+        if self.kind == "drifting":
+            return slow + 0.002 * now + 0.15 * sin(2 * pi * now / 37.0)
+        if self.kind == "bimodal":
+            return slow + (0.29 if rng.random() < 0.125 else 0.0)
+        return slow
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How a plan truly behaves on the simulated machine.
+
+    ``fails`` is raised when the process has trained ``fails_at`` steps (0: while it is built).
+    ``loss``: loss by step, the same for every process of this plan.
+    """
+
+    step_seconds: float = 0.02
+    samples_per_step: int = 32
+    startup_seconds: float = 2.0
+    warm_up_steps: int = 10
+    memory_bytes: int = 1 << 28
+    loss: Callable[[int], float | None] = lambda step: 2.0 / (1.0 + 0.01 * step)
+    fails: TrialFailed | None = None
+    fails_at: int = 0
+
+
+@dataclass
+class FakeMachine:
+    """Starts contenders; ``machine.start`` is an ``autoopt.optimize.contender.Start``.
+
+    Args:
+        behave: plan to behaviour.
+        noise: how its measurements scatter.
+        memory_limit_bytes: processes alive at once must fit into it, or the later one runs out of memory.
+        can_freeze: a platform with SIGSTOP.
+        tells_foreign: blocks carry ``foreign_cpu_seconds``.
+    """
+
+    behave: Callable[[Plan], Behaviour] = lambda plan: Behaviour()
+    noise: NoiseModel = NoiseModel()
+    seed: int = 0
+    clock: FakeClock = field(default_factory=FakeClock)
+    memory_limit_bytes: int | None = None
+    can_freeze: bool = True
+    tells_foreign: bool = True
+    cores: int = 2
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.alive: list[FakeContender] = []
+        self.started: list[tuple[Plan, str]] = []
+        self._burst_until = self._next_burst = -1.0
+
+    def start(self, plan: Plan, label: str) -> FakeContender:
+        self.started.append((plan, label))
+        return FakeContender(self, plan, label)
+
+    def burst(self, seconds: float) -> float:
+        """Share of the coming ``seconds`` that falls into a burst of foreign load."""
+        if self.noise.kind != "heavy":
+            return 0.0
+        if self.clock.now > self._burst_until and self.clock.now >= self._next_burst:
+            if self._next_burst >= 0:
+                self._burst_until = self.clock.now + float(self.rng.exponential(1.0))
+            self._next_burst = max(self.clock.now, self._burst_until) + float(self.rng.exponential(8.0))
+        return min(max(self._burst_until - self.clock.now, 0.0) / max(seconds, 1e-9), 1.0)
+
+    def check_memory(self, new: FakeContender) -> None:
+        """Raises what a full device raises."""
+        total = sum(contender.behaviour.memory_bytes for contender in [*self.alive, new])
+        if self.memory_limit_bytes is not None and total > self.memory_limit_bytes:
+            raise TrialFailed("out_of_memory", f"{total} bytes wanted, {self.memory_limit_bytes} there are")
+
+
+class FakeContender:
+    """A contender of a :class:`FakeMachine`; it minds that it is frozen, thawed and closed in order."""
+
+    def __init__(self, machine: FakeMachine, plan: Plan, label: str) -> None:
+        self.plan = plan
+        self.label = label
+        self.behaviour = machine.behave(plan)
+        self.frozen = False
+        self.closed = False
+        self.steps = 0
+        self._machine = machine
+        self._luck = machine.noise.luck(machine.rng)
+
+    @property
+    def can_freeze(self) -> bool:
+        return self._machine.can_freeze
+
+    def ready(self) -> Ready:
+        self._usable()
+        self._machine.clock.advance(self.behaviour.startup_seconds)
+        if self.behaviour.fails and self.behaviour.fails_at == 0:
+            raise self.behaviour.fails
+        self._machine.check_memory(self)
+        self._machine.alive.append(self)
+        return Ready(facts=fake_facts(self.behaviour), build_seconds=self.behaviour.startup_seconds, setup_seconds=0.0)
+
+    def warm_up(self, max_seconds: float) -> Startup:
+        self._usable()
+        block = self._run(self.behaviour.warm_up_steps)
+        return Startup(
+            build_seconds=self.behaviour.startup_seconds,
+            setup_seconds=0.0,
+            warmup_seconds=block.seconds,
+            warmup_steps=block.steps,
+            steady=True,
+            fixed_seconds=self.behaviour.startup_seconds,
+            losses=block.losses,
+        )
+
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        self._usable()
+        step = self.behaviour.step_seconds
+        self._machine.clock.advance(ramp_seconds)
+        return self._run(max(min_steps, round(seconds / step)))
+
+    def freeze(self) -> None:
+        self._usable()
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+
+    def close(self) -> None:
+        self.closed = True
+        if self in self._machine.alive:
+            self._machine.alive.remove(self)
+
+    def _usable(self) -> None:
+        if self.closed or self.frozen:
+            raise AssertionError(f"the {self.label} was used while {'closed' if self.closed else 'frozen'}")
+
+    def _run(self, steps: int) -> Block:
+        machine, behaviour = self._machine, self.behaviour
+        first = self.steps
+        self.steps += steps
+        if behaviour.fails and self.steps > behaviour.fails_at:
+            raise behaviour.fails
+        true = steps * behaviour.step_seconds
+        burst = machine.burst(true)
+        slow = self._luck + machine.noise.block(machine.rng, true, machine.clock.now)
+        seconds = true * exp(slow) * (1.0 + 0.5 * burst)
+        machine.clock.advance(seconds)
+        return Block(
+            steps=steps,
+            samples=steps * behaviour.samples_per_step,
+            seconds=seconds,
+            stage_seconds={"forward": 0.4 * seconds, "backward": 0.5 * seconds, "other": 0.1 * seconds},
+            step_seconds=(seconds / steps,) * steps,
+            losses=tuple(behaviour.loss(step) for step in range(first, self.steps)),
+            cpu_seconds=seconds,
+            foreign_cpu_seconds=(0.02 + 0.8 * burst) * seconds if machine.tells_foreign else None,
+            peak_memory_bytes=behaviour.memory_bytes,
+            peak_host_memory_bytes=behaviour.memory_bytes,
+            first_step=first,
+        )
+
+
+def fake_facts(behaviour: Behaviour) -> WorkloadFacts:
+    """Facts of a small made-up workload."""
+    return WorkloadFacts(
+        spec="fake:build",
+        name="fake",
+        parameters=1000,
+        train_samples=3200,
+        batch_size=behaviour.samples_per_step,
+        max_steps=1000,
+        steps_per_epoch=100,
+        dataset=DatasetFacts(type="FakeDataset", map_style=True, samples=3200, deterministic=True),
+        loader=LoaderFacts(),
+        model=ModelFacts(type="Fake", parameters=1000, trainable_parameters=1000, parameter_bytes=4000),
+        optimizer=OptimizerFacts(type="SGD", module="torch.optim"),
+    )
