@@ -1,0 +1,138 @@
+"""Durations and deadlines."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt.budget import Deadline, format_duration, parse_duration
+from autoopt.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2h", 7200.0),
+        ("90m", 5400.0),
+        ("1h30m", 5400.0),
+        ("45s", 45.0),
+        ("1.5h", 5400.0),
+        (".5m", 30.0),
+        ("1d", 86400.0),
+        ("1H 30M", 5400.0),
+        ("  2h\n", 7200.0),
+        ("1h0m1s", 3601.0),
+    ],
+)
+def test_durations_that_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("value", ["2", "2.5", 2, 90.0, "+3"])
+def test_a_bare_number_asks_for_its_unit(value: object) -> None:
+    with pytest.raises(UsageError, match="needs a unit") as caught:
+        parse_duration(value)
+    assert "1h30m" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["-1h", "-5", "-", "", " ", "0s", "0h0m", "h", "1m1h", "1h1h", "banana", "1e9h", "nan", "infs", "²h", "٣h", "1h-2m"]
+    + ["9" * 400 + "h", True, None, [], {}, b"2h"],
+)
+def test_what_is_no_duration_gets_an_example(value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_duration(value)
+    assert "such as 2h, 90m, 1h30m or 45s" in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_a_negative_duration_is_named_as_such() -> None:
+    with pytest.raises(UsageError, match="negative"):
+        parse_duration("-1h")
+
+
+@given(st.integers(1, 10**9))
+def test_what_is_formatted_is_read_back(seconds: int) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@given(st.integers(0, 999), st.integers(0, 999), st.integers(0, 999))
+def test_units_add_up(hours: int, minutes: int, seconds: int) -> None:
+    total = hours * 3600 + minutes * 60 + seconds
+    if total:
+        assert parse_duration(f"{hours}h{minutes}m{seconds}s") == total
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.from_regex(r"[-+0-9.dhms ]*")))
+def test_any_value_is_a_duration_or_a_usage_error(value: object) -> None:
+    try:
+        seconds = parse_duration(value)
+    except UsageError as error:
+        assert error.hint
+    else:
+        assert 0 < seconds < math.inf
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(5400, "1h30m"), (45.2, "45s"), (3600, "1h"), (0.25, "0.25s"), (0.0, "0s"), (60.4, "1m")]
+)
+def test_durations_as_people_write_them(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_deadline_runs_down_with_its_clock() -> None:
+    clock = Clock()
+    deadline = Deadline(60, clock=clock)
+    assert (deadline.elapsed, deadline.left, deadline.expired) == (0, 60, False)
+    clock.now += 45
+    assert (deadline.elapsed, deadline.left) == (45, 15)
+    clock.now += 45
+    assert (deadline.left, deadline.expired) == (0, True)
+
+
+def test_a_resumed_deadline_charges_what_was_used_and_no_downtime() -> None:
+    clock = Clock()
+    deadline = Deadline(60, clock=clock, used=20)
+    clock.now += 10
+    assert (deadline.elapsed, deadline.left) == (30, 30)
+
+
+def test_a_recorded_time_moves_the_deadline_forward_only() -> None:
+    clock = Clock()
+    deadline = Deadline(60, clock=clock)
+    deadline.advance_to(25)
+    assert deadline.elapsed == 25
+    deadline.advance_to(5)
+    assert deadline.elapsed == 25
+    clock.now += 5
+    assert deadline.elapsed == 30
+
+
+def test_what_may_still_be_started() -> None:
+    clock = Clock()
+    deadline = Deadline(100, clock=clock)
+    clock.now += 70
+    assert deadline.allows(30)
+    assert not deadline.allows(30.5)
+    assert not deadline.allows(30, reserve=1)
+    assert deadline.share(0.2) == 20
+    assert deadline.share(0.5) == 30
+
+
+def test_a_clock_that_steps_back_gives_no_negative_time() -> None:
+    clock = Clock()
+    deadline = Deadline(100, clock=clock)
+    clock.now -= 500
+    assert deadline.elapsed == 0
