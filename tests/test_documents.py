@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoopt_reports.sample import no_gain, win
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.documents import read_result
 from autoopt.errors import DocumentError
 from autoopt.records import Result
+from autoopt_reports.sample import no_gain, win
 
 
 def save(folder: Path, text: str | bytes) -> Path:

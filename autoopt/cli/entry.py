@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 from click.exceptions import NoArgsIsHelpError
+from click.shell_completion import shell_complete
 
 from autoopt.cli.codes import INTERRUPTED, OWN_ERROR, PIPE_CLOSED, USAGE
 from autoopt.cli.engine import lacking
@@ -20,15 +21,14 @@ from autoopt.errors import AutooptError
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code of the contract; never raises but with ``AUTOOPT_DEBUG=1``."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = cli.main(None if arguments is None else list(arguments), "autoopt", standalone_mode=False)
+        code = _command(words)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
-    except BrokenPipeError:
+        return code
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
         silence_stdout()
         return PIPE_CLOSED
-    except SystemExit as error:  # click's way out where help was cut off, and that of shell completion
-        return error.code if isinstance(error.code, int) else 0
     except click.ClickException as error:
         return _usage(error)
     except (KeyboardInterrupt, click.Abort):
@@ -41,6 +41,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         absent = lacking(error) if isinstance(error, ModuleNotFoundError) else None
         return _ours(absent) if absent else _unforeseen(error)
+
+
+def _command(words: list[str]) -> int:
+    """Runs the command; rather than click's own ``main``, which has exit codes of its own."""
+    instruction = os.environ.get("_AUTOOPT_COMPLETE")
+    if instruction:  # a shell asks for completions
+        return shell_complete(cli, {}, "autoopt", "_AUTOOPT_COMPLETE", instruction)
+    try:
+        with cli.make_context("autoopt", words) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as done:  # after --help and --version
+        return done.exit_code
+    return code if isinstance(code, int) else 0
 
 
 def _debugging() -> bool:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any
 
 import click
 
 from autoopt import __version__
-from autoopt.cli.codes import PIPE_CLOSED
-from autoopt.cli.output import silence_stdout
 
 COMMANDS = ("optimize", "profile", "resume", "report", "export", "train", "verify", "strategies", "doctor")
 """In the order of the contract's table; ``autoopt.cli.NAME`` holds the command ``NAME_command``."""
@@ -38,13 +35,6 @@ class LazyGroup(click.Group):
             tail = f"did you mean {near[0]}?" if near else f"there are: {', '.join(COMMANDS)}"
             raise click.UsageError(f"there is no command {name!r}; {tail}", ctx)
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # the reader of our output went away, as `| head` does
-            silence_stdout()
-            ctx.exit(PIPE_CLOSED)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
