@@ -36,6 +36,7 @@ class Rule(Record):
         warm_up_seconds: the most that either side may take to become steady.
         alpha: 1 less the confidence of the reported interval, which holds at all times.
         alpha_accept: the same for keeping a change, where an error costs more.
+        alpha_reject: the same for ``no gain``, where an error costs a missed gain and no untruth.
         foreign_share: foreign CPU seconds per block second, beyond what is usual in this comparison,
             from which a block pair counts as disturbed.
         until_error: goes on, undecided or not, until the half-width of the interval (log) is below
@@ -52,6 +53,7 @@ class Rule(Record):
     warm_up_seconds: float = 60.0
     alpha: float = 0.05
     alpha_accept: float = 0.02
+    alpha_reject: float = 0.2
     foreign_share: float = 0.15
     until_error: float | None = None
 
@@ -73,6 +75,7 @@ class Side(Record):
     samples_per_second: float | None = None
     samples_per_step: float | None = None
     step_seconds: Percentiles | None = None
+    block_step_seconds: tuple[float, ...] = ()
     stage_seconds: dict[str, float] = Field(default_factory=dict)
     startup: Startup | None = None
     fixed_seconds: tuple[float, ...] = ()

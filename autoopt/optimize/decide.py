@@ -7,11 +7,11 @@ from math import exp, log1p, sqrt
 from scipy.stats import norm
 
 from autoopt.optimize.comparison import Decision, PairOfProcesses, Rule
-from autoopt.optimize.statistics import MIN_BLOCKS, Level, Luck, TwoLevel, best_blocks
+from autoopt.optimize.statistics import MIN_BLOCKS, Level, Luck, TwoLevel, best_blocks, known_radius
 from autoopt.records import Estimate, Noise
 
 _MOST_BLOCKS = 40
-_HOPELESS = 0.02
+_HOPELESS = 0.05
 
 
 def luck_of(noise: Noise | None) -> Luck:
@@ -72,7 +72,7 @@ class Ledger:
             return Decision.ACCEPT if exp(level.value) > 1 + self._floor else None
         if level.below(0.0, rule.alpha):
             return Decision.HARMFUL
-        if level.below(log1p(max(rule.min_gain, self._floor)), rule.alpha):
+        if level.below(log1p(max(rule.min_gain, self._floor)), rule.alpha_reject):
             return Decision.REJECT
         return None
 
@@ -107,13 +107,17 @@ class Ledger:
         return None
 
     def _hopeless(self, level: TwoLevel, possible: int) -> bool:
-        """Whether, from how it stands, another decision is unlikely with all the pairs that are possible."""
-        low, high = level.sequence(self.rule.alpha_accept)
-        end = (high - low) / 2 * sqrt(level.n / possible)
-        spread = level.error * sqrt(1 - level.n / possible)
-        accept = norm.sf((log1p(self.rule.min_gain) + end - level.value) / spread)
-        bar = log1p(max(self.rule.min_gain, self._floor))
-        reject = norm.cdf((bar - end - level.value) / spread)
+        """Whether, from how it stands, no decision is likely with all the pairs that are possible.
+
+        Predicts where the value will be at the end (flat prior) and how wide its bounds will then be
+        if the luck is what it seems.
+        """
+        rule, share = self.rule, level.n / possible
+        end = known_radius(level.error * sqrt(share), rule.alpha_accept)
+        spread = level.error * sqrt(1 - share)
+        accept = norm.sf((log1p(rule.min_gain) + end - level.value) / spread)
+        end = known_radius(level.error * sqrt(share), rule.alpha_reject)
+        reject = norm.cdf((log1p(max(rule.min_gain, self._floor)) - end - level.value) / spread)
         return float(accept + reject) < _HOPELESS
 
     def enough(self, current: Level | None, startup_seconds: float, block_pair_seconds: float) -> bool:

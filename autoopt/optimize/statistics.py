@@ -206,6 +206,17 @@ class TwoLevel:
         return bounds[0], bounds[1]
 
 
+def known_radius(error: float, alpha: float) -> float:
+    """Half-width of :meth:`TwoLevel.sequence` where all variances are known (Robbins' normal mixture).
+
+    Args:
+        error: standard error of the log speedup.
+        alpha: 1 less the confidence.
+    """
+    ratio = (MIXTURE_SD / error) ** 2
+    return float(error * np.sqrt((1 + 1 / ratio) * (-2 * np.log(alpha) + np.log1p(ratio))))
+
+
 def best_blocks(block_variance: float, luck_sd: float, startup_seconds: float, block_seconds: float) -> float:
     """Block pairs per pair of processes that give the smallest error for the time spent (Kalibera and Jones).
 

@@ -71,6 +71,7 @@ class SideTally:
             samples_per_second=float(np.median([rate(block) for block in blocks])) if blocks else None,
             samples_per_step=sum(block.samples for block in blocks) / steps if steps else None,
             step_seconds=percentiles([s for block in blocks for s in block.step_seconds]),
+            block_step_seconds=tuple(block.seconds / max(block.steps, 1) for block in blocks),
             stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / steps for n in sorted(stages)}
             if steps
             else {},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import exp, pi, sin
+from math import exp, pi, sin, sqrt
 from typing import Literal
 
 import numpy as np
@@ -61,11 +61,11 @@ class NoiseModel:
 
     def block(self, rng: np.random.Generator, seconds: float, now: float) -> float:
         """A block's log slowness. ``seconds``: its length; ``now``: when it starts."""
-        sd: float = self.block_sd * float((0.3 / max(seconds, 0.01)) ** 0.5)
+        sd: float = self.block_sd * sqrt(0.3 / max(seconds, 0.01))
         if self.kind == "quiet":
             return 0.0
         if self.kind == "heavy":
-            return sd * float(rng.standard_t(3)) / 3.0**0.5
+            return sd * float(rng.standard_t(3)) / sqrt(3)
         slow: float = sd * float(rng.standard_normal())
         if self.kind == "drifting":
             return slow + 0.002 * now + 0.15 * sin(2 * pi * now / 37.0)
