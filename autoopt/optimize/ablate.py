@@ -1,0 +1,101 @@
+"""What each kept change is worth: the final plan without it, and it alone on the baseline."""
+
+from __future__ import annotations
+
+from autoopt.events import AblationMeasured
+from autoopt.optimize.comparison import Comparison, Decision
+from autoopt.optimize.search import Tools
+from autoopt.optimize.state import Search
+from autoopt.records import Ablation, Change, Estimate, Plan
+from autoopt.setup import Setup
+
+
+def ablate(tools: Tools, search: Search, deadline: float) -> tuple[list[Ablation], list[str]]:
+    """Takes each change of the incumbent away, and tries it alone; drops what no longer pays.
+
+    A dropped change leaves another plan, of which the rest is ablated again while time allows.
+
+    Returns:
+        The ablation of the plan that is left, and a sentence for each dropped change.
+    """
+    dropped: list[str] = []
+    while True:
+        rows = [_row(tools, search, change, deadline) for change in search.incumbent.changes]
+        loser = _loser(tools, search, rows)
+        if loser is None:
+            for row in rows:
+                tools.announce(AblationMeasured(at=tools.now(), ablation=row))
+            return rows, dropped
+        estimate = loser.without
+        assert estimate is not None
+        dropped.append(
+            f"{loser.strategy} was dropped in the ablation: with it the plan is {estimate.value:.3f}x "
+            f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
+        )
+        search.incumbent = search.incumbent.without(loser.strategy)
+
+
+def _row(tools: Tools, search: Search, change: Change, deadline: float) -> Ablation:
+    plan = search.incumbent
+    alone_plan = Plan(changes=(change,))
+    without = _ratio(tools, search, plan.without(change.strategy), plan, deadline, "ablation: without")
+    if plan == alone_plan:
+        alone = without  # the only change: leaving it out and trying it alone are the same comparison
+    else:
+        alone = _ratio(tools, search, Plan(), alone_plan, deadline, "ablation: alone")
+    return Ablation(strategy=change.strategy, setting=change.setting, without=without, alone=alone)
+
+
+def _ratio(
+    tools: Tools, search: Search, base: Plan, plan: Plan, deadline: float, purpose: str
+) -> Estimate | None:
+    """The speedup of ``plan`` over ``base``; None where there was no time, or one of them cannot run."""
+    known = measured(search, base, plan)
+    if known is not None:
+        return known
+    fold = tools.bench.registry.fold
+    try:
+        if fold(base) == fold(plan) or not isinstance(fold(plan), Setup):
+            return None
+    except Exception:  # a strategy that cannot stand alone
+        return None
+    if tools.stopping() or tools.now() + tools.shares.comparison > deadline:
+        return None
+    comparison = tools.compare(
+        "comparison",
+        base,
+        plan,
+        search,
+        seconds=tools.shares.trial,
+        deadline=deadline,
+        purpose=purpose,
+        until_error=0.05,
+    )
+    remember(search, comparison)
+    return comparison.estimate if comparison.decision is not Decision.FAILED else None
+
+
+def measured(search: Search, base: Plan, plan: Plan) -> Estimate | None:
+    """The same comparison from the search, where there was one."""
+    for comparison in reversed(list(search.comparisons.values())):
+        if comparison.incumbent.plan == base and comparison.candidate.plan == plan and comparison.estimate:
+            return comparison.estimate
+    return None
+
+
+def remember(search: Search, comparison: Comparison) -> None:
+    search.comparisons[-1 - len(search.comparisons)] = comparison
+
+
+def _loser(tools: Tools, search: Search, rows: list[Ablation]) -> Ablation | None:
+    """The change that least pays its place: its interval lies below the gain worth having."""
+    if len(rows) < 2:
+        return None
+    losers = [
+        row
+        for row in rows
+        if row.without is not None
+        and row.without.value < 1 + tools.min_gain
+        and row.without.high < 1 + max(tools.min_gain, search.noise.floor or 0.0)
+    ]
+    return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)

@@ -1,0 +1,270 @@
+"""Tries one strategy: its settings in turn, each with its companions, each judged against the incumbent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoopt.errors import TrialFailed
+from autoopt.events import Announcer, TrialEnded, TrialProgress, TrialStarted
+from autoopt.optimize.bench import Bench
+from autoopt.optimize.compare import compare
+from autoopt.optimize.comparison import Comparison, Decision, Rule
+from autoopt.optimize.gate import Gate
+from autoopt.optimize.planner import Choice, Proposal, candidate_plan, plugin_error, predict
+from autoopt.optimize.shares import Shares
+from autoopt.optimize.state import Search, changes_text
+from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.storage.run import Run
+from autoopt.strategy import Case, Strategy
+
+MOST_SETTINGS = 12
+"""A strategy that goes on asking for more settings in one round is stopped here."""
+
+
+@dataclass
+class Tools:
+    """What the search works with; the same for the whole run."""
+
+    bench: Bench
+    run: Run
+    announce: Announcer
+    choice: Choice
+    min_gain: float
+    seed: int
+    stopping: Callable[[], bool]
+    shares: Shares
+    gate: Gate
+
+    def now(self) -> float:
+        return self.run.clock.elapsed()
+
+    def compare(
+        self,
+        kind: str,
+        incumbent: Plan,
+        candidate: Plan,
+        search: Search,
+        *,
+        seconds: float,
+        deadline: float,
+        purpose: str,
+        until_error: float | None = None,
+        progress_id: int | None = None,
+    ) -> Comparison:
+        """A durable comparison: measured once, read back from the journal by a resumed run."""
+
+        def progress(note: str, estimate: Estimate | None) -> None:
+            if progress_id is not None:
+                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+                self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
+
+        def measure() -> Comparison:
+            rule = Rule(min_gain=self.min_gain, max_seconds=max(seconds, 1.0), until_error=until_error)
+            return compare(
+                self.bench.start,
+                incumbent,
+                candidate,
+                rule,
+                clock=self.now,
+                deadline=deadline,
+                noise=search.noise,
+                rng=np.random.default_rng([self.seed, len(search.comparisons), search.numbers]),
+                on_progress=progress,
+            )
+
+        key = {
+            "purpose": purpose,
+            "incumbent": incumbent.model_dump(mode="json"),
+            "candidate": candidate.model_dump(mode="json"),
+        }
+        return self.run.step(kind, key, measure, Comparison)
+
+
+class StrategySearch:
+    """The search over one strategy's settings in one round."""
+
+    def __init__(self, tools: Tools, search: Search, proposal: Proposal, case: Case, deadline: float) -> None:
+        self.tools, self.search, self.case = tools, search, case
+        self.strategy = proposal.strategy
+        self.deadline = deadline
+
+    def run(self) -> bool:
+        """Tries settings until the strategy has no more, or time is up. True where something was kept."""
+        kept = False
+        for setting, answer in _conversation(self.strategy, self.case):
+            if isinstance(setting, Exception):
+                self._refuse(Verdict.FAILED, plugin_error(setting))
+                break
+            if self.tools.stopping() or self.tools.now() + self.tools.shares.comparison > self.deadline:
+                self._refuse(Verdict.NOT_TRIED, "the time for the search is up")
+                break
+            trial = self._try(setting)
+            kept = kept or (trial is not None and trial.verdict is Verdict.KEPT)
+            answer(trial)
+        return kept
+
+    def _refuse(self, verdict: Verdict, reason: str) -> None:
+        if self.strategy.name not in {trial.strategy for trial in self.search.trials}:
+            trial = self.search.refuse(self.strategy, verdict, reason)
+            self.tools.announce(TrialEnded(at=self.tools.now(), trial=trial))
+
+    def _try(self, setting: JsonDict) -> Trial | None:
+        """One setting with its companions. None where there was nothing new to try."""
+        change = Change(strategy=self.strategy.name, setting=setting)
+        try:
+            companions = self._companions(setting)
+            plan = candidate_plan(self.tools.bench.registry, self.search.incumbent, (change, *companions))
+            fold = self.tools.bench.registry.fold
+            if fold(plan) == fold(self.search.incumbent):
+                self._refuse(Verdict.NOT_TRIED, "the incumbent trains so already")
+                return None
+            predicted = predict(self.strategy, self.case, setting)
+        except Exception as error:
+            self._refuse(Verdict.FAILED, plugin_error(error))
+            return None
+        if not self.search.first_time((change, *companions)):
+            return None
+        return self._measure(change, companions, plan, predicted)
+
+    def _companions(self, setting: JsonDict) -> tuple[Change, ...]:
+        registry, choice = self.tools.bench.registry, self.tools.choice
+        wanted = []
+        for companion in self.strategy.companions(self.case, setting):
+            known = companion.strategy in registry and companion.strategy not in choice.skip
+            if known and registry[companion.strategy].risk.value in choice.allow:
+                wanted.append(companion)
+        return tuple(wanted)
+
+    def _measure(
+        self, change: Change, companions: tuple[Change, ...], plan: Plan, predicted: Estimate | None
+    ) -> Trial:
+        tools, search = self.tools, self.search
+        number, began = search.next_id(), tools.now()
+        tools.announce(
+            TrialStarted(
+                at=began,
+                id=number,
+                round=len(search.rounds),
+                strategy=change.strategy,
+                setting=change.setting,
+                predicted=predicted.value if predicted else None,
+            )
+        )
+        comparison = tools.compare(
+            "trial",
+            search.incumbent,
+            plan,
+            search,
+            seconds=tools.shares.trial,
+            deadline=self.deadline,
+            purpose=f"trial {number}",
+            progress_id=number,
+        )
+        search.comparisons[number] = comparison
+        ruling = tools.gate.rule(self.strategy.risk, plan, comparison, search, deadline=self.deadline)
+        trial = Trial(
+            id=number,
+            round=len(search.rounds),
+            strategy=change.strategy,
+            setting=change.setting,
+            companions=companions,
+            base=search.base,
+            verdict=ruling.verdict,
+            reason=ruling.reason,
+            risk=self.strategy.risk.value,
+            predicted=predicted,
+            throughput=comparison.estimate,
+            time_to_target=ruling.time_to_target,
+            quality=ruling.quality,
+            peak_memory_bytes=comparison.candidate.peak_memory_bytes,
+            seconds=tools.now() - began,
+            log=tools.bench.latest_log,
+            ratios=comparison.ratios,
+            samples_per_second=comparison.candidate.samples_per_second,
+            finished_at=tools.now(),
+        )
+        search.trials.append(trial)
+        if trial.verdict is Verdict.KEPT:
+            self._keep(trial, change, companions, plan)
+        tools.announce(TrialEnded(at=tools.now(), trial=trial))
+        return trial
+
+    def _keep(self, trial: Trial, change: Change, companions: tuple[Change, ...], plan: Plan) -> None:
+        """Makes the plan the incumbent, without those halves that do not carry their weight."""
+        before = self.search.incumbent
+        for passenger in self._passengers(before, (change, *companions), plan, trial.id):
+            old = before.setting(passenger.strategy)
+            plan = plan.without(passenger.strategy)
+            if old is not None:
+                plan = plan.with_change(Change(strategy=passenger.strategy, setting=old))
+        self.search.incumbent = self.tools.bench.registry.order(plan)
+        self.search.base = str(trial.id)
+
+    def _passengers(
+        self, before: Plan, changes: tuple[Change, ...], plan: Plan, number: int
+    ) -> Iterator[Change]:
+        """Of changes that won together, those without which it is as fast."""
+        if len(changes) < 2:
+            return
+        for change in reversed(changes):
+            halves = tuple(other for other in changes if other is not change)
+            without = candidate_plan(self.tools.bench.registry, before, halves)
+            if self.tools.now() + self.tools.shares.comparison > self.deadline:
+                return
+            comparison = self.tools.compare(
+                "comparison",
+                without,
+                plan,
+                self.search,
+                seconds=self.tools.shares.trial,
+                deadline=self.deadline,
+                purpose=f"trial {number}: without {changes_text((change,))}",
+            )
+            if comparison.decision in (Decision.REJECT, Decision.HARMFUL) or _no_better(
+                comparison, self.tools.min_gain
+            ):
+                yield change
+                return
+
+
+def _no_better(comparison: Comparison, min_gain: float) -> bool:
+    """Undecided, and not even the estimate says that it is worth it: the simpler plan stands."""
+    if comparison.decision is not Decision.INCONCLUSIVE or comparison.estimate is None:
+        return False
+    return comparison.estimate.value < 1 + min_gain
+
+
+Answer = Callable[[Trial | None], None]
+
+
+def _conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | Exception, Answer]]:
+    """Settings one by one; what ``answer`` is called with is sent back into a generator.
+
+    An exception of the strategy comes out as a value, since its crash is a result.
+    """
+    replies: list[Trial | None] = []
+    try:
+        settings = strategy.settings(case)
+        iterator = iter(settings)
+        talks = isinstance(settings, Generator)
+        setting = next(iterator, None)
+        for _ in range(MOST_SETTINGS):
+            if setting is None:
+                return
+            replies.clear()
+            yield dict(setting), replies.append
+            reply = replies[-1] if replies else None
+            if talks:
+                try:
+                    setting = settings.send(reply)  # type: ignore[union-attr]
+                except StopIteration:
+                    return
+            else:
+                setting = next(iterator, None)
+    except (GeneratorExit, TrialFailed):
+        raise
+    except Exception as error:
+        yield error, replies.append

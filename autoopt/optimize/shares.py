@@ -1,0 +1,71 @@
+"""How the budget is shared, so that a run always ends with a checked result.
+
+The baseline gets at most a quarter. What verification and ablation will need is estimated from
+what was measured so far and kept back; the search has the rest. Nothing is started that cannot
+finish before its deadline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BASELINE = 0.25
+NOISE = 0.10
+KEPT_BACK_AT_MOST = 0.45
+KEPT_BACK_AT_LEAST = 0.15
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Deadlines of one run on its own clock, in seconds.
+
+    Args:
+        budget: the whole.
+        start_seconds: what it costs to start a trial and warm it up, as measured.
+        baseline_seconds: one training of the baseline to the target, as measured; 0 before that.
+    """
+
+    budget: float
+    start_seconds: float = 5.0
+    baseline_seconds: float = 0.0
+
+    @property
+    def baseline(self) -> float:
+        """Seconds for the baseline's training."""
+        return self.budget * BASELINE
+
+    @property
+    def noise(self) -> float:
+        """Seconds for the A/A control."""
+        return self.budget * NOISE
+
+    def verification(self, seeds: int = 2) -> float:
+        """Seconds to train baseline and final plan to the target from that many seeds.
+
+        The first seed of the baseline is at hand already; the final plan is no slower than the baseline.
+        """
+        return (2 * seeds - 1) * (self.baseline_seconds + self.start_seconds)
+
+    def ablation(self, changes: int) -> float:
+        """Seconds for leave-one-out and alone of that many changes; one change needs neither."""
+        comparisons = 2 * changes if changes > 1 else 0
+        return comparisons * self.comparison
+
+    @property
+    def comparison(self) -> float:
+        """Seconds that a short comparison takes: two pairs of processes and their blocks."""
+        return 2 * (2 * self.start_seconds) + 8.0
+
+    def kept_back(self, changes: int) -> float:
+        """Seconds reserved for the end of the run."""
+        wanted = self.verification() + self.ablation(max(changes, 2)) + self.comparison
+        return min(max(wanted, KEPT_BACK_AT_LEAST * self.budget), KEPT_BACK_AT_MOST * self.budget)
+
+    def search_deadline(self, changes: int) -> float:
+        """When the search ends, on the run's clock."""
+        return self.budget - self.kept_back(changes)
+
+    @property
+    def trial(self) -> float:
+        """Seconds that one comparison may take at most: long runs allow more pairs of processes."""
+        return min(max(0.12 * self.budget, 1.5 * self.comparison), 900.0)

@@ -1,0 +1,96 @@
+"""What changes while the search runs, in one place: incumbent, trials, noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoopt.facts import WorkloadFacts
+from autoopt.optimize.comparison import Comparison
+from autoopt.records import Change, Environment, JsonDict, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.registry import Registry
+from autoopt.strategy import Case, PipelineView, Strategy
+
+
+@dataclass
+class Search:
+    """The state of a search.
+
+    ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
+    ``against``: for each strategy, the plans and settings that it was tried on, so that nothing is tried twice.
+    """
+
+    facts: WorkloadFacts
+    environment: Environment
+    objective: Objective
+    noise: Noise = field(default_factory=Noise)
+    incumbent: Plan = field(default_factory=Plan)
+    base: str = "baseline"
+    trials: list[Trial] = field(default_factory=list)
+    refusals: dict[str, Trial] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    comparisons: dict[int, Comparison] = field(default_factory=dict)
+    tried: set[str] = field(default_factory=set)
+    numbers: int = 0
+    planned_steps: int | None = None
+
+    def next_id(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
+        """What a strategy is told."""
+        return Case(
+            workload=self.facts,
+            environment=self.environment,
+            objective=self.objective,
+            plan=self.incumbent,
+            setup=registry.fold(self.incumbent),
+            pipeline=pipeline,
+            trials=tuple(self.trials),
+            seconds_left=seconds_left,
+            planned_steps=self.planned_steps,
+        )
+
+    def refuse(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
+        """Notes why a strategy is not tried; the latest note of each strategy stands."""
+        number = self.refusals[strategy.name].id if strategy.name in self.refusals else self.next_id()
+        trial = Trial.model_validate(
+            {
+                "id": number,
+                "round": len(self.rounds),
+                "strategy": strategy.name,
+                "base": self.base,
+                "verdict": verdict,
+                "reason": reason,
+                "risk": strategy.risk.value,
+                **fields,
+            }
+        )
+        self.refusals[strategy.name] = trial
+        return trial
+
+    def first_time(self, changes: tuple[Change, ...]) -> bool:
+        """Whether these changes were not yet tried on this incumbent; remembers them."""
+        key = repr((self.incumbent.changes, changes))
+        if key in self.tried:
+            return False
+        self.tried.add(key)
+        return True
+
+    def all_trials(self) -> tuple[Trial, ...]:
+        """What was tried, and the refusals of strategies that never were."""
+        ran = {trial.strategy for trial in self.trials}
+        rest = [trial for name, trial in self.refusals.items() if name not in ran]
+        return tuple(sorted([*self.trials, *rest], key=lambda trial: trial.id))
+
+
+def changes_text(changes: tuple[Change, ...]) -> str:
+    """Changes as a person reads them: ``workers (num_workers=2) with threads (threads=1)``."""
+    return " with ".join(
+        f"{c.strategy} ({', '.join(f'{k}={v}' for k, v in c.setting.items())})" if c.setting else c.strategy
+        for c in changes
+    )
+
+
+def setting_text(setting: JsonDict) -> str:
+    return ", ".join(f"{key}={value}" for key, value in setting.items())
