@@ -1,0 +1,196 @@
+"""The planes of the report: learning curves, trade-offs, predictions, the roofline, the search."""
+
+from __future__ import annotations
+
+from autoopt_reports.charts.plane import Frame, Mark, Path, Plane, Rule, axes, frame
+from autoopt_reports.charts.scale import span
+from autoopt_reports.view import units
+from autoopt_reports.view.learning import Learning, Series
+from autoopt_reports.view.predictions import Predictions
+from autoopt_reports.view.roofline import Roofline
+from autoopt_reports.view.search import Search
+from autoopt_reports.view.text import Number, Phrase, say
+from autoopt_reports.view.tradeoff import Spot, Tradeoff
+
+Unit = tuple[float, str]
+
+SHAPES = {"baseline": "square", "final": "diamond", "kept": "circle", "failed": "cross"}
+
+
+def _time(largest: float) -> Unit:
+    size, word = units.time_unit(largest or 1.0)
+    return size, f" {word}"
+
+
+def curves_chart(view: Learning, series: tuple[Series, ...], axis: str) -> Plane:
+    """The metric against seconds or steps: a line for each seed, a band over the seeds, the target."""
+    points = [p for s in series for seed in s.seeds for p in seed]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    target = [view.target.value] if view.target is not None and view.target.value is not None else []
+    f = frame((0.0, max(xs) or 1.0), span([*ys, *target]))
+    paths: list[Path] = []
+    for place, s in enumerate(series):
+        kind = ("before", "after")[place if s.who != "final plan" else 1]
+        paths += [f.area(s.band, kind)] if s.band else []
+        paths += [f.path(seed, kind) for seed in s.seeds]
+    rules = tuple(
+        Rule(0, f.y.at(value), 100, f.y.at(value), "target", say("target {}", view.target))
+        for value in target
+        if view.target
+    )
+    x_ticks, y_ticks = axes(f, _time(max(xs)) if axis == "seconds" else (1.0, ""))
+    label = "wall-clock" if axis == "seconds" else "training steps"
+    return Plane(f.height, x_ticks, y_ticks, label, view.metric, tuple(paths), rules=rules)
+
+
+def difference_chart(view: Learning) -> Plane | None:
+    """Final plan less baseline, with the tolerance drawn on both sides of zero."""
+    if view.difference is None:
+        return None
+    points, margin = view.difference.points, view.difference.margin
+    bounds = [0.0] if margin is None or margin.value is None else [-margin.value, 0.0, margin.value]
+    f = frame((0.0, max(x for x, _ in points) or 1.0), span([*(y for _, y in points), *bounds]), 150)
+    rules = [Rule(0, f.y.at(0.0), 100, f.y.at(0.0), "zero")]
+    if margin is not None and margin.value is not None:
+        for sign, value in (("+", margin.value), ("−", -margin.value)):
+            at = f.y.at(value)
+            rules.append(Rule(0, at, 100, at, "tolerance", say("tolerance " + sign + "{}", margin)))
+    x_ticks, y_ticks = axes(f)
+    return Plane(
+        f.height, x_ticks, y_ticks, "training steps", "difference", (f.path(points, "after"),), rules=tuple(rules)
+    )
+
+
+def tradeoff_chart(view: Tradeoff) -> Plane:
+    spots = [s for s in view.spots if s.x is not None]
+    memory = view.y_label == "peak memory"
+    ys = [s.y.value or 0.0 for s in (*spots, *view.failed)]
+    xs = [s.x.value or 0.0 for s in spots if s.x]
+    f = frame(span(xs), span([0.0, *ys] if memory else ys), 260)
+    quiet = [s for s in spots if s.kind not in SHAPES and not s.front]
+    marks = [_spot_mark(f, s) for s in spots if s not in quiet]
+    marks += [
+        Mark(100 - 0.8, f.y.at(s.y.value or 0.0), "failed", "cross", say("{}: failed at {}", s.label, s.y))
+        for s in view.failed
+    ]
+    front = [(s.x.value or 0.0, s.y.value or 0.0) for s in spots if s.front and s.x]
+    paths = (f.steps(sorted(front), "front"),) if len(front) > 1 else ()
+    dots = (f.dots(((s.x.value or 0.0, s.y.value or 0.0) for s in quiet if s.x), "rejected"),) if quiet else ()
+    x_unit = (1.0, "") if view.x_label == "cost to target" else _time(max(xs))
+    x_ticks, y_ticks = axes(f, x_unit, (1024.0**3, " GiB") if memory else (1.0, ""))
+    return Plane(f.height, x_ticks, y_ticks, view.x_label, view.y_label, paths, tuple(marks), dots=dots)
+
+
+def _spot_mark(f: Frame, spot: Spot) -> Mark:
+    assert spot.x is not None
+    x = f.x.at(spot.x.value or 0.0)
+    word = spot.kind if spot.kind in {"baseline", "final"} else ""
+    word = f"{word} · knee".strip(" ·") if spot.knee else word
+    return Mark(
+        x,
+        f.y.at(spot.y.value or 0.0),
+        spot.kind,
+        SHAPES.get(spot.kind, "ring"),
+        say("{}: {}, {}", spot.label, spot.x, spot.y),
+        word,
+        "end" if x > 60 else "start",
+    )
+
+
+def predictions_chart(view: Predictions) -> Plane:
+    """Realized against predicted, both logarithmic; on the diagonal a prediction came true."""
+    pairs = [(row.predicted.value.value or 1.0, row.realized.value.value or 1.0) for row in view.rows]
+    low, high = span([1.0, *(v for pair in pairs for v in pair)], log=True)
+    f = frame((low, high), (low, high), 260, log_x=True, log_y=True)
+    marks, quiet = [], []
+    for row, pair in zip(view.rows, pairs, strict=True):
+        if row.verdict != "kept" and len(view.rows) > 200:
+            quiet.append(pair)
+            continue
+        tip = say("{}: predicted {}, measured {}", row.label, row.predicted.value, row.realized.value)
+        kind = "kept" if row.verdict == "kept" else "rejected"
+        marks.append(Mark(f.x.at(pair[0]), f.y.at(pair[1]), kind, "circle" if kind == "kept" else "ring", tip))
+    dots = (f.dots(quiet, "rejected"),) if quiet else ()
+    x_ticks, y_ticks = axes(f, (1.0, "×"), (1.0, "×"))
+    diagonal = f.path([(low, low), (high, high)], "diagonal")
+    return Plane(
+        f.height, x_ticks, y_ticks, "predicted speedup", "measured speedup", (diagonal,), tuple(marks), dots=dots
+    )
+
+
+def roofline_chart(view: Roofline) -> Plane:
+    """FLOP/s over FLOPs per byte; the bandwidth is the slope, each matmul peak a flat roof."""
+    roofs = [(roof, roof.flops.value) for roof in view.roofs if roof.flops.value]
+    slope = view.bandwidth.value
+    xs = [p.intensity.value or 1.0 for p in view.points] + [flops / slope for _, flops in roofs if slope]
+    x_low, x_high = span([1.0, *xs], log=True, pad=0.12)
+    ys = (
+        [p.speed.value or 1.0 for p in view.points]
+        + [flops for _, flops in roofs]
+        + [s.speed.value or 1.0 for s in view.steps]
+    )
+    y_low, y_high = span([*ys, *([slope * x_low] if slope else [])], log=True, pad=0.06)
+    f = frame((x_low, x_high), (y_low, y_high), 300, log_x=True, log_y=True)
+    paths, rules = [], []
+    if slope:
+        top = max([flops for _, flops in roofs], default=y_high)
+        paths.append(f.path([(x_low, slope * x_low), (top / slope, top)], "roof"))
+    for roof, flops in roofs:
+        start = f.x.at(flops / slope) if slope else 0.0
+        rules.append(Rule(start, f.y.at(flops), 100, f.y.at(flops), "roof", say("{} {}", roof.label, roof.flops)))
+    for step in view.steps:
+        at = f.y.at(step.speed.value or y_low)
+        rules.append(Rule(0, at, 100, at, step.when, say("step " + step.when + " {}", step.speed), "start"))
+    marks = tuple(
+        Mark(
+            f.x.at(p.intensity.value or x_low),
+            f.y.at(p.speed.value or y_low),
+            p.when,
+            "ring" if p.when == "before" else "circle",
+            say("{}, {}: {} at {}", p.label, p.when, p.speed, p.intensity),
+        )
+        for p in view.points
+    )
+    x_ticks, y_ticks = axes(f)
+    return Plane(f.height, x_ticks, y_ticks, "FLOPs per byte", "FLOP/s", tuple(paths), marks, tuple(rules))
+
+
+def search_chart(view: Search) -> Plane | None:
+    """The best so far, as the product of the kept ratios, over the run's clock; each trial a mark at its end."""
+    timed = [(m, m.at.value, m.best.value) for m in view.marks if m.at.value is not None and m.best.value is not None]
+    if not timed:
+        return None
+    end = max(view.end.value or 0.0, *(at for _, at, _ in timed))
+    f = frame((0.0, end), span([1.0, *(best for _, _, best in timed)], pad=0.1), 200)
+    line: list[tuple[float, float]] = [(0.0, 1.0), *((at, best) for mark, at, best in timed if mark.verdict == "kept")]
+    line.append((end, timed[-1][2]))
+    marks = [
+        Mark(f.x.at(at), f.y.at(best), "kept", "circle", _tip(mark.label, mark.at, mark.best))
+        for mark, at, best in timed
+        if mark.verdict == "kept"
+    ]
+    failed = [
+        Mark(f.x.at(at), f.y.at(best), "failed", "cross", _tip(mark.label, mark.at, mark.best))
+        for mark, at, best in timed
+        if mark.verdict == "failed"
+    ]
+    other = [(at, best) for mark, at, best in timed if mark.verdict not in {"kept", "failed"}]
+    dots = [f.dots(other, "rejected")] if other else []
+    if len(failed) > 200:
+        dots.append(f.dots([(at, best) for mark, at, best in timed if mark.verdict == "failed"], "failed"))
+        failed = []
+    x_ticks, y_ticks = axes(f, _time(end), (1.0, "×"))
+    return Plane(
+        f.height,
+        x_ticks,
+        y_ticks,
+        "time since the start",
+        "speedup kept so far",
+        (f.steps(line, "after"),),
+        (*failed, *marks),
+        dots=tuple(dots),
+    )
+
+
+def _tip(label: object, at: Number, best: Number) -> Phrase:
+    return say("{} after {}, best so far {}", label if not isinstance(label, Number) else label.text, at, best)  # type: ignore[arg-type]

@@ -1,0 +1,151 @@
+"""Charts of rows: waterfall, forest, stacked bars, bars with a ceiling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoopt_reports.charts.scale import Scale, log_ticks, span, tick_text
+from autoopt_reports.view.forest import Forest
+from autoopt_reports.view.stages import StageRow, StagesView
+from autoopt_reports.view.steps import Waterfall
+from autoopt_reports.view.text import Name, Number
+
+ROW = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A labelled bar. ``tick``: where a ceiling is marked; ``join``: x of the line down to the next bar."""
+
+    y: int
+    label: Name | str
+    shown: Number | None
+    x: float
+    width: float
+    kind: str
+    tick: float | None = None
+    join: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    height: int
+    bars: tuple[Bar, ...]
+
+
+def waterfall_chart(view: Waterfall) -> Bars:
+    scale = Scale(0.0, max(max(bar.start, bar.end) for bar in view.bars), 0.0, 100.0)
+    bars = []
+    for place, bar in enumerate(view.bars):
+        left, right = sorted((scale.at(bar.start), scale.at(bar.end)))
+        join = scale.at(bar.end) if place < len(view.bars) - 1 else None
+        bars.append(Bar(place * ROW, bar.label, bar.shown, left, max(0.3, round(right - left, 2)), bar.kind, join=join))
+    return Bars(len(bars) * ROW, tuple(bars))
+
+
+def ceiling_chart(rows: tuple[StageRow, ...]) -> Bars:
+    """Each stage alone, its ceiling a tick. Stages without a measurement have no bar."""
+    scale = Scale(0.0, max((row.seconds.value or 0.0 for row in rows), default=1.0) or 1.0)
+    bars = []
+    for place, row in enumerate(rows):
+        width = scale.at(row.seconds.value) if row.seconds.value is not None else 0.0
+        tick = scale.at(row.ceiling.value) if row.ceiling.value is not None else None
+        bars.append(
+            Bar(place * ROW, row.label, row.seconds, 0.0, max(width, 0.3) if width else 0.0, f"s{row.colour % 8}", tick)
+        )
+    return Bars(len(bars) * ROW, tuple(bars))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    x: float
+    width: float
+    colour: int
+    shown: Number
+    label: Name | str
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    y: int
+    label: str
+    shown: Number
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    height: int
+    stacks: tuple[Stack, ...]
+
+
+def stack_chart(view: StagesView) -> Stacks:
+    totals = [max(bar.total.value or 0.0, sum(s.seconds.value or 0.0 for s in bar.segments)) for bar in view.bars]
+    longest = max(totals, default=1.0) or 1.0
+    stacks = []
+    for place, bar in enumerate(view.bars):
+        x, pieces = 0.0, []
+        for segment in bar.segments:
+            width = (segment.seconds.value or 0.0) / longest * 100
+            pieces.append(
+                Piece(round(x, 2), round(width, 2), segment.colour % 8, segment.share, segment.label, width >= 14)
+            )
+            x += width
+        stacks.append(Stack(place * 52, bar.label, bar.total, tuple(pieces)))
+    return Stacks(len(stacks) * 52, tuple(stacks))
+
+
+@dataclass(frozen=True, slots=True)
+class Whisker:
+    """An interval on the axis. ``filled``: left out of the plan; hollow: alone."""
+
+    y: int
+    low: float
+    at: float
+    high: float
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForestLine:
+    y: int
+    label: Name
+    shown: Number | None
+    whiskers: tuple[Whisker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForestChart:
+    height: int
+    lines: tuple[ForestLine, ...]
+    band: tuple[float, float] | None
+    one: float
+    ticks: tuple[tuple[float, str], ...]
+
+
+FOREST_ROW = 58
+
+
+def forest_chart(view: Forest) -> ForestChart:
+    """Speedups on a log axis; 1 is always on it."""
+    values = [1.0, *(view.band or ())]
+    for row in view.rows:
+        for estimate in (row.without, row.alone):
+            values += [estimate.low.value or 1.0, estimate.high.value or 1.0] if estimate else []
+    low, high = span(values, log=True)
+    scale = Scale(low, high, 2.0, 98.0, log=True)
+    lines = []
+    for place, row in enumerate(view.rows):
+        y = place * FOREST_ROW
+        whiskers = []
+        for offset, filled, estimate in ((28, True, row.without), (44, False, row.alone)):
+            if estimate is not None:
+                left, middle, right = (
+                    scale.at(bound.value or low) for bound in (estimate.low, estimate.value, estimate.high)
+                )
+                whiskers.append(Whisker(y + offset, left, middle, right, filled))
+        lines.append(ForestLine(y, row.label, row.without.value if row.without else None, tuple(whiskers)))
+    ticks = tuple((scale.at(t), tick_text(t) + "×") for t in log_ticks(low, high))
+    band = (scale.at(view.band[0]), scale.at(view.band[1])) if view.band else None
+    return ForestChart(len(lines) * FOREST_ROW, tuple(lines), band, scale.at(1.0), ticks)

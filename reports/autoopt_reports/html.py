@@ -1,0 +1,93 @@
+"""One self-contained page from one document: ``render`` gives the text, ``write`` puts it on disk.
+
+Nothing in the page asks the network for anything, and its policy would not allow it. Needs no
+torch and no code of the user's.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from autoopt.records import Profile, Record, Result
+from autoopt_reports import markup
+from autoopt_reports.charts import lanes, planes, rows
+from autoopt_reports.view import report_view
+from autoopt_reports.view.profile import profile_view
+
+
+def render(result: Result) -> str:
+    """The report of a run."""
+    return _page("report.html.j2", result, view=report_view(result))
+
+
+def render_profile(profile: Profile) -> str:
+    """The report of ``autoopt profile``."""
+    return _page("profile.html.j2", profile, view=profile_view(profile))
+
+
+def write(result: Result, path: Path) -> Path:
+    """Renders into ``path`` (UTF-8); a reader never sees half a page."""
+    return _replace(path, render(result))
+
+
+def write_profile(profile: Profile, path: Path) -> Path:
+    return _replace(path, render_profile(profile))
+
+
+def _replace(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("autoopt_reports"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"show": markup.show, "svg": markup.svg, "cell": markup.cell, "relative": markup.relative}
+    environment.globals |= {"rows": rows, "planes": planes, "lanes": lanes}
+    return environment
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("autoopt_reports").joinpath("templates", name).read_text(encoding="utf-8").strip()
+
+
+def _page(template: str, document: Record, **view: object) -> str:
+    style, script = _asset("style.css"), _asset("script.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _environment().get_template(template).render(
+        style=style, script=script, policy=policy, document=embedded(document), **view
+    )  # fmt: skip
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def embedded(document: Record) -> str:
+    """The document, packed (gzip, base64) for a download link; the same document gives the same text."""
+    packed = gzip.compress(document.model_dump_json().encode("utf-8", errors="replace"), compresslevel=9, mtime=0)
+    return base64.b64encode(packed).decode()

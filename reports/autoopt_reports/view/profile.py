@@ -1,0 +1,140 @@
+"""The profile as data: where the time goes, how far the ceilings are, and what each strategy expects."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from autoopt.records import Profile
+from autoopt_reports.view import units
+from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
+from autoopt_reports.view.pipeline import Lanes, lanes_views
+from autoopt_reports.view.roofline import Roofline, roofline_view
+from autoopt_reports.view.stages import StagesView, stages_view
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a strategy expects of a setting; ``reason`` where it does not apply."""
+
+    place: int
+    label: Name
+    predicted: Interval | None
+    applies: bool
+    reason: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileView:
+    title: Name
+    subtitle: Phrase
+    headline: Phrase
+    support: tuple[Phrase, ...]
+    facts: tuple[tuple[str, Number], ...]
+    stages: StagesView | None
+    lanes: tuple[Lanes, ...]
+    roofline: Roofline | None
+    expectations: tuple[Expectation, ...]
+    expectations_headline: Phrase
+    warnings: tuple[Name, ...]
+    advice: tuple[AdviceView, ...]
+    next_command: str
+    commands: tuple[str, ...]
+    seed: Number
+    machine: tuple[Detail, ...]
+    peaks: tuple[Detail, ...]
+
+
+def profile_view(profile: Profile) -> ProfileView:
+    """Numbers and sentences of the profile's page. Pure."""
+    rounds = (profile.round,)
+    expectations = _expectations(profile)
+    stages = stages_view(rounds, "/round")
+    environment = profile.environment
+    first, _ = commands(profile.reproduce, profile.workload.spec)
+    return ProfileView(
+        title=name(profile.workload.name, 80),
+        subtitle=say(
+            "{} · {}", name(profile.workload.spec, 80), name(environment.device_name or environment.device, 60)
+        ),
+        headline=_headline(profile),
+        support=_support(profile),
+        facts=_facts(profile),
+        stages=stages,
+        lanes=lanes_views(rounds, (), "/round"),
+        roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
+        expectations=expectations,
+        expectations_headline=_expected(expectations),
+        warnings=tuple(name(item, 600) for item in profile.warnings),
+        advice=advice_views(profile.advice),
+        next_command=f"autoopt optimize {_spec(profile)}",
+        commands=(first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",),
+        seed=number(profile.reproduce.seed, units.count, "/reproduce/seed"),
+        machine=machine_lines(environment),
+        peaks=peak_lines(environment.peaks),
+    )
+
+
+def _spec(profile: Profile) -> str:
+    return shlex.quote(profile.workload.spec)
+
+
+def _headline(profile: Profile) -> Phrase:
+    round_ = profile.round
+    if round_.ceiling_step_seconds is None:
+        return say("A step takes {}", number(round_.step_seconds, units.duration, "/round/step_seconds"))
+    room = round_.step_seconds / round_.ceiling_step_seconds if round_.ceiling_step_seconds else 0.0
+    shown = Number(units.ratio(room), room, ("/round/step_seconds", "/round/ceiling_step_seconds"), "quotient")
+    return say("At most {} faster on this machine", shown)
+
+
+def _support(profile: Profile) -> tuple[Phrase, ...]:
+    round_ = profile.round
+    lines = []
+    if round_.ceiling_step_seconds is not None:
+        lines.append(say("A step takes {}; with every stage at its ceiling it would take {}.",
+                         number(round_.step_seconds, units.duration, "/round/step_seconds"),
+                         number(round_.ceiling_step_seconds, units.duration, "/round/ceiling_step_seconds")))  # fmt: skip
+    if round_.bottleneck:
+        text = say("The bottleneck is {}", name(round_.bottleneck, 60))
+        lines.append(
+            (text + say(": {}", name(round_.bottleneck_class, 120)) if round_.bottleneck_class else text) + "."
+        )
+    lines.append(say("Nothing was changed and nothing was tried: these are measurements and predictions."))
+    return tuple(lines)
+
+
+def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
+    base, step = profile.baseline, profile.baseline.step_seconds
+    return (
+        (
+            "step, median",
+            number(step.p50 if step else None, units.duration, "/baseline/step_seconds" + ("/p50" if step else "")),
+        ),
+        (
+            "step, slowest hundredth",
+            number(step.p99 if step else None, units.duration, "/baseline/step_seconds" + ("/p99" if step else "")),
+        ),
+        ("throughput", number(base.samples_per_second, units.rate, "/baseline/samples_per_second")),
+        ("peak memory", number(base.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes")),
+        ("device busy", number(base.device_utilization, units.percent, "/baseline/device_utilization")),
+        ("CPU busy", number(base.cpu_utilization, units.percent, "/baseline/cpu_utilization")),
+    )
+
+
+def _expectations(profile: Profile) -> tuple[Expectation, ...]:
+    rows = [Expectation(i, change_name(p.strategy, p.setting), interval(p.predicted, f"/predictions/{i}/predicted"), p.applies,
+                        name(p.reason) if p.reason else None) for i, p in enumerate(profile.predictions)]  # fmt: skip
+    rows.sort(key=lambda row: (not row.applies, -((row.predicted.value.value or 0.0) if row.predicted else 0.0)))
+    return tuple(rows)
+
+
+def _expected(rows: tuple[Expectation, ...]) -> Phrase:
+    open_ = [row for row in rows if row.applies]
+    if not open_:
+        return say("No strategy applies")
+    best = open_[0]
+    if best.predicted is None:
+        return say("No strategy that applies could predict its gain")
+    return say("The most is expected of {}: {}", best.label, best.predicted.phrase)
