@@ -1,0 +1,144 @@
+"""What is installed, what is built, and that the make targets are those that people are told of."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "autoopt": ROOT / "autoopt",
+    "autoopt_strategies": ROOT / "strategies" / "autoopt_strategies",
+    "autoopt_reports": ROOT / "reports" / "autoopt_reports",
+}
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table: dict[str, Any] = tomllib.loads(text)["project"]
+    return table
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(folder)], cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_three_packages_and_nothing_beside(wheel: zipfile.ZipFile, project: dict[str, Any]) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert tops == {*PACKAGES, f"autoopt-{project['version']}.dist-info"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_file_of_a_package_is_in_the_wheel(wheel: zipfile.ZipFile, name: str) -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "."], cwd=PACKAGES[name], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    wanted = {f"{name}/{file}" for file in files if (PACKAGES[name] / file).exists()}
+    assert f"{name}/py.typed" in wanted
+    assert wanted <= set(wheel.namelist())
+
+
+def test_the_wheel_brings_command_licence_and_version(wheel: zipfile.ZipFile, project: dict[str, Any]) -> None:
+    info = f"autoopt-{project['version']}.dist-info"
+    assert "autoopt = autoopt.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
+    metadata = wheel.read(f"{info}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "Requires-Python: >=3.11" in metadata
+
+
+def test_one_version_everywhere(project: dict[str, Any]) -> None:
+    import autoopt
+
+    assert autoopt.__version__ == project["version"]
+    assert f"## [{project['version']}]" in _read("CHANGELOG.md") or "## [Unreleased]" in _read("CHANGELOG.md")
+
+
+def test_all_brings_every_extra_but_that_for_development(project: dict[str, Any]) -> None:
+    extras = project["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert Requirement(everything).extras == set(extras) - {"all", "dev"}
+
+
+def test_every_dependency_says_why(project: dict[str, Any]) -> None:
+    lines = _read("pyproject.toml").splitlines()
+    for text in _requirements(project, *project["optional-dependencies"]):
+        where = [line for line in lines if f'"{text}"' in line]
+        assert where, text
+        assert all(re.search(r"#\s*\w+", line) for line in where), f"{text} has no comment that says why it is there"
+
+
+def test_what_make_installs_is_pinned_and_within_the_ranges(project: dict[str, Any]) -> None:
+    pinned = {}
+    for line in _read("constraints.txt").splitlines():
+        if not line.startswith("#"):
+            name, separator, version = line.partition("==")
+            assert separator, line
+            assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line), f"{line}: a name and a version alone"
+            pinned[canonicalize_name(name)] = version
+    for text in _requirements(project, "examples", "dev", "tensorboard"):
+        wanted = Requirement(text)
+        name = canonicalize_name(wanted.name)
+        if name == "autoopt":
+            continue
+        assert name in pinned, f"{name} is not pinned"
+        assert wanted.specifier.contains(pinned[name]), f"{name} {pinned[name]} is outside {wanted.specifier}"
+
+
+def test_the_readme_names_targets_and_commands_that_exist() -> None:
+    from autoopt.cli.group import COMMANDS
+
+    targets = set(re.findall(r"^([a-z-]+):", _read("Makefile"), re.MULTILINE))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        text = _read(page)
+        assert set(re.findall(r"(?:^|`)\s*make ([a-z-]+)", text, re.MULTILINE)) <= targets, page
+        assert set(re.findall(r"(?:^|`)\s*(?:\$ )?autoopt ([a-z]+)\b", text, re.MULTILINE)) <= set(COMMANDS), page
+    assert {"demo", "test"} <= set(re.findall(r"make ([a-z-]+)", _read("README.md")))
+
+
+def test_make_help_lists_every_target_that_says_what_it_does() -> None:
+    documented = re.findall(r"^([a-z-]+):.*?## ", _read("Makefile"), re.MULTILINE)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert re.findall(r"^  make ([a-z-]+)", shown, re.MULTILINE) == documented
+    assert {"venv", "install", "demo", "test", "test-all", "lint", "typecheck", "format", "gallery", "faults"} <= set(
+        documented
+    )
+
+
+def test_continuous_integration_runs_make_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert re.search(r"^exec make test\b", script.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _requirements(project: dict[str, Any], *extras: str) -> list[str]:
+    named = [text for extra in extras for text in project["optional-dependencies"][extra]]
+    return [*project["dependencies"], *(text for text in named if not text.startswith("autoopt["))]
