@@ -88,7 +88,7 @@ OPTIONS = {
 
 
 def test_the_commands() -> None:
-    assert COMMANDS == tuple(OPTIONS)
+    assert tuple(OPTIONS) == COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

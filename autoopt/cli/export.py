@@ -24,8 +24,9 @@ def export_command(run: Path, target: str, out: Path | None) -> int:
     """
     from autoopt.documents import read_result
 
+    result = read_result(run)
     export = engine("autoopt.export:export", "autoopt export")
-    text, notes = export(read_result(run), target)
+    text, notes = export(result, target)
     for note in notes:
         say(note)
     if out is None:

@@ -1,0 +1,303 @@
+"""Each command with a stand-in for the engine: what it asks for, what it prints and where, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.cli import main
+from autoopt.errors import EnvironmentLacks, WorkloadError
+from autoopt.options import Options
+from autoopt.records import Profile, Result
+from autoopt_reports import sample
+
+
+class Engine:
+    """Stands in for ``autoopt.api``: remembers what it was asked and answers with a sample document."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.calls: list[tuple[str, Any]] = []
+        self.result: Result = sample.win()
+        self.error: Exception | None = None
+
+    def optimize_run(self, spec: str, options: Options, *, listeners: list[Any]) -> Result:
+        self.calls.append((spec, options))
+        return self._answer()
+
+    def resume_run(self, run: Path, *, accept_changed: bool, listeners: list[Any]) -> Result:
+        self.calls.append((str(run), accept_changed))
+        return self._answer()
+
+    def profile_run(self, spec: str, options: Options) -> Profile:
+        self.calls.append((spec, options))
+        print("printed by the user's code")
+        return sample.profile()
+
+    def _answer(self) -> Result:
+        print("printed by the user's code")
+        if self.error is not None:
+            raise self.error
+        here = self.result.reproduce.model_copy(update={"run_directory": str(self.run)})
+        return self.result.model_copy(update={"reproduce": here})
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    stand_in = Engine(run)
+    module = types.ModuleType("autoopt.api")
+    for name in ("optimize_run", "resume_run", "profile_run"):
+        setattr(module, name, getattr(stand_in, name))
+    monkeypatch.setitem(sys.modules, "autoopt.api", module)
+    return stand_in
+
+
+def test_optimize_hands_over_what_it_was_asked(engine: Engine) -> None:
+    words = ["--budget", "1h30m", "--target", "0.93", "--tolerance", "1%", "--min-gain", "2%", "--device", "cpu"]
+    words += ["--seed", "7", "--only", "a,b", "--only", "c", "--skip", "d", "--strategies", "m:S", "--price", "3.50"]
+    words += ["--out", "there", "--json", "--quiet"]
+    assert main(["optimize", "my_module:build", *words]) == 0
+    ((spec, options),) = engine.calls
+    assert spec == "my_module:build"
+    assert options == Options(
+        budget_seconds=5400.0,
+        target=0.93,
+        tolerance=0.01,
+        min_gain=0.02,
+        device="cpu",
+        seed=7,
+        only=("a", "b", "c"),
+        skip=("d",),
+        strategies=("m:S",),
+        price=3.5,
+        out=Path("there"),
+        json=True,
+        quiet=True,
+    )
+
+
+def test_the_configuration_is_read_and_the_command_line_wins(engine: Engine) -> None:
+    Path("pyproject.toml").write_text('[tool.autoopt]\nbudget = "1m"\nseed = 5\nquiet = true\njson = true\n')
+    assert main(["optimize", "m:b", "--seed", "6", "--no-json"]) == 0
+    ((_, options),) = engine.calls
+    assert (options.budget_seconds, options.seed, options.quiet, options.json) == (60.0, 6, True, False)
+
+
+def test_json_is_one_document_on_standard_output(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "m:b", "--json", "--quiet"]) == 0
+    out, err = capfd.readouterr()
+    document = json.loads(out)
+    assert Result.model_validate(document).speedup == engine.result.speedup
+    assert "printed by the user's code" in err
+
+
+def test_the_summary_is_on_standard_output_and_names_the_report(
+    engine: Engine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["optimize", "m:b", "--quiet"]) == 0
+    out, err = capfd.readouterr()
+    assert f"report: {engine.run / 'report.html'}" in out
+    assert "printed by the user's code" not in out
+    assert (engine.run / "report.html").read_text().startswith("<!doctype html>")
+    assert err == "printed by the user's code\n"
+
+
+def test_progress_is_on_standard_error(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", "m:b", "--json"]) == 0
+    json.loads(capfd.readouterr().out)
+
+
+def test_an_interrupted_search_is_130_with_its_partial_result(
+    engine: Engine, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine.result = sample.interrupted()
+    assert main(["optimize", "m:b", "--json", "--quiet"]) == 130
+    assert json.loads(capfd.readouterr().out)["stop"]["reason"] == "interrupted"
+    assert (engine.run / "report.html").exists()
+
+
+@pytest.mark.parametrize(("error", "code"), [(WorkloadError("no"), 3), (EnvironmentLacks("no"), 4)])
+def test_errors_of_the_engine_keep_standard_output_empty(
+    engine: Engine, capfd: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    engine.error = error
+    assert main(["optimize", "m:b", "--json", "--quiet"]) == code
+    assert capfd.readouterr().out == ""
+
+
+def test_a_report_that_cannot_be_written_costs_no_result(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    (engine.run / "report.html").mkdir()
+    assert main(["optimize", "m:b", "--json", "--quiet"]) == 0
+    out, err = capfd.readouterr()
+    json.loads(out)
+    assert "cannot write" in err
+    assert f"autoopt report {engine.run}" in err
+
+
+def test_the_report_is_opened_on_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Path] = []
+    monkeypatch.setattr("autoopt.cli.finish.show", shown.append)
+    assert main(["optimize", "m:b", "--quiet"]) == 0
+    assert shown == []
+    assert main(["optimize", "m:b", "--quiet", "--open"]) == 0
+    assert shown == [engine.run / "report.html"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budget", "2"], "--budget 2: a duration needs a unit"),
+        (["--budget", "-1h"], "--budget -1h: a duration cannot be negative"),
+        (["--tolerance", "banana"], "--tolerance banana: not a percentage"),
+        (["--target", "high up"], "--target 'high up': not a finite number"),
+        (["--min-gain", "1"], "--min-gain 1: a percentage needs its sign: 1%?"),
+        (["--device", "gpu"], "--device gpu: no such device"),
+        (["--seed", "x"], "--seed x: a seed is a whole number"),
+        (["--only", ","], "--only ,: names nothing"),
+        (["--only", "a", "--only", "b", "--skip", "b"], "strategy 'b' stands in both"),
+        (["--strategies", "nocolon"], "--strategies nocolon: 'nocolon' is no MODULE:CLASS"),
+        (["--allow", "modle"], "--allow modle: 'modle' is none of exact, numeric, training, model"),
+        (["--executor", "slurm"], "--executor slurm: 'slurm' is none of local, ray"),
+        (["--price", "free"], "--price free: not a finite number"),
+        (["--log", "csv"], "--log csv: 'csv' is none of mlflow, tensorboard, wandb"),
+        (["--out", ""], "--out '': a directory is wanted"),
+        (["--executor", "ray"], "--executor ray is not part of this version of autoopt yet"),
+    ],
+)
+def test_bad_values_are_one_line_before_anything_runs(
+    engine: Engine, capfd: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["optimize", "m:b", *words]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith(f"autoopt: error: {said}")
+    assert len(err.splitlines()) <= 2
+    assert engine.calls == []
+
+
+def test_a_bad_configuration_names_its_file(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("pyproject.toml").write_text("[tool.autoopt]\nbudgett = '2h'\n")
+    assert main(["optimize", "m:b"]) == 2
+    err = capfd.readouterr().err
+    assert f"[tool.autoopt] budgett = '2h' in {Path('pyproject.toml').resolve()}" in err
+    assert "did you mean budget?" in err
+
+
+def test_resume_goes_on_from_the_journal(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", str(engine.run), "--json", "--quiet"]) == 2
+    assert "holds no journal.jsonl" in capfd.readouterr().err
+    (engine.run / "journal.jsonl").touch()
+    assert main(["resume", str(engine.run), "--json", "--quiet", "--accept-changed"]) == 0
+    assert engine.calls == [(str(engine.run), True)]
+    json.loads(capfd.readouterr().out)
+
+
+def test_profile_prints_its_document(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "m:b", "--json", "--device", "cpu"]) == 0
+    out, err = capfd.readouterr()
+    assert Profile.model_validate_json(out)
+    assert err == "printed by the user's code\n"
+    assert engine.calls == [("m:b", Options(json=True, device="cpu"))]
+
+
+def test_profile_prints_a_summary(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "m:b"]) == 0
+    assert "ceiling" in capfd.readouterr().out.lower()
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    (tmp_path / "result.json").write_text(sample.win().model_dump_json())
+    return tmp_path
+
+
+def test_report_renders_again_from_the_document_alone(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(finished)]) == 0
+    assert capsys.readouterr().out == f"{finished / 'report.html'}\n"
+    first = (finished / "report.html").read_bytes()
+    assert main(["report", str(finished / "result.json"), "--out", str(finished / "x" / "again.html")]) == 0
+    assert (finished / "x" / "again.html").read_bytes() == first
+
+
+def test_report_needs_no_torch(finished: Path) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; sys.modules['numpy'] = None\n"
+        "from autoopt.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "report", str(finished)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_report_prints_the_document(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(finished), "--json"]) == 0
+    assert Result.model_validate_json(capsys.readouterr().out) == sample.win()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is damaged: not JSON"),
+        ('{"schema_version": 2}', "has schema_version 2, this autoopt reads up to 1"),
+        ("[]", "an object is wanted"),
+    ],
+)
+def test_report_refuses_in_one_line(finished: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    (finished / "result.json").write_text(text)
+    assert main(["report", str(finished)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_report_says_where_it_cannot_write(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (finished / "file").touch()
+    assert main(["report", str(finished), "--out", str(finished / "file" / "x.html")]) == 4
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_export_and_verify_want_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(tmp_path), "--to", "pytorch"]) == 2
+    assert main(["verify", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("holds no result.json") == 2
+
+
+def test_train_wants_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    assert main(["train", "m:b", "--plan", str(plan)]) == 2
+    plan.write_text('{"schema_version": 9}')
+    assert main(["train", "m:b", "--plan", str(plan)]) == 2
+    err = capsys.readouterr().err
+    assert "cannot read the plan" in err
+    assert "schema_version 9" in err
+
+
+def test_what_this_version_lacks_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "autoopt.api", types.ModuleType("autoopt.api"))
+    (tmp_path / "plan.json").write_text('{"schema_version": 1, "changes": []}')
+    assert main(["train", "m:b", "--plan", str(tmp_path / "plan.json")]) == 2
+    assert capsys.readouterr().err == "autoopt: error: autoopt train is not part of this version of autoopt yet\n"
+
+
+def test_a_present_directory_that_is_gone_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["optimize", "m:b"]) == 4
+    assert "no present directory" in capsys.readouterr().err
