@@ -163,7 +163,8 @@ class Stage(Record):
 
     ``seconds`` is the stage alone, ``exposed_seconds`` what it adds to the running step,
     ``ceiling_seconds`` its theoretical best on this machine, ``gap`` their quotient
-    ``seconds / ceiling_seconds``, ``parallel`` how many run at once.
+    ``seconds / ceiling_seconds``, ``parallel`` how many run at once: ``seconds`` is what the stage
+    takes with all of them at work, so that the work of one step is ``seconds * parallel``.
     """
 
     name: str
@@ -206,6 +207,37 @@ class Operator(Record):
     flops: float | None = None
     bytes: float | None = None
     ceiling_seconds: float | None = None
+    calls: int | None = None
+    kind: Literal["matmul", "elementwise", "memory", "other"] | None = None
+
+
+class Simulation(Record):
+    """What the pipeline graph knows beyond its stages, so that a saved round can be simulated again.
+
+    ``compute_by_threads``: seconds of one step on a cached batch by number of compute threads (CPU).
+    ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
+    what the training process spends to take them. ``launches``: operators or kernels in one step.
+    ``host_seconds``: what the training process needs to issue one step to the device.
+    """
+
+    device: str = "cpu"
+    cores: int = 1
+    threads: int = 1
+    workers: int = 0
+    prefetch: int | None = None
+    accumulation: int = 1
+    samples: int = 1
+    blocking_copy: bool = True
+    compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    handover_seconds: float = 0.0
+    receive_seconds: float = 0.0
+    launches: int | None = None
+    host_seconds: float | None = None
+    sample_spread: float | None = None
+    worker_share: float | None = None
+    compute_share: float | None = None
+    parallel_share: float | None = None
+    memory_used: float | None = None
 
 
 class Round(Record):
@@ -224,6 +256,7 @@ class Round(Record):
     bottleneck_class: str | None = None
     deeper: tuple[Deeper, ...] = ()
     operators: tuple[Operator, ...] = ()
+    simulation: Simulation | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -280,7 +313,12 @@ class Ablation(Record):
 
 
 class Peaks(Record):
-    """What this machine reached when it was measured, per second or in seconds."""
+    """What this machine reached when it was measured, per second or in seconds.
+
+    Shares are speeds under load over speeds alone: ``core_share_under_load`` of a loader worker while
+    workers and compute threads fill the cores twice, ``compute_share_under_load`` of the compute threads
+    then, ``parallel_share`` of one process while every core has one of its own.
+    """
 
     matmul_fp32_flops_per_second: float | None = None
     matmul_tf32_flops_per_second: float | None = None
@@ -294,6 +332,9 @@ class Peaks(Record):
     launch_seconds: float | None = None
     storage_bytes_per_second: float | None = None
     core_share_under_load: float | None = None
+    compute_share_under_load: float | None = None
+    parallel_share: float | None = None
+    memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
     measured_at: str | None = None
 
 
