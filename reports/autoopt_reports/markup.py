@@ -11,11 +11,15 @@ from markupsafe import Markup, escape
 
 from autoopt_reports.view.text import Interval, Name, Number, Part, Phrase
 
+LONG_WORD = 36
 
-def attributes(number: Number) -> Markup:
-    value = "" if number.value is None else f"{number.value:.6g}"
-    how = Markup(' data-h="{}"').format(number.how) if number.how else ""
-    return Markup('data-v="{}" data-p="{}"{}').format(value, number.source, how)
+
+def attributes(number: Number, *, sortable: bool = False) -> Markup:
+    """The value stands in the page where it was derived or is sorted by; else the pointer is enough."""
+    written = number.value is not None and (sortable or number.how)
+    value = Markup('data-v="{}" ').format(f"{number.value:.6g}") if written else Markup("")
+    how = Markup(' data-h="{}"').format(number.how) if number.how else Markup("")
+    return Markup('{}data-p="{}"{}').format(value, number.source, how)
 
 
 def show(value: Part | Phrase | Interval | None) -> Markup:
@@ -27,10 +31,11 @@ def show(value: Part | Phrase | Interval | None) -> Markup:
     if isinstance(value, Phrase):
         return Markup("").join(show(part) for part in value.parts)
     if isinstance(value, Number):
-        kind = "n missing" if value.missing else "n"
-        return Markup('<span class="{}" {}>{}</span>').format(kind, attributes(value), value.text)
+        kind = Markup(' class="missing"') if value.missing else Markup("")
+        return Markup("<span{} {}>{}</span>").format(kind, attributes(value), value.text)
     if isinstance(value, Name):
-        return Markup('<bdi class="u">{}</bdi>').format(value.text)
+        long = Markup(' class="long"') if any(len(word) > LONG_WORD for word in value.text.split()) else Markup("")
+        return Markup("<bdi{}>{}</bdi>").format(long, value.text)
     return Markup(escape(value))
 
 
@@ -47,20 +52,20 @@ def svg(value: Part | Phrase | None) -> Markup:
     return Markup(escape(value))
 
 
-def cell(value: Interval | Number | None, extra: str = "") -> Markup:
+def cell(value: Interval | Number | None) -> Markup:
     """A table cell. An interval is one element: its value, low and high in this order."""
     if value is None:
         return Markup('<td class="missing">not measured</td>')
     if isinstance(value, Interval):
         source = value.value.paths[0].removesuffix("/value")
         number = Number(value.text, value.value.value, (source,), "interval")
-        return Markup('<td class="num" {}>{}</td>').format(attributes(number), number.text)
-    kind = "num missing" if value.missing else "num"
-    return Markup('<td class="{}" {}>{}</td>').format(kind, attributes(value), value.text)
+        return Markup("<td {}>{}</td>").format(attributes(number, sortable=True), number.text)
+    kind = Markup(' class="missing"') if value.missing else Markup("")
+    return Markup("<td{} {}>{}</td>").format(kind, attributes(value, sortable=True), value.text)
 
 
 def relative(value: Interval | Number | None, base: str) -> Markup:
-    """A cell of a row whose ``data-at`` is ``base``: its pointer continues from there, which keeps long tables small."""
+    """A cell of a row whose ``data-at`` is ``base``: its pointer continues from there, so long tables stay small."""
     if isinstance(value, Interval):
         source = value.value.paths[0].removesuffix("/value").removeprefix(base + "/")
         return cell(Number(value.text, value.value.value, (source,), "interval"))

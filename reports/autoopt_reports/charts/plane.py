@@ -13,6 +13,7 @@ from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, tick_te
 from autoopt_reports.view.text import Phrase
 
 INSET = 3.0
+TOP = 24.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,10 @@ def axes(
 ) -> tuple[tuple[Tick, ...], tuple[Tick, ...]]:
     """Ticks of both axes, in a unit: (its size, the word after the number)."""
     ticks = []
-    for scale, (size, word), wanted in ((f.x, x_unit, 4), (f.y, y_unit, 3)):
+    for scale, (size, word), wanted in ((f.x, x_unit, 4), (f.y, y_unit, 4)):
         low, high = scale.low / size, scale.high / size
         values = log_ticks(low, high) if scale.log else linear_ticks(low, high, wanted)
         ticks.append([(scale.at(v * size), f"{tick_text(v)}{word}") for v in values])
     xs = tuple(Tick(at, text, "start" if at < 8 else "end" if at > 92 else "middle") for at, text in ticks[0])
-    return xs, tuple(Tick(at, text) for at, text in ticks[1])
+    # The name of the axis stands in the uppermost pixels.
+    return xs, tuple(Tick(at, text) for at, text in ticks[1] if at > TOP)

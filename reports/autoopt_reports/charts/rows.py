@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoopt_reports.charts.scale import Scale, log_ticks, span, tick_text
 from autoopt_reports.view.forest import Forest
-from autoopt_reports.view.stages import StageRow, StagesView
+from autoopt_reports.view.stages import REST, Segment, StageRow, StagesView
 from autoopt_reports.view.steps import Waterfall
 from autoopt_reports.view.text import Name, Number
 
@@ -60,10 +60,18 @@ def ceiling_chart(rows: tuple[StageRow, ...]) -> Bars:
 class Piece:
     x: float
     width: float
-    colour: int
+    colour: str
     shown: Number
     label: Name | str
     fits: bool
+    always: bool
+
+
+def _piece(segment: Segment, x: float, width: float) -> Piece:
+    """``fits``: the label has room at the page's full width (about 0.75 % a character)."""
+    colour = "rest" if segment.label == REST else str(segment.colour % 8)
+    room = 1.5 + 0.78 * len(f"{segment.label} {segment.share}")
+    return Piece(round(x, 2), round(width, 2), colour, segment.share, segment.label, width >= room, width >= 2.6 * room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +96,7 @@ def stack_chart(view: StagesView) -> Stacks:
         x, pieces = 0.0, []
         for segment in bar.segments:
             width = (segment.seconds.value or 0.0) / longest * 100
-            pieces.append(
-                Piece(round(x, 2), round(width, 2), segment.colour % 8, segment.share, segment.label, width >= 14)
-            )
+            pieces.append(_piece(segment, x, width))
             x += width
         stacks.append(Stack(place * 52, bar.label, bar.total, tuple(pieces)))
     return Stacks(len(stacks) * 52, tuple(stacks))

@@ -46,7 +46,7 @@ def linear_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
         return [low]
     raw = (high - low) / max(1, wanted)
     magnitude = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= raw * 0.999)
+    step = min((m * magnitude for m in (1, 2, 5, 10)), key=lambda s: abs(math.log(s / raw)))
     first = math.ceil(low / step - 1e-9)
     ticks: list[float] = []
     while first * step <= high * (1 + 1e-12) + 1e-15 and len(ticks) < 24:

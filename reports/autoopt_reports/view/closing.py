@@ -84,7 +84,7 @@ def peak_lines(peaks: Peaks) -> tuple[Detail, ...]:
 
 
 def _text(label: str, value: str | None) -> Detail:
-    return Detail(label, name(value) if value else Name(units.NOT_MEASURED))
+    return Detail(label, name(value) if value else Name("not recorded"))
 
 
 def commands(reproduce: Reproduce, spec: str) -> tuple[str, ...]:

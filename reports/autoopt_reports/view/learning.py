@@ -12,6 +12,7 @@ from autoopt_reports.view import units
 from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
 
 MOST_POINTS = 48
+MOST_ROWS = 24
 
 T = TypeVar("T")
 
@@ -20,11 +21,19 @@ T = TypeVar("T")
 class CurveRow:
     """One evaluation, for the table."""
 
-    who: str
-    seed: Number
     step: Number
     seconds: Number
     metric: Number
+
+
+@dataclass(frozen=True, slots=True)
+class CurveTable:
+    """One training run. ``path``: its pointer, from which those of its rows continue."""
+
+    who: str
+    seed: Number
+    path: str
+    rows: tuple[CurveRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ class Learning:
     by_steps: tuple[Series, ...]
     target: Number | None
     difference: Difference | None
-    rows: tuple[CurveRow, ...]
+    tables: tuple[CurveTable, ...]
     thinned: bool
 
 
@@ -63,7 +72,7 @@ def learning_view(result: Result) -> Learning | None:
         contenders.append(("final plan", result.best, "/best"))
     if not any(_points(curve, 0) for _, c, _ in contenders for curve in c.curves):
         return None
-    rows, thinned = _rows(contenders)
+    tables, thinned = _tables(contenders)
     target = result.objective.target
     return Learning(
         headline=_headline(result),
@@ -72,7 +81,7 @@ def learning_view(result: Result) -> Learning | None:
         by_steps=tuple(_series(who, c, 0) for who, c, _ in contenders if c.curves),
         target=number(target, units.plain, "/objective/target") if target is not None else None,
         difference=_difference(result),
-        rows=rows,
+        tables=tables,
         thinned=thinned,
     )
 
@@ -131,25 +140,23 @@ def _margin(result: Result) -> Number | None:
     return None
 
 
-def _rows(contenders: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveRow, ...], bool]:
-    rows, thinned = [], False
+def _tables(contenders: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTable, ...], bool]:
+    tables, thinned = [], False
     for who, configuration, path in contenders:
         for place, curve in enumerate(configuration.curves):
-            at_curve = f"{path}/curves/{place}"
-            chosen = thin(tuple(enumerate(curve.points)))
+            here = f"{path}/curves/{place}"
+            chosen = thin(tuple(enumerate(curve.points)), MOST_ROWS)
             thinned = thinned or len(chosen) < len(curve.points)
-            for index, point in chosen:
-                here = f"{at_curve}/points/{index}"
-                rows.append(
-                    CurveRow(
-                        who,
-                        number(curve.seed, units.count, f"{at_curve}/seed"),
-                        number(point.step, units.count, f"{here}/step"),
-                        number(point.seconds, units.duration, f"{here}/seconds"),
-                        number(point.metric, units.plain, f"{here}/metric"),
-                    )
+            rows = tuple(
+                CurveRow(
+                    number(point.step, units.count, f"{here}/points/{index}/step"),
+                    number(point.seconds, units.duration, f"{here}/points/{index}/seconds"),
+                    number(point.metric, units.plain, f"{here}/points/{index}/metric"),
                 )
-    return tuple(rows), thinned
+                for index, point in chosen
+            )
+            tables.append(CurveTable(who, number(curve.seed, units.count, f"{here}/seed"), here, rows))
+    return tuple(tables), thinned
 
 
 def _headline(result: Result) -> Phrase:

@@ -10,7 +10,7 @@ from autoopt_reports.view.adopt import Adopt, adopt_view
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.forest import Forest, forest_view
 from autoopt_reports.view.learning import Learning, learning_view
-from autoopt_reports.view.pipeline import Lanes, lanes_views
+from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.predictions import Predictions, predictions_view
 from autoopt_reports.view.roofline import Roofline, roofline_view
 from autoopt_reports.view.search import Search, search_view
@@ -36,6 +36,7 @@ class Report:
     forest: Forest | None
     stages: StagesView | None
     lanes: tuple[Lanes, ...]
+    lanes_headline: Phrase
     roofline: Roofline | None
     learning: Learning | None
     tradeoffs: tuple[Tradeoff, ...]
@@ -63,6 +64,7 @@ def report_view(result: Result) -> Report:
         forest=forest_view(result),
         stages=stages_view(result.rounds),
         lanes=lanes_views(result.rounds, result.snippets),
+        lanes_headline=pipeline_headline(result.rounds) if result.rounds else Phrase(),
         roofline=roofline_view(
             result.environment.peaks,
             result.rounds,

@@ -157,3 +157,13 @@ def _deeper(round_: Round, path: str) -> tuple[DeeperRow, ...]:
             )
         )
     return tuple(rows)
+
+
+def pipeline_headline(rounds: tuple[Round, ...]) -> Phrase:
+    """How the bottleneck moved from the first round to the last."""
+    first, last = rounds[0], rounds[-1]
+    if len(rounds) == 1 or first.bottleneck is None or last.bottleneck is None:
+        return _headline(last)
+    if first.bottleneck == last.bottleneck:
+        return say("{} stays the bottleneck", name(last.bottleneck, 60))
+    return say("The bottleneck moved from {} to {}", name(first.bottleneck, 60), name(last.bottleneck, 60))

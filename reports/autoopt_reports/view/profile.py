@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autoopt.records import Profile
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
-from autoopt_reports.view.pipeline import Lanes, lanes_views
+from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.roofline import Roofline, roofline_view
 from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
@@ -34,6 +34,7 @@ class ProfileView:
     facts: tuple[tuple[str, Number], ...]
     stages: StagesView | None
     lanes: tuple[Lanes, ...]
+    lanes_headline: Phrase
     roofline: Roofline | None
     expectations: tuple[Expectation, ...]
     expectations_headline: Phrase
@@ -63,6 +64,7 @@ def profile_view(profile: Profile) -> ProfileView:
         facts=_facts(profile),
         stages=stages,
         lanes=lanes_views(rounds, (), "/round"),
+        lanes_headline=pipeline_headline(rounds),
         roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
         expectations=expectations,
         expectations_headline=_expected(expectations),
@@ -86,16 +88,20 @@ def _headline(profile: Profile) -> Phrase:
         return say("A step takes {}", number(round_.step_seconds, units.duration, "/round/step_seconds"))
     room = round_.step_seconds / round_.ceiling_step_seconds if round_.ceiling_step_seconds else 0.0
     shown = Number(units.ratio(room), room, ("/round/step_seconds", "/round/ceiling_step_seconds"), "quotient")
-    return say("At most {} faster on this machine", shown)
+    return say("At most {} faster, if every stage reached its ceiling on this machine", shown)
 
 
 def _support(profile: Profile) -> tuple[Phrase, ...]:
     round_ = profile.round
     lines = []
     if round_.ceiling_step_seconds is not None:
-        lines.append(say("A step takes {}; with every stage at its ceiling it would take {}.",
-                         number(round_.step_seconds, units.duration, "/round/step_seconds"),
-                         number(round_.ceiling_step_seconds, units.duration, "/round/ceiling_step_seconds")))  # fmt: skip
+        lines.append(
+            say(
+                "A step takes {}; with every stage at its ceiling it would take {}.",
+                number(round_.step_seconds, units.duration, "/round/step_seconds"),
+                number(round_.ceiling_step_seconds, units.duration, "/round/ceiling_step_seconds"),
+            )
+        )
     if round_.bottleneck:
         text = say("The bottleneck is {}", name(round_.bottleneck, 60))
         lines.append(
@@ -124,8 +130,16 @@ def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
 
 
 def _expectations(profile: Profile) -> tuple[Expectation, ...]:
-    rows = [Expectation(i, change_name(p.strategy, p.setting), interval(p.predicted, f"/predictions/{i}/predicted"), p.applies,
-                        name(p.reason) if p.reason else None) for i, p in enumerate(profile.predictions)]  # fmt: skip
+    rows = [
+        Expectation(
+            i,
+            change_name(p.strategy, p.setting),
+            interval(p.predicted, f"/predictions/{i}/predicted"),
+            p.applies,
+            name(p.reason) if p.reason else None,
+        )
+        for i, p in enumerate(profile.predictions)
+    ]
     rows.sort(key=lambda row: (not row.applies, -((row.predicted.value.value or 0.0) if row.predicted else 0.0)))
     return tuple(rows)
 

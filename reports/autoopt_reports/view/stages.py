@@ -50,7 +50,7 @@ class StagesView:
     bars: tuple[StepBar, ...]
     rows_before: tuple[StageRow, ...]
     rows_after: tuple[StageRow, ...]
-    legend: tuple[tuple[Name | str, int], ...]
+    legend: tuple[tuple[Name | str, str], ...]
     idle: Phrase
 
 
@@ -66,9 +66,9 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
     bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
     bars = [bar for bar in bars if bar.segments]
     after = rounds[last]
-    legend: list[tuple[Name | str, int]] = [(name(stage, 30), place) for stage, place in colours.items()]
+    legend: list[tuple[Name | str, str]] = [(name(stage, 30), str(place % 8)) for stage, place in colours.items()]
     if any(segment.label == REST for bar in bars for segment in bar.segments):
-        legend.append((REST, len(colours)))
+        legend.append((REST, "rest"))
     return StagesView(
         headline=_headline(after, _path(base, last)),
         bars=tuple(bars),
