@@ -53,11 +53,15 @@ class Answer(Record):
 
 
 class Failure(Record):
-    """``failure``: one of ``TrialFailed.KINDS``; ``where``: ``import``, ``build``, ``setup``, ``step`` ..."""
+    """``failure``: one of ``TrialFailed.KINDS``; ``where``: ``import``, ``build``, ``setup``, ``step`` ...
+
+    ``exit_code``: that of the error of autoopt's own tree that it was (3: the user's code cannot be built).
+    """
 
     kind: Literal["failure"] = "failure"
     failure: str
     message: str
     where: str = ""
+    hint: str = ""
     detail: str = ""
     exit_code: int | None = None

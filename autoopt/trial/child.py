@@ -1,0 +1,164 @@
+"""A trial's own process: builds the workload and runs tasks on it, whatever the user's code does to it."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import importlib
+import multiprocessing.util
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from autoopt.records import JsonDict, Record
+from autoopt.trial import tree
+from autoopt.trial.channel import FIRST_DESCRIPTOR, Channel, ChannelClosed
+from autoopt.trial.failures import failure_of
+from autoopt.trial.protocol import Answer, Call, Failure, Progress, TrialSpec
+
+STARTED = "started"
+LIVE = "autoopt.benchmark.live:Live"
+DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
+"""Makes a trial write the stack of every thread into its log; sent before one that hangs is killed."""
+
+
+def main(channel: Channel) -> None:
+    """Answers the parent until it closes its end."""
+    _seal(channel)
+    try:
+        first = channel.receive()
+        if first is not None:
+            _Trial(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE)).serve()
+    except ChannelClosed:
+        pass
+
+
+class _Trial:
+    def __init__(self, channel: Channel, spec: TrialSpec, live: str) -> None:
+        self._channel = channel
+        self._spec = spec
+        self._kills = tree.oom_kills()
+        self._thread = threading.get_ident()
+        self._pid = os.getpid()
+        self._where = "import"
+        self._live_name = live
+
+    def serve(self) -> None:
+        live: Any = None
+
+        def start() -> JsonDict:
+            nonlocal live
+            live = self._make_live()
+            return {}
+
+        if not self._answer(start):
+            return
+        while (document := self._channel.receive()) is not None:
+            call = Call.model_validate(document)
+            self._where = call.task.rpartition(":")[2]
+            self._answer(lambda call=call: _resolve(call.task)(live, **call.arguments))  # type: ignore[misc]
+
+    def _make_live(self) -> Any:
+        spec = self._spec
+        os.chdir(spec.directory)
+        sys.path[:0] = [folder for folder in spec.search_path if folder not in sys.path]
+        sys.argv = [spec.workload.partition(":")[0]]
+        seed_everything(spec.seed)
+        from autoopt.registry import load_strategies
+
+        registry = load_strategies(spec.strategies)
+        return _resolve(self._live_name)(spec, registry, emit=self.emit)
+
+    def emit(self, data: JsonDict) -> None:
+        """Tells the parent how the task stands; from a thread of the user's it says nothing."""
+        if threading.get_ident() == self._thread and os.getpid() == self._pid:
+            self._channel.send(Progress(data=data).model_dump(mode="json"))
+
+    def _answer(self, work: Callable[[], Any]) -> bool:
+        """Runs one piece of work and sends what became of it; True when it went well."""
+        try:
+            answer = work()
+            data = answer.model_dump(mode="json") if isinstance(answer, Record) else answer
+            if not isinstance(data, dict):
+                raise TypeError(f"a task must return a dict or a record, got {type(answer).__name__}")
+            self._send(data)
+        except ChannelClosed:
+            raise
+        except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code's, too
+            if os.getpid() != self._pid:
+                os._exit(1)  # a fork of the user's that came back here
+            failure = failure_of(error, self._where, self._kills_so_far)
+            with contextlib.suppress(BaseException):
+                sys.stderr.write(f"{failure.detail or failure.message}\n")
+                sys.stderr.flush()
+            self._channel.send(failure.model_dump(mode="json"))
+            return False
+        return True
+
+    def _send(self, data: JsonDict) -> None:
+        if os.getpid() != self._pid:
+            os._exit(0)
+        try:
+            self._channel.send(Answer(data=data).model_dump(mode="python"))
+        except ValueError as error:
+            if "JSON compliant" not in str(error):
+                raise
+            failure = Failure(
+                failure="not_finite", message=f"{self._where} gave a number that is not finite", where=self._where
+            )
+            self._channel.send(failure.model_dump(mode="json"))
+
+    def _kills_so_far(self) -> int | None:
+        now = tree.oom_kills()
+        return None if now is None or self._kills is None else now - self._kills
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds Python, NumPy and torch."""
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _resolve(task: str) -> Callable[..., Any]:
+    module, _, name = task.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _seal(channel: Channel) -> None:
+    """Keeps what is autoopt's apart from what the user's code may do in the same process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    log = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+    faulthandler.enable(file=log)
+    with contextlib.suppress(AttributeError, ValueError, RuntimeError):
+        faulthandler.register(DUMP_SIGNAL, file=log, all_threads=True)
+    os.register_at_fork(before=_note_thread, after_in_child=channel.close)
+    multiprocessing.util.register_after_fork(_FORKED, lambda _: _die_with_trial())
+
+
+class _Forked:
+    """Which thread forked last: a process made by a short-lived thread must not die with that thread."""
+
+    by_main_thread = True
+
+
+_FORKED = _Forked()
+
+
+def _note_thread() -> None:
+    _Forked.by_main_thread = threading.get_native_id() == os.getpid()
+
+
+def _die_with_trial() -> None:
+    """In a worker: a frozen one cannot watch its parent, so the kernel ends it when the trial is killed."""
+    if _Forked.by_main_thread:
+        tree.die_with_parent()

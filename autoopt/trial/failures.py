@@ -1,0 +1,193 @@
+"""What went wrong in a trial: from an exception, or from the way in which its process ended, to a plain reason."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from autoopt.errors import AutooptError, TrialFailed
+from autoopt.trial.protocol import Failure
+
+LONGEST_REASON = 300
+
+_OWN = tuple(str(Path(__file__).resolve().parents[1]) + end for end in ("/",))
+_LIBRARIES = ("site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}", "<frozen")
+
+_DEVICE_MEMORY = re.compile(
+    r"(CUDA|HIP|XPU|MPS)\b.*out of memory|CUDA error: out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED", re.I
+)
+_HOST_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate", re.I
+)
+_SHARED_MEMORY = re.compile(
+    r"out of shared memory|insufficient shared memory|shared memory\(shm\)|"
+    r"(torch_shm_manager|/torch_\S+).*No space left on device",
+    re.I | re.S,
+)
+_DEVICE_LOST = re.compile(
+    r"(CUDA|HIP|ROCm) error: (?!out of memory)|CUDNN_STATUS_(EXECUTION|INTERNAL)|CUBLAS_STATUS_(EXECUTION|INTERNAL)|"
+    r"fallen off the bus|no CUDA-capable device",
+    re.I,
+)
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) is killed by signal: ([^.]*)")
+_WORKER_GONE = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) exited unexpectedly")
+_WORKER_SLOW = re.compile(r"DataLoader timed out after (\S+) seconds")
+_FROM_WORKER = re.compile(r"Caught \w+ in (DataLoader worker process \d+|pin memory thread\S*.*?)\.\n")
+
+
+def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | None] = lambda: None) -> Failure:
+    """The failure that an exception in a trial amounts to.
+
+    Args:
+        error: what user code, torch or autoopt raised.
+        where: what the trial was doing.
+        oom_kills: how many processes the kernel has killed for lack of memory since the trial started.
+    """
+    if isinstance(error, TrialFailed):
+        return Failure(failure=error.kind, message=error.message, where=error.where or where, detail=error.detail)
+    if isinstance(error, AutooptError):
+        return Failure(
+            failure="error",
+            message=error.message,
+            where=where,
+            hint=error.hint,
+            detail=error.detail or _cause(error),
+            exit_code=error.exit_code,
+        )
+    kind, message = _judge(error, oom_kills)
+    return Failure(failure=kind, message=_one_line(message), where=where, detail=trimmed(error))
+
+
+def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[str, str]:
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
+        return "out_of_memory", _first_sentences(text) or "the device has no memory left"
+    if isinstance(error, MemoryError) or _HOST_MEMORY.search(text):
+        return "out_of_memory", f"the host has no memory left{_said(text)}{_at(error)}"
+    if _SHARED_MEMORY.search(text):
+        return "out_of_memory", f"/dev/shm is full{_said(text)}"
+    if found := _WORKER_KILLED.search(text):
+        how = found[2].strip()
+        if how.startswith("Killed") and oom_kills():
+            return "out_of_memory", f"the kernel killed data loader worker {found[1]} for lack of memory"
+        return "crashed", f"data loader worker {found[1]} was killed by a signal: {how}"
+    if found := _WORKER_GONE.search(text):
+        return "crashed", f"data loader worker {found[1]} ended without a word"
+    if found := _WORKER_SLOW.search(text):
+        return "timeout", f"the data loader gave no batch within {found[1]} s, the limit that the workload sets"
+    if _DEVICE_LOST.search(text):
+        return "crashed", f"the device failed: {_first_line(text)}"
+    if isinstance(error, SystemExit):
+        return "error", f"the code called sys.exit({_code(error)}){_at(error)}"
+    return "error", f"{_named(error)}{_at(error)}"
+
+
+def _named(error: BaseException) -> str:
+    """``ValueError: text``; of an error in a loader worker, the worker's own line and not the wrapping."""
+    text = str(error)
+    if _FROM_WORKER.match(text):
+        lines = [line for line in text.rstrip().splitlines() if line and not line.startswith(" ")]
+        return f"{lines[-1]} (in a data loader worker)"
+    first = _first_line(text)
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _code(error: SystemExit) -> str:
+    return "" if error.code is None else repr(error.code)
+
+
+def _said(text: str) -> str:
+    first = _first_line(text)
+    return f": {first}" if first else ""
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0].strip()
+
+
+def _first_sentences(text: str) -> str:
+    """What torch says of memory that is missing, without its advice on settings."""
+    return text.strip().partition(" If reserved but unallocated")[0].partition("\n")[0].strip()
+
+
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+
+
+def _at(error: BaseException) -> str:
+    """Where in the user's own code it happened: `` (train.py:12)``; empty where none of it is on the stack."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith(_OWN) and not any(part in file for part in _LIBRARIES) and not file.startswith("<"):
+            place = f" ({Path(file).name}:{line})"
+    return place
+
+
+def _cause(error: AutooptError) -> str:
+    cause = error.__cause__
+    return "" if cause is None else trimmed(cause)
+
+
+def trimmed(error: BaseException) -> str:
+    """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        link.__traceback__ = _without_own(link.__traceback__)
+        link = link.__cause__ or link.__context__
+    return "".join(traceback.format_exception(error, limit=-40)).rstrip()
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    start = trace
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+        trace = trace.tb_next
+    return trace if trace is not None else start
+
+
+def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where: str) -> Failure:
+    """The failure of a trial whose process is gone without an answer.
+
+    Args:
+        status: its wait status; None where it is not known.
+        oom_kills: processes that the kernel killed for lack of memory while it ran.
+        peak_rss: its peak resident memory, bytes.
+        where: what it was doing.
+    """
+    if status is None:
+        return Failure(failure="crashed", message="the process is gone", where=where)
+    if status & 0x7F:
+        number = status & 0x7F
+        if number == signal.SIGKILL and oom_kills:
+            held = f", which held {peak_rss / 2**30:.1f} GiB" if peak_rss else ""
+            return Failure(
+                failure="out_of_memory", message=f"the kernel killed the process for lack of memory{held}", where=where
+            )
+        return Failure(failure="crashed", message=_signal_name(number), where=where)
+    code = status >> 8
+    how = "its main thread ended" if code == 0 else f"the process ended with exit code {code}"
+    return Failure(failure="crashed", message=f"{how} without an answer", where=where)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "unknown"
+    words = {
+        "SIGSEGV": "segmentation fault",
+        "SIGBUS": "bus error, often for lack of space in /dev/shm",
+        "SIGABRT": "aborted",
+        "SIGILL": "illegal instruction",
+        "SIGFPE": "arithmetic fault",
+        "SIGKILL": "killed",
+    }.get(name)
+    return f"signal {number} ({name}{', ' + words if words else ''})"

@@ -1,0 +1,337 @@
+"""The parent's side of trials: starts them, asks them, freezes them, and ends them whatever they do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
+from autoopt.measurements import Ready
+from autoopt.records import JsonDict
+from autoopt.trial import tree
+from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
+from autoopt.trial.child import DUMP_SIGNAL, LIVE
+from autoopt.trial.failures import ended
+from autoopt.trial.protocol import Call, Failure, TrialSpec
+from autoopt.trial.start import ForkServer, Started, fresh
+
+READY = "autoopt.benchmark.tasks:ready"
+READY_SECONDS = 300.0
+TAIL_BYTES = 4000
+
+OnProgress = Callable[[JsonDict], None]
+Task = str | Callable[..., Any]
+
+
+class Launcher:
+    """Starts trials; leaving it ends every trial that it started, and the fork server.
+
+    Args:
+        fork_server: whether to start trials from a process that has torch imported (Linux only);
+            without, each trial is a fresh interpreter.
+        live: what a trial makes of its spec, ``module:class``; tests of the protocol put in their own.
+    """
+
+    def __init__(self, *, fork_server: bool = True, live: str = LIVE) -> None:
+        self._server = ForkServer() if fork_server and sys.platform.startswith("linux") else None
+        self._live = live
+        self._trials: list[TrialProcess] = []
+
+    def __enter__(self) -> Self:
+        if self._server:
+            self._server.start()  # its imports go on while the run prepares
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> TrialProcess:
+        """Starts a trial and waits until its workload is built.
+
+        A spec with environment variables among its flags (``flags["env"]``) gets a fresh interpreter,
+        since they must be set before torch is imported.
+
+        Args:
+            spec: what to build and how.
+            log: the file to which everything that the trial prints is appended.
+            timeout: seconds until building counts as hung.
+
+        Raises:
+            WorkloadError, UsageError, EnvironmentLacks: an untouched workload (an empty plan) cannot be
+                imported or built.
+            TrialFailed: anything else, with the tail of the log.
+        """
+        deadline = time.monotonic() + timeout
+        scratch = tempfile.mkdtemp(prefix="autoopt-")
+        process: TrialProcess | None = None
+        try:
+            started = self._begin(spec, log, scratch)
+            process = TrialProcess(spec, started, log=log, scratch=scratch)
+            self._trials = [trial for trial in self._trials if not trial.closed]
+            self._trials.append(process)
+            process._introduce(self._live, deadline, timeout)
+        except BaseException:
+            if process:
+                process.close()
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        return process
+
+    def _begin(self, spec: TrialSpec, log: Path, scratch: str) -> Started:
+        environment = trial_environment(scratch, spec.flags.get("env") or {})
+        log.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            if self._server and not spec.flags.get("env"):
+                return self._server.fork(descriptor, environment, scratch)
+            return fresh(descriptor, environment, scratch)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Ends everything that was started. May be called twice."""
+        for trial in self._trials:
+            trial.close()
+        self._trials.clear()
+        if self._server:
+            self._server.close()
+
+
+def trial_environment(scratch: str, flags: JsonDict) -> dict[str, str]:
+    """The environment of a trial: this process's, what the setup asks for, and temporary files of its own.
+
+    The hash seed is fixed, so that every trial walks a set in the same order; the compiler's cache
+    stays where it is for every trial.
+    """
+    inductor = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.environ.get('USER') or os.getuid()}")
+    return {
+        "PYTHONHASHSEED": "0",
+        "TORCHINDUCTOR_CACHE_DIR": inductor,
+        **os.environ,
+        **{name: str(value) for name, value in flags.items()},
+        "TMPDIR": scratch,
+    }
+
+
+class TrialProcess:
+    """A live trial. Every method but ``close`` may raise ``TrialFailed``; after that the trial may be gone."""
+
+    can_freeze = tree.CAN_FREEZE
+
+    def __init__(self, spec: TrialSpec, started: Started, *, log: Path, scratch: str) -> None:
+        self.spec = spec
+        self.log = log
+        self.closed = False
+        self._channel = Channel(started.trial)
+        self._keeper = Channel(started.keeper)
+        self._started = started
+        self._scratch = scratch
+        self._pid = 0
+        self._keeper_pid = 0
+        self._end: JsonDict | None = None
+        self._frozen = False
+        self._ready: Ready | None = None
+        self._peak: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The pid of the trial's main process, which leads its session and process group."""
+        return self._pid
+
+    @property
+    def ready(self) -> Ready:
+        """What the trial says of its workload; assembled when first asked for."""
+        if self._ready is None:
+            self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
+        return self._ready
+
+    @property
+    def peak_rss(self) -> int | None:
+        """Peak resident bytes of the trial's main process so far; pages shared with the fork server count."""
+        if self._end is None and (now := _high_water(self._pid)) is not None:
+            self._peak = max(now, self._peak or 0)
+        return self._peak
+
+    @property
+    def alive(self) -> bool:
+        return not self.closed and self._end is None
+
+    def call(
+        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
+    ) -> JsonDict:
+        """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
+
+        Args:
+            task: ``module:function``, or the function itself.
+            timeout: seconds until it counts as hung and is killed.
+            on_progress: gets what the task tells on the way.
+            arguments: of the task; JSON.
+
+        Raises:
+            TrialFailed: what went wrong, with the user's traceback or the tail of the log.
+            WorkloadError, UsageError, EnvironmentLacks: the untouched workload is not what it must be.
+        """
+        name = task if isinstance(task, str) else f"{task.__module__}:{task.__qualname__}"
+        where = name.rpartition(":")[2]
+        if self.closed:
+            raise TrialFailed("crashed", "the trial has ended already", where=where)
+        self.thaw()
+        self._say(Call(task=name, arguments=arguments).model_dump(mode="json"), where)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._answer(where, deadline, timeout, on_progress)
+
+    def freeze(self) -> None:
+        """Stops the whole process tree where it stands, so that it takes no CPU and fills no queue."""
+        if self.alive and not self._frozen and self._pid:
+            tree.freeze(self._keeper_pid, self._pid)
+            self._frozen = True
+
+    def thaw(self) -> None:
+        """Lets a frozen tree go on."""
+        if self._frozen:
+            self._frozen = False
+            tree.thaw(self._keeper_pid, self._pid)
+
+    def close(self) -> None:
+        """Ends the process tree and removes what it left; never raises, may be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        _ = self.peak_rss
+        with contextlib.suppress(Exception):
+            self._wait_for_end(kill=True)
+        self._channel.close()
+        self._keeper.close()
+        self._started.finish()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _introduce(self, live: str, deadline: float, timeout: float) -> None:
+        self._say({"spec": self.spec.model_dump(mode="json"), "live": live}, "import")
+        self._answer("build", deadline, timeout, None)
+
+    def _say(self, document: JsonDict, where: str) -> None:
+        with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer
+            self._channel.send(document)
+
+    def _answer(
+        self, where: str, deadline: float | None, timeout: float | None, on_progress: OnProgress | None
+    ) -> JsonDict:
+        note = ""
+        while True:
+            document = self._next(where, deadline, timeout, note)
+            kind = document.get("kind")
+            if kind == "answer":
+                data: JsonDict = document["data"]
+                return data
+            if kind == "failure":
+                raise self._error(Failure.model_validate(document))
+            note = str(document["data"].get("note") or note)
+            if on_progress:
+                on_progress(document["data"])
+
+    def _next(self, where: str, deadline: float | None, timeout: float | None, note: str) -> JsonDict:
+        """The next document of the trial, or the reason why there is none."""
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            ready = [self._channel] if self._channel.pending() else readable(self._ends(), left)
+            if not ready:
+                raise self._hung(where, timeout, note)
+            if self._keeper in ready and self._channel not in ready:
+                self._hear_keeper()
+            if self._channel in ready:
+                try:
+                    document = self._channel.receive(0.0 if left is None else max(0.0, left))
+                except ChannelBroken as error:
+                    self.close()
+                    raise TrialFailed("crashed", f"its messages were garbled: {error}", where=where) from None
+                except ChannelClosed:
+                    raise self._gone(where) from None
+                if document is not None:
+                    return document
+
+    def _ends(self) -> list[Channel]:
+        return [self._channel] if self._end is not None else [self._channel, self._keeper]
+
+    def _hear_keeper(self) -> None:
+        try:
+            document = self._keeper.receive()
+        except (ChannelClosed, ChannelBroken):
+            self._end = {"ended": None}  # the keeper itself was killed; its trial dies with it
+            return
+        assert document is not None
+        if "pid" in document:
+            self._pid, self._keeper_pid = document["pid"], document["keeper"]
+        else:
+            self._end = document
+            self._peak = max(document.get("peak_rss") or 0, self._peak or 0) or None
+
+    def _wait_for_end(self, *, kill: bool, timeout: float = 20.0) -> None:
+        """Waits for the keeper's last word; its channel half closed is the order to kill."""
+        if kill:
+            self._started.order_kill()
+        deadline = time.monotonic() + timeout
+        while self._end is None and (left := deadline - time.monotonic()) > 0:
+            if readable([self._keeper], left):
+                self._hear_keeper()
+        if self._end is None and self._pid:
+            tree.send([*tree.descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
+
+    def _gone(self, where: str) -> TrialFailed:
+        """The trial closed its channel: it has ended, or lost its channel and is of no use."""
+        with contextlib.suppress(Exception):
+            self._wait_for_end(kill=False, timeout=1.0)
+        lost = self._end is None
+        self.close()
+        end = self._end or {}
+        failure = ended(end.get("ended"), end.get("oom_kills"), self._peak, where)
+        if lost:
+            failure = Failure(failure="crashed", message="it closed its channel to autoopt", where=where)
+        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+
+    def _hung(self, where: str, timeout: float | None, note: str) -> TrialFailed:
+        """No answer in time: has every thread's stack written to the log, then ends the trial."""
+        if self._pid and self.alive:
+            tree.send([self._pid], DUMP_SIGNAL)
+            tree.send([self._pid], tree.CONTINUE)
+            readable([self._keeper], 0.3)
+        self.close()
+        doing = f"{where}, {note}" if note else where
+        return TrialFailed("timeout", f"no answer within {timeout:g} s ({doing})", where=where, detail=self.tail())
+
+    def _error(self, failure: Failure) -> AutooptError:
+        if failure.exit_code and not self.spec.plan.changes:
+            kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
+            kind = kinds.get(failure.exit_code, AutooptError)
+            return kind(failure.message, hint=failure.hint, detail=failure.detail)
+        return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail or self.tail())
+
+    def tail(self) -> str:
+        """The last lines of the log."""
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").replace("\0", "").rstrip()
+        return ""
+
+
+def _high_water(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None

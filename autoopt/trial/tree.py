@@ -1,0 +1,166 @@
+"""The process tree of a trial: found, stopped, continued and killed as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+
+CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
+
+KILL = signal.SIGKILL
+CONTINUE = signal.SIGCONT
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_LINUX = sys.platform.startswith("linux")
+_LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+"""Whether the kernel lists the children of a process; looking through all processes takes far longer."""
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not _LINUX:
+        return False
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent() -> None:
+    """Asks the kernel to kill this process when the one that made it dies."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def adopt_orphans() -> bool:
+    """Makes this process the parent of every descendant whose own parent dies, so that none gets away."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process; empty when it is gone."""
+    if not _LISTED:
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += [int(word) for word in file.read().split()]
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, the nearest first."""
+    found: list[int] = []
+    layer = [pid]
+    while layer:
+        layer = [child for parent in layer for child in children(parent)]
+        found += layer
+    return found
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def freeze(keeper: int, group: int) -> None:
+    """Stops everything below ``keeper``, whose trial leads the process group ``group``.
+
+    The group is stopped in one call, which no fork slips through; processes that have left it are
+    looked for until no new one appears.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGSTOP)
+    seen: set[int] = set()
+    while stragglers := [pid for pid in descendants(keeper) if pid not in seen]:
+        send([pid for pid in stragglers if _group(pid) != group], signal.SIGSTOP)
+        seen.update(stragglers)
+
+
+def thaw(keeper: int, group: int) -> None:
+    """Lets everything below ``keeper`` go on."""
+    send([pid for pid in descendants(keeper) if _group(pid) != group], signal.SIGCONT)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGCONT)
+
+
+Ended = dict[int, tuple[int, int]]
+"""Processes that have ended: pid to wait status and peak resident bytes."""
+
+
+def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None, patience: float = 10.0) -> list[int]:
+    """Kills everything below this process (``pid``, which must have adopted orphans) until nothing is left.
+
+    Args:
+        pid: this process.
+        on_end: is told of each process that was reaped.
+        patience: seconds.
+
+    Returns:
+        what did not go within ``patience`` seconds: processes in a wait that cannot be interrupted.
+    """
+    deadline = time.monotonic() + patience
+    left = descendants(pid)
+    while left and time.monotonic() < deadline:
+        send(left, signal.SIGSTOP)  # so that none makes another while the rest is being killed
+        send(left, signal.SIGKILL)
+        on_end(reap())
+        left = [child for child in descendants(pid) if not _zombie(child)]
+        if left:
+            time.sleep(0.002)
+    on_end(reap())
+    return left
+
+
+def reap() -> Ended:
+    """Collects children of this process that have ended: pid to wait status and peak resident bytes."""
+    ended: Ended = {}
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = (status, usage.ru_maxrss * (1024 if _LINUX else 1))
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return -1
+
+
+def _zombie(pid: int) -> bool:
+    return state(pid) in ("Z", "X", "")
+
+
+def state(pid: int) -> str:
+    """The kernel's letter for what a process does (``R``, ``S``, ``T`` stopped ...); empty when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for lack of memory since boot; None where it does not say."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
+    except OSError:
+        return None
