@@ -1,0 +1,239 @@
+"""``module:attribute`` or ``path/to/file.py:attribute`` to the object; each failure has a message of its own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from autoopt.errors import WorkloadError
+
+EXAMPLE = "such as my_module:build or examples/photos.py:build"
+
+
+def load(spec: str, search_path: Iterable[str] = ()) -> Any:
+    """Imports what an import string names.
+
+    Args:
+        spec: ``package.module:attribute`` or ``path/to/file.py:attribute``; the attribute may be dotted.
+        search_path: folders put in front of ``sys.path``; the working directory always is.
+
+    Returns:
+        The object, not called.
+
+    Raises:
+        WorkloadError: malformed; module or file not found; an import inside it failed (the user's own
+            traceback in ``detail``); attribute missing.
+    """
+    where, attribute = parse(spec)
+    extend_path(search_path)
+    module = import_file(where) if is_path(where) else import_module(where)
+    return _resolve(module, attribute, where)
+
+
+def parse(spec: str) -> tuple[str, str]:
+    """The two halves of an import string.
+
+    Raises:
+        WorkloadError: malformed.
+    """
+    if not isinstance(spec, str):
+        raise WorkloadError(f"an import string is text, got {type(spec).__name__}", hint=EXAMPLE)
+    where, colon, attribute = spec.rpartition(":")
+    wrong = ""
+    if not colon:
+        wrong = "it has no ':'"
+    elif not where:
+        wrong = "nothing stands before the ':'"
+    elif not attribute:
+        wrong = "nothing stands after the ':'"
+    elif not all(part.isidentifier() for part in attribute.split(".")):
+        wrong = f"{attribute!r} is no name"
+    elif not where.isprintable():
+        wrong = "it has characters that cannot be printed"
+    elif not is_path(where) and not all(part.isidentifier() for part in where.split(".")):
+        wrong = f"{where!r} is neither a module nor the path of a .py file"
+    if wrong:
+        raise WorkloadError(f"{spec!r} is not MODULE:ATTRIBUTE: {wrong}", hint=EXAMPLE)
+    return where, attribute
+
+
+def is_path(where: str) -> bool:
+    """Whether the first half of an import string is a file rather than a module."""
+    return where.endswith(".py") or "/" in where or os.sep in where
+
+
+def extend_path(search_path: Iterable[str] = ()) -> None:
+    """Puts the folders, and the working directory before them, in front of ``sys.path``."""
+    for folder in reversed([os.getcwd(), *search_path]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def import_module(name: str) -> ModuleType:
+    """Imports a module by its dotted name.
+
+    Raises:
+        WorkloadError: not found, or an import inside it failed.
+    """
+    extend_path()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if _user_frames(error.__traceback__) is None and _names_itself(error, name):
+            raise _not_found(name, error) from None
+        raise _failed_inside(name, error) from None
+    except (Exception, SystemExit) as error:
+        raise _failed_inside(name, error) from None
+
+
+def import_file(where: str) -> ModuleType:
+    """Imports a file. Its folder joins ``sys.path``, so that what stands beside it can be imported too.
+
+    A file inside a package is imported under its dotted name, so that its relative imports work.
+
+    Raises:
+        WorkloadError: no such file, or an import inside it failed.
+    """
+    path = Path(where).expanduser()
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):
+        found = False
+    if not found:
+        beside = path.parent if path.parent.is_dir() else Path.cwd()
+        near = difflib.get_close_matches(path.name, [item.name for item in beside.glob("*.py")], n=1)
+        hint = f"did you mean {beside / near[0]}?" if near else "paths are taken from the working directory"
+        raise WorkloadError(f"there is no file {where}, searched from {Path.cwd()}", hint=hint)
+    path = path.resolve()
+    root, name = _dotted(path)
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if _leads_to(name, path):
+        return import_module(name)
+    return _import_under(f"autoopt_user_{path.stem}", path)
+
+
+def _dotted(path: Path) -> tuple[Path, str]:
+    """The folder to put on ``sys.path`` and the dotted name under it."""
+    parts = [] if path.name == "__init__.py" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").exists() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
+
+
+def _leads_to(name: str, path: Path) -> bool:
+    """Whether importing ``name`` would give this file, and not another of the same name."""
+    if not name or not all(part.isidentifier() for part in name.split(".")):
+        return False
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        return _same(getattr(loaded, "__file__", None), path)
+    if "." in name:
+        return True  # finding it would import its parents; importing it tells what is wrong
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return spec is not None and _same(spec.origin, path)
+
+
+def _same(file: str | None, path: Path) -> bool:
+    return file is not None and os.path.exists(file) and os.path.samefile(file, path)
+
+
+def _import_under(name: str, path: Path) -> ModuleType:
+    loaded = sys.modules.get(name)
+    if loaded is not None and _same(getattr(loaded, "__file__", None), path):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise WorkloadError(f"{path} is no Python file", hint=EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(name, None)
+        raise _failed_inside(str(path), error) from None
+    return module
+
+
+def _resolve(module: ModuleType, attribute: str, where: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise _no_attribute(found, part, attribute, where) from None
+    return found
+
+
+def _no_attribute(holder: Any, part: str, attribute: str, where: str) -> WorkloadError:
+    names = [name for name in dir(holder) if not name.startswith("_")]
+    home = getattr(holder, "__name__", None)
+    callables = [name for name in names if callable(getattr(holder, name, None))]
+    own = [name for name in callables if getattr(getattr(holder, name), "__module__", home) == home]
+    near = difflib.get_close_matches(part, own, n=1) or difflib.get_close_matches(part, names, n=1)
+    listed = ", ".join(own or callables) or "none"
+    return WorkloadError(
+        f"{where} has no {attribute!r}",
+        hint=(f"did you mean {near[0]!r}? " if near else "") + f"callables there: {listed}",
+    )
+
+
+def _names_itself(error: ModuleNotFoundError, name: str) -> bool:
+    """Whether what is missing is the module that was asked for, or a package on the way to it."""
+    return error.name is not None and (name == error.name or name.startswith(f"{error.name}."))
+
+
+def _not_found(name: str, error: ModuleNotFoundError) -> WorkloadError:
+    top = name.split(".")[0]
+    searched = Path.cwd()
+    near = difflib.get_close_matches(top, [item.stem for item in searched.glob("*.py")], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "run autoopt from the folder that holds it, or give its path"
+    missing = f" ({error.name!r} is missing)" if error.name != name else ""
+    if "not a package" in str(error):
+        missing = f" ({error.name!r}: its parent is a module, not a package)"
+    return WorkloadError(f"there is no module {name!r}{missing}, searched {searched} and sys.path", hint=hint)
+
+
+def _failed_inside(name: str, error: BaseException) -> WorkloadError:
+    return WorkloadError(
+        f"importing {name} failed: {_one_line(error)}",
+        hint="the error is in that module or in what it imports; its own traceback:",
+        detail=user_traceback(error),
+    )
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it exits while it is imported (SystemExit: {error.code})"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback as the user would have seen it: without the frames of autoopt and of the import system."""
+    frames = _user_frames(error.__traceback__)
+    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
+
+
+def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+    """From the first frame on that is neither ours nor the import system's; None where there is none."""
+    ours = str(Path(__file__).parent) + os.sep
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        if not (file.startswith((ours, "<frozen importlib")) or file == importlib.__file__):
+            return frames
+        frames = frames.tb_next
+    return None
