@@ -1,0 +1,205 @@
+"""Time-to-target: where a validation curve crosses the target, and what that costs in seconds.
+
+A single noisy evaluation must not decide: crossings are read off a monotone fit of the curve
+(isotonic regression). A run that did not reach the target is censored: it has no time, never a
+number that stands for one. Pure functions on documents; nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from autoopt.measurements import TrainingRun
+from autoopt.records import Curve, Estimate
+
+Mode = Literal["max", "min"]
+Array = NDArray[np.float64]
+
+_DRAWS = 4000
+_SEED_SD = 0.1
+_SEED_DOF = 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The monotone fit of a curve. All of one length; ``residual``: root mean square of what it leaves."""
+
+    steps: Array
+    seconds: Array
+    metrics: Array
+    residual: float
+
+    def at(self, step: float) -> float:
+        """The fitted metric at a step, linear between evaluations, constant beyond them."""
+        return float(np.interp(step, self.steps, self.metrics))
+
+    @property
+    def final(self) -> float:
+        return float(self.metrics[-1])
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a curve reached the target; None in both where it did not (censored)."""
+
+    steps: float | None
+    seconds: float | None
+
+    @property
+    def reached(self) -> bool:
+        return self.steps is not None
+
+
+def fit(curve: Curve, mode: Mode) -> Fit | None:
+    """Fits a curve so that it only gets better; None without a single finite evaluation."""
+    points = [point for point in curve.points if point.metric is not None and math.isfinite(point.metric)]
+    if not points:
+        return None
+    metrics = np.array([point.metric for point in points], dtype=np.float64)
+    fitted = np.asarray(isotonic_regression(metrics, increasing=mode == "max").x, dtype=np.float64)
+    return Fit(
+        steps=np.array([point.step for point in points], dtype=np.float64),
+        seconds=np.array([point.seconds for point in points], dtype=np.float64),
+        metrics=fitted,
+        residual=float(np.sqrt(np.mean((metrics - fitted) ** 2))),
+    )
+
+
+def crossing(curve: Curve, target: float, mode: Mode) -> Crossing:
+    """Where the monotone fit first meets the target, between evaluations by interpolation."""
+    fitted = fit(curve, mode)
+    if fitted is None:
+        return Crossing(None, None)
+    sign = 1.0 if mode == "max" else -1.0
+    over = sign * fitted.metrics >= sign * target - 1e-12
+    if not over.any():
+        return Crossing(None, None)
+    first = int(np.argmax(over))
+    if first == 0:
+        return Crossing(float(fitted.steps[0]), float(fitted.seconds[0]))
+    before, after = fitted.metrics[first - 1], fitted.metrics[first]
+    share = float((target - before) / (after - before))
+    return Crossing(
+        float(fitted.steps[first - 1] + share * (fitted.steps[first] - fitted.steps[first - 1])),
+        float(fitted.seconds[first - 1] + share * (fitted.seconds[first] - fitted.seconds[first - 1])),
+    )
+
+
+def reachable(curves: Sequence[Curve], mode: Mode, tolerance: float) -> float | None:
+    """A target in place of one that the baseline cannot reach in its time, or that was not given.
+
+    The metric at which the monotone fits of its runs end (the worst of them, so that each of them
+    reached it), less the tolerance.
+
+    Args:
+        curves: the baseline's runs.
+        tolerance: share of the metric's size.
+    """
+    ends = [fitted.final for curve in curves if (fitted := fit(curve, mode)) is not None]
+    if not ends:
+        return None
+    worst = min(ends) if mode == "max" else max(ends)
+    return worst - tolerance * abs(worst) if mode == "max" else worst + tolerance * abs(worst)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run to the target is made of, in seconds and optimizer steps."""
+
+    fixed_seconds: float
+    step_seconds: float
+    steps: float
+    evaluation_seconds: float = 0.0
+    evaluate_every: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """``fixed + steps x step + evaluations``; the evaluation that sees the target reached counts."""
+        evaluations = math.ceil(self.steps / self.evaluate_every - 1e-9) if self.evaluate_every else 0
+        return self.fixed_seconds + self.steps * self.step_seconds + evaluations * self.evaluation_seconds
+
+    def planned(self, steps: float) -> Parts:
+        """The same for a run of another length; the fixed cost is paid once all the same."""
+        return Parts(self.fixed_seconds, self.step_seconds, steps, self.evaluation_seconds, self.evaluate_every)
+
+
+def parts(run: TrainingRun, target: float | None, mode: Mode, step_seconds: float | None = None) -> Parts | None:
+    """The parts of a training; None where it did not reach the target.
+
+    Args:
+        target: None takes the whole run.
+        step_seconds: a better measured step (from interleaved blocks) in place of the run's own.
+    """
+    steps: float | None = run.steps if target is None else crossing(run.curve, target, mode).steps
+    if steps is None or run.steps < 1:
+        return None
+    every = [b.step - a.step for a, b in zip(run.curve.points, run.curve.points[1:], strict=False)]
+    return Parts(
+        fixed_seconds=run.fixed_seconds,
+        step_seconds=step_seconds if step_seconds is not None else run.training_seconds / run.steps,
+        steps=steps,
+        evaluation_seconds=run.evaluation_seconds / run.evaluations if run.evaluations else 0.0,
+        evaluate_every=float(np.median(every)) if every else (float(run.steps) if run.evaluations else None),
+    )
+
+
+def time_ratio(
+    before: Sequence[Parts],
+    after: Sequence[Parts],
+    throughput: Estimate | None = None,
+    *,
+    seed_noise: bool = True,
+    rng: np.random.Generator | None = None,
+) -> Estimate:
+    """Speedup of the time to target, paired across seeds, with its interval.
+
+    Drawn again and again: the step ratio from the interval of the interleaved comparison (which
+    holds blocks and the luck of processes), and the seeds. A bootstrap over two or three seeds is too
+    narrow (Hesterberg, The American Statistician 69, 2015), so the mean over seeds is drawn from
+    Student's t with a weak prior guess of a tenth for their spread, worth one seed.
+
+    Args:
+        before, after: one of each per seed, in the same order.
+        throughput: the step ratio's estimate; ``after`` holds its central value in its steps.
+        seed_noise: False where both take the same steps by construction (class ``exact``), so that
+            the seed moves both alike.
+    """
+    if not before or len(before) != len(after):
+        raise ValueError(f"times are paired by seed: got {len(before)} before and {len(after)} after")
+    rng = rng or np.random.default_rng(0)
+    n = len(before)
+    spread = math.log(throughput.high / throughput.low) / (2 * 1.96) if throughput and throughput.low > 0 else 0.0
+    factors = np.exp(spread * rng.standard_normal(_DRAWS))
+    earlier = np.log([part.seconds for part in before])
+    rest = np.array([part.seconds - part.steps * part.step_seconds for part in after])
+    stepping = np.array([part.steps * part.step_seconds for part in after])
+    ratios = earlier[None, :] - np.log(rest[None, :] + stepping[None, :] / factors[:, None])
+    value = float(np.mean(earlier - np.log(rest + stepping)))
+    draws = ratios.mean(axis=1)
+    if seed_noise:
+        square = _SEED_DOF * _SEED_SD**2 + float(np.sum((ratios[0] - ratios[0].mean()) ** 2))
+        sd = np.sqrt(square / rng.chisquare(_SEED_DOF + n - 1, _DRAWS))
+        draws = draws + sd * rng.standard_normal(_DRAWS) / math.sqrt(n)
+    low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
+    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=n)
+
+
+def mean_seconds(times: Sequence[float]) -> Estimate | None:
+    """Seconds to the target over seeds, geometric mean with a 95 % interval; None without a run that reached it."""
+    if not times:
+        return None
+    logs = np.log(times)
+    rng = np.random.default_rng(0)
+    square = _SEED_DOF * _SEED_SD**2 + float(np.sum((logs - logs.mean()) ** 2))
+    sd = np.sqrt(square / rng.chisquare(_SEED_DOF + len(times) - 1, _DRAWS))
+    draws = logs.mean() + sd * rng.standard_normal(_DRAWS) / math.sqrt(len(times))
+    value = float(logs.mean())
+    low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
+    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=len(times))

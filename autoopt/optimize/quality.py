@@ -1,0 +1,146 @@
+"""The target metric of the candidate against the baseline's, given the noise of the metric itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from autoopt.benchmark.target import Mode, fit
+from autoopt.measurements import TrainingRun
+from autoopt.records import Estimate, Noise, Objective, Quality
+
+Pairs = Sequence[tuple[TrainingRun, TrainingRun]]
+
+_PRIOR_DOF = 2.0
+
+
+@dataclass(frozen=True)
+class MetricDifference:
+    """How much better the candidate's metric is (positive: better), over seeds.
+
+    ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric.
+    """
+
+    estimate: Estimate
+    error: float
+    margin: float
+    baseline: float
+    candidate: float
+
+    @property
+    def lost(self) -> bool:
+        """Worse than tolerance and seed noise both allow, and certainly worse."""
+        return self.estimate.value < -self.allowed and self.estimate.high < 0
+
+    @property
+    def passed(self) -> bool:
+        """No worse than the tolerance, or than one standard error where seed noise hides the tolerance."""
+        return self.estimate.value >= -self.allowed
+
+    @property
+    def proved(self) -> bool:
+        """The whole interval lies within the tolerance."""
+        return self.estimate.low >= -self.margin
+
+    @property
+    def allowed(self) -> float:
+        return max(self.margin, self.error)
+
+
+def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
+    """Standard deviation of the metric over seeds, at the last step that all runs evaluated; None under two runs."""
+    fits = [fitted for run in runs if (fitted := fit(run.curve, mode)) is not None]
+    if len(fits) < 2:
+        return None
+    last = min(float(fitted.steps[-1]) for fitted in fits)
+    return float(np.std([fitted.at(last) for fitted in fits], ddof=1))
+
+
+def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> MetricDifference | None:
+    """Compares the monotone fits of both at the last step that both evaluated, seed by seed.
+
+    The spread over seeds rests on these pairs and on the baseline's own seed noise (as two values;
+    where there is none, on how far evaluations scatter around the fit).
+
+    Returns:
+        None without one pair that both evaluated, or without a metric.
+    """
+    if objective.metric is None:
+        return None
+    sign = 1.0 if objective.mode == "max" else -1.0
+    differences, befores, afters, residuals = [], [], [], []
+    for before, after in pairs:
+        left, right = fit(before.curve, objective.mode), fit(after.curve, objective.mode)
+        if left is None or right is None:
+            continue
+        step = min(float(left.steps[-1]), float(right.steps[-1]))
+        befores.append(left.at(step))
+        afters.append(right.at(step))
+        differences.append(sign * (afters[-1] - befores[-1]))
+        residuals += [left.residual, right.residual]
+    if not differences:
+        return None
+    n, value = len(differences), float(np.mean(differences))
+    one_seed = noise.seed_noise if noise.seed_noise is not None else float(np.mean(residuals))
+    prior = 2.0 * one_seed**2
+    square = _PRIOR_DOF * prior + float(np.sum((np.array(differences) - value) ** 2))
+    dof = _PRIOR_DOF + n - 1
+    error = math.sqrt(square / dof / n)
+    reach = float(student.ppf(0.975, dof)) * error
+    level = objective.target if objective.target is not None else float(np.mean(befores))
+    return MetricDifference(
+        estimate=Estimate(value=value, low=value - reach, high=value + reach, n=n),
+        error=error,
+        margin=objective.tolerance * abs(level),
+        baseline=float(np.mean(befores)),
+        candidate=float(np.mean(afters)),
+    )
+
+
+def metric_quality(difference: MetricDifference, objective: Objective) -> Quality:
+    """The document of a metric comparison; ``difference`` is in the metric's unit, positive where better."""
+    estimate = difference.estimate
+    seen = (
+        f"{objective.metric} {difference.candidate:.4g} against {difference.baseline:.4g}: "
+        f"{estimate.value:+.3g} [{estimate.low:+.3g}, {estimate.high:+.3g}] over {estimate.n} seed"
+        f"{'s' if estimate.n > 1 else ''}, tolerance {difference.margin:.3g}"
+    )
+    if difference.passed and not difference.proved:
+        seen += "; the noise of the metric itself is larger than the tolerance, so no more than that can be told"
+    return Quality(
+        method="metric",
+        passed=True if difference.passed else (False if difference.lost else None),
+        metric=objective.metric,
+        baseline=difference.baseline,
+        candidate=difference.candidate,
+        difference=_in_unit(estimate, objective),
+        margin=difference.margin,
+        seeds=estimate.n,
+        detail=seen,
+    )
+
+
+def _in_unit(better: Estimate, objective: Objective) -> Estimate:
+    """Candidate less baseline: the sign turns where less is better."""
+    if objective.mode == "max":
+        return better
+    return better.model_copy(update={"value": -better.value, "low": -better.high, "high": -better.low})
+
+
+def fewer_evaluated(pairs: Pairs) -> str | None:
+    """A sentence where the candidate was evaluated on fewer samples than the baseline, else None."""
+    for before, after in pairs:
+        left, right = _per_evaluation(before), _per_evaluation(after)
+        if left is not None and right is not None and right < left:
+            return f"evaluated on {right:g} samples where the baseline was evaluated on {left:g}"
+    return None
+
+
+def _per_evaluation(run: TrainingRun) -> float | None:
+    if run.evaluated_samples is None or not run.evaluations:
+        return None
+    return run.evaluated_samples / run.evaluations
