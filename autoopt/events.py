@@ -66,11 +66,14 @@ class RoundMeasured(Event):
 
 
 class TrialStarted(Event):
+    """``remaining``: how many trials are expected after this one, where the planner can tell."""
+
     id: int
     round: int
     strategy: str
     setting: JsonDict
     predicted: float | None = None
+    remaining: int | None = None
 
 
 class TrialProgress(Event):
