@@ -1,0 +1,1 @@
+"""What a run keeps on disk: its directory, its journal, and the durable steps by which it is resumed."""

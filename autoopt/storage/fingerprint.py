@@ -1,0 +1,140 @@
+"""What must be the same for two measurements to belong together: code, environment, device, options."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import autoopt
+from autoopt.records import JsonDict
+
+MOST_FILES = 500
+
+
+def fingerprint(
+    spec: str, file: Path | str | None, *, device: JsonDict | None = None, options: JsonDict | None = None
+) -> JsonDict:
+    """The fingerprint of a run.
+
+    Args:
+        spec: the workload's import string.
+        file: the module's file; None where it is not known.
+        device: what is known of the device, such as its name.
+        options: those that change what is measured.
+    """
+    path = None if file is None else Path(file)
+    return {
+        "code": {
+            "workload": spec,
+            "sources": None if path is None else source_hashes(path),
+            "git_commit": None if path is None else git_commit(path.parent),
+        },
+        "environment": {
+            "autoopt": autoopt.__version__,
+            "python": platform.python_version(),
+            "torch": _version("torch"),
+            "numpy": _version("numpy"),
+            "machine": platform.machine(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        },
+        "device": device or {},
+        "options": options or {},
+    }
+
+
+def differences(old: JsonDict, new: JsonDict, prefix: str = "") -> list[str]:
+    """One line for each leaf that is not the same: ``environment torch: 2.12.0, now 2.13.0``."""
+    lines: list[str] = []
+    for name in sorted({*old, *new}):
+        before, now = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            lines += differences(before, now, f"{prefix}{name} ")
+        elif before != now:
+            lines.append(f"{prefix}{name}: {_shown(before)}, now {_shown(now)}")
+    return lines
+
+
+def source_hashes(file: Path) -> dict[str, str]:
+    """Hashes of a module and of the modules beside it that it imports, in turn, without running any of them.
+
+    Args:
+        file: the module.
+
+    Returns:
+        path relative to the module's folder to the first 16 digits of its SHA-256.
+    """
+    root = file.parent
+    waiting, hashes = [file], dict[str, str]()
+    while waiting and len(hashes) < MOST_FILES:
+        path = waiting.pop()
+        name = path.relative_to(root).as_posix()
+        try:
+            source = path.read_bytes()
+        except OSError:
+            continue
+        hashes[name] = hashlib.sha256(source).hexdigest()[:16]
+        waiting += [
+            found for found in _imported(source, path, root) if found.relative_to(root).as_posix() not in hashes
+        ]
+    return hashes
+
+
+def _imported(source: bytes, path: Path, root: Path) -> Iterator[Path]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            base = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else root
+            if base == root or root in base.parents:
+                parts = (node.module or "").split(".") if node.module else []
+                yield from _files(base, parts)
+                for alias in node.names:
+                    yield from _files(base, [*parts, alias.name])
+
+
+def _files(base: Path, parts: list[str]) -> Iterable[Path]:
+    """The files that importing a dotted name runs, where they lie below ``base``."""
+    if not all(part.isidentifier() for part in parts):
+        return
+    for count in range(1, len(parts) + 1):
+        stem = base.joinpath(*parts[:count])
+        for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if candidate.is_file():
+                yield candidate
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that is checked out there; None outside a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"],
+            capture_output=True,
+            timeout=10,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("ascii", "replace").strip() or None if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else str(value)

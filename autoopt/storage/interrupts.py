@@ -1,0 +1,78 @@
+"""Ctrl-C and its kin: the first asks the search to end after the trial under way, the second stops at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from autoopt.errors import Interrupted
+
+_AT_ONCE = ("SIGTERM", "SIGHUP")
+"""Whoever sends these does not wait for long: they stop the trial under way, too."""
+
+
+class Interrupts:
+    """Answers signals while a run is going on; signals that were ignored (``nohup``) stay so.
+
+    The first SIGINT sets ``stopping`` and calls ``on_first``; the second raises ``Interrupted`` in the
+    main thread, as does the first SIGTERM or SIGHUP. The loop then writes a partial result from what it
+    has: while ``shielded()``, further signals are only remembered.
+
+    Args:
+        on_first: called once, from the signal's handler: a word to the user.
+    """
+
+    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+        self._on_first = on_first
+        self._before: dict[signal.Signals, Any] = {}
+        self._shielded = False
+        self._stopping = False
+        self.received: list[str] = []
+
+    def stopping(self) -> bool:
+        """Whether the search is to end."""
+        return self._stopping
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", *_AT_ONCE):
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            with contextlib.suppress(TypeError, ValueError):
+                signal.signal(number, handler)
+        self._before.clear()
+
+    def shielded(self) -> contextlib.AbstractContextManager[None]:
+        """A stretch that is too short, and too precious, to be broken off: writing the last result."""
+        return self._shield()
+
+    @contextlib.contextmanager
+    def _shield(self) -> Any:
+        before, self._shielded = self._shielded, True
+        try:
+            yield
+        finally:
+            self._shielded = before
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        again = self._stopping
+        self._stopping = True
+        self.received.append(name)
+        if self._shielded:
+            return
+        if name in _AT_ONCE or again:
+            raise Interrupted(f"stopped by {name}")
+        with contextlib.suppress(OSError):
+            self._on_first()

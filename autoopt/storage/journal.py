@@ -1,0 +1,247 @@
+"""journal.jsonl: every record appended in one write and fsynced; what was torn by a crash is cut off.
+
+A line is ``{"schema_version":1,"sequence":7,"length":52,"crc32":"0a1b2c3d","record":{...}}``. ``length`` counts the
+bytes of the record as it stands in the line; the checksum covers sequence and record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
+from autoopt.records import SCHEMA_VERSION, JsonDict
+
+_HEAD = re.compile(
+    rb'\{"schema_version":(\d{1,9}),"sequence":(\d{1,15}),"length":(\d{1,15}),"crc32":"([0-9a-f]{8})","record":'
+)
+
+
+def encode(sequence: int, record: JsonDict) -> bytes:
+    """One line of the journal.
+
+    Raises:
+        ValueError, TypeError: the record is not JSON.
+    """
+    body = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+    head = f'{{"schema_version":{SCHEMA_VERSION},"sequence":{sequence},"length":{len(body)},"crc32":"'
+    return head.encode() + _checksum(sequence, body).encode() + b'","record":' + body + b"}\n"
+
+
+def _checksum(sequence: int, body: bytes) -> str:
+    return f"{zlib.crc32(body, zlib.crc32(str(sequence).encode())):08x}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a journal holds: its records, and how many of its bytes they fill (the rest was torn off)."""
+
+    records: tuple[JsonDict, ...]
+    size: int
+
+
+def decode(data: bytes, name: str = "the journal") -> Contents:
+    """Reads a journal, leaving out a last record that was torn.
+
+    A crash tears at most one record, since each is on disk before the next is written: bytes after the last
+    good record, with no line end but perhaps their own last byte. Anything else is damage.
+
+    Raises:
+        DocumentError: damaged before its end, or of a newer schema.
+    """
+    records: list[JsonDict] = []
+    at = 0
+    while at < len(data):
+        parsed = _line(data, at, len(records), name)
+        if parsed is None:
+            if b"\n" in data[at:-1]:
+                raise DocumentError(
+                    f"{name} is damaged at record {len(records) + 1} (byte {at}), with more after it",
+                    hint="it cannot be resumed; start the run again",
+                )
+            break
+        record, at = parsed
+        records.append(record)
+    return Contents(tuple(records), at)
+
+
+def _line(data: bytes, at: int, sequence: int, name: str) -> tuple[JsonDict, int] | None:
+    head = _HEAD.match(data, at)
+    if head is None:
+        return None
+    version, number, length = int(head[1]), int(head[2]), int(head[3])
+    body = data[head.end() : head.end() + length]
+    end = head.end() + length
+    if data[end : end + 2] != b"}\n" or _checksum(number, body) != head[4].decode():
+        return None
+    if version > SCHEMA_VERSION:
+        raise DocumentError(
+            f"{name} has schema_version {version}, this autoopt reads up to {SCHEMA_VERSION}",
+            hint="it was written by a newer autoopt: upgrade with pip install --upgrade autoopt",
+        )
+    if number != sequence:
+        raise DocumentError(f"{name} is damaged: record {sequence} is missing (byte {at})")
+    try:
+        record = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return (record, end + 2) if isinstance(record, dict) else None
+
+
+def read_journal(path: Path) -> tuple[JsonDict, ...]:
+    """The records of a journal that may be in use; the file is left as it is.
+
+    Raises:
+        DocumentError: it cannot be read, or see :func:`decode`.
+    """
+    try:
+        return decode(path.read_bytes(), str(path)).records
+    except OSError as error:
+        raise DocumentError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+class Journal:
+    """A journal open for writing, by this process alone.
+
+    Args:
+        path: of the file.
+        create: make a new one; else one is read, and its torn tail cut off.
+        on_full: called when the disk is full, to free what was kept back for that; the write is tried
+            again where it returns True.
+
+    Raises:
+        UsageError: another run is writing it.
+        DocumentError: see :func:`decode`.
+        EnvironmentLacks: it cannot be opened or written.
+    """
+
+    def __init__(self, path: Path, *, create: bool, on_full: Callable[[], bool] = lambda: False) -> None:
+        self.path = path
+        self.records: list[JsonDict] = []
+        self._on_full = on_full
+        self._file = self._open(create)
+        try:
+            self._lock()
+            data = path.read_bytes()
+            if create and data:
+                raise UsageError(
+                    f"{path.parent} holds a run already", hint=f"autoopt resume {path.parent}, or another --out"
+                )
+            contents = decode(data, str(path))
+            self.torn_bytes = len(data) - contents.size
+            if self.torn_bytes:
+                os.ftruncate(self._file, contents.size)
+                os.fsync(self._file)
+            self._size = contents.size
+            self.records.extend(contents.records)
+            _sync_folder(path.parent)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _open(self, create: bool) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            return os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise EnvironmentLacks(f"cannot open {self.path}: {error.strerror or error}") from None
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{self.path.parent} is in use by another run", hint="wait for it to end, or give another --out"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):  # a file system without locks
+                raise
+
+    def append(self, record: JsonDict) -> None:
+        """Writes a record; it is on disk when this returns.
+
+        Raises:
+            EnvironmentLacks: the disk is full, the file or its folder is gone, or another error of the disk.
+                The journal then ends with the record before.
+        """
+        self._catch_up()
+        line = encode(len(self.records), record)
+        if os.fstat(self._file).st_nlink == 0:
+            raise EnvironmentLacks(
+                f"the run directory {self.path.parent} was deleted while the run was going on",
+                hint="start the run again; nothing of it can be resumed",
+            )
+        try:
+            self._write(line)
+        except OSError as error:
+            if not (error.errno in (errno.ENOSPC, errno.EDQUOT) and self._on_full()):
+                raise self._failed(error) from None
+            try:
+                self._write(line)
+            except OSError as again:
+                raise self._failed(again) from None
+        self._size += len(line)
+        self.records.append(json.loads(line)["record"])
+
+    def _catch_up(self) -> None:
+        """A signal may have broken off :meth:`append` between the write and its own book-keeping."""
+        if os.fstat(self._file).st_size != self._size:
+            contents = decode(os.pread(self._file, os.fstat(self._file).st_size, 0), str(self.path))
+            os.ftruncate(self._file, contents.size)
+            self._size = contents.size
+            self.records[:] = contents.records
+
+    def _write(self, line: bytes) -> None:
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+
+    def _failed(self, error: OSError) -> EnvironmentLacks:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = "the disk is full" if full else (error.strerror or str(error))
+        return EnvironmentLacks(
+            f"cannot write {self.path}: {why}",
+            hint=f"make room, then: autoopt resume {self.path.parent}" if full else "",
+        )
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __iter__(self) -> Iterator[JsonDict]:
+        return iter(self.records)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file survives a power loss only when its folder is on disk, too."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

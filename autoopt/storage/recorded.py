@@ -1,0 +1,72 @@
+"""What a journal says of the steps of a run."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from autoopt.errors import DocumentError
+from autoopt.records import JsonDict
+
+State = Literal["orphan", "ended", "failed", "abandoned"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One step. ``orphans``: how often it was under way when the run was killed. Times on the run's clock."""
+
+    number: int
+    kind: str
+    state: State
+    started: float
+    at: float
+    document: JsonDict | None = None
+    failure: dict[str, str] | None = None
+    orphans: int = 0
+
+
+def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
+    """Steps by identity (kind and key), in the order in which they were begun.
+
+    A step that did not come to its end and was begun again later is one step.
+
+    Raises:
+        DocumentError: a record is not what it must be.
+    """
+    begun: dict[int, str] = {}
+    steps: dict[str, list[Recorded]] = defaultdict(list)
+    try:
+        for record in records:
+            if record["type"] == "start":
+                identity = json.dumps([record["kind"], record["key"]], sort_keys=True, separators=(",", ":"))
+                begun[record["step"]] = identity
+                _begin(steps[identity], record)
+            elif record["type"] in ("end", "failed", "abandoned"):
+                of = steps[begun[record["step"]]]
+                of[-1] = _end(of[-1], record)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DocumentError(f"{name} is damaged: {type(error).__name__}: {error}") from None
+    return dict(steps)
+
+
+def _begin(steps: list[Recorded], record: JsonDict) -> None:
+    again = steps[-1].orphans if steps and steps[-1].state in ("orphan", "abandoned") else None
+    if again is not None:
+        steps.pop()
+    at = float(record["at"])
+    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, orphans=(again or 0) + 1))
+
+
+def _end(step: Recorded, record: JsonDict) -> Recorded:
+    at = float(record["at"])
+    if step.state != "orphan":
+        return step
+    if record["type"] == "abandoned":
+        return replace(step, state="abandoned", at=at, orphans=step.orphans - 1)
+    if record["type"] == "failed":
+        failure = {str(name): str(value) for name, value in record["failure"].items()}
+        return replace(step, state="failed", at=at, failure=failure)
+    return replace(step, state="ended", at=at, document=dict(record["document"]))

@@ -1,0 +1,321 @@
+"""A run as a sequence of durable steps: each is measured once, and read back from the journal ever after."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import ValidationError
+
+import autoopt
+from autoopt.errors import DocumentError, EnvironmentLacks, TrialFailed, UsageError
+from autoopt.events import Event, RunEnded, TrialProgress
+from autoopt.records import JsonDict, Record
+from autoopt.storage.clock import RunClock
+from autoopt.storage.fingerprint import differences
+from autoopt.storage.journal import Journal
+from autoopt.storage.recorded import Recorded, read_steps
+from autoopt.storage.run_directory import RunDirectory
+
+R = TypeVar("R", bound=Record)
+
+OrphanPolicy = Literal["again", "failed"]
+
+KILLED = "the run was killed while it was running"
+MOST_ORPHANS = 2
+"""A step that was under way each time the run died is not tried for ever: it may be what kills the machine."""
+
+_NOT_JOURNALED = (TrialProgress,)
+
+
+class Run:
+    """A run that is going on. Made by :meth:`create` or :meth:`resume`.
+
+    Attributes:
+        directory: its files.
+        clock: its clock, without downtime.
+        options: the document of options that the run was started with.
+        fingerprint: the code, environment and device that it was started with.
+    """
+
+    def __init__(self, directory: RunDirectory, journal: Journal, clock: RunClock) -> None:
+        self.directory = directory
+        self.clock = clock
+        self._journal = journal
+        head = _head(journal)
+        self.options: JsonDict = head["options"]
+        self.fingerprint: JsonDict = head["fingerprint"]
+        self.created: str = head["created"]
+        self._recorded = read_steps(journal.records, str(journal.path))
+        self._requests: Counter[str] = Counter()
+        self._number = 1 + max((step.number for steps in self._recorded.values() for step in steps), default=-1)
+        self._last_at = max((float(record.get("at", 0.0)) for record in journal), default=0.0)
+        if not self._unread:
+            self._go_live()
+
+    # made by
+
+    @classmethod
+    def create(
+        cls,
+        directory: RunDirectory,
+        fingerprint: JsonDict,
+        options_document: JsonDict,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> Run:
+        """Starts the journal of a new run.
+
+        Raises:
+            UsageError: the directory holds a run already, or is in use.
+            EnvironmentLacks: the journal cannot be written.
+        """
+        journal = Journal(directory.journal, create=True, on_full=directory.release_reserve)
+        try:
+            journal.append(
+                {
+                    "type": "run",
+                    "autoopt_version": autoopt.__version__,
+                    "created": _now(),
+                    "fingerprint": fingerprint,
+                    "options": options_document,
+                }
+            )
+        except BaseException:
+            journal.close()
+            raise
+        return cls(directory, journal, RunClock(monotonic=monotonic))
+
+    @classmethod
+    def resume(
+        cls,
+        directory: RunDirectory,
+        fingerprint: JsonDict | None = None,
+        accept_changed: bool = False,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> Run:
+        """Opens the journal of an interrupted run.
+
+        Args:
+            directory: of the run.
+            fingerprint: the present one, compared with the recorded one; None leaves that to
+                :meth:`check_fingerprint`, for callers who must read ``options`` first.
+            accept_changed: go on although something has changed.
+
+        Raises:
+            UsageError: in use by another run, or something has changed (and what).
+            DocumentError: the journal is damaged, or of a newer schema.
+        """
+        journal = Journal(directory.journal, create=False, on_full=directory.release_reserve)
+        try:
+            run = cls(directory, journal, RunClock(monotonic=monotonic, held=True))
+            directory.keep_reserve()
+            if fingerprint is not None:
+                run.check_fingerprint(fingerprint, accept_changed)
+        except BaseException:
+            journal.close()
+            raise
+        return run
+
+    def check_fingerprint(self, fingerprint: JsonDict, accept_changed: bool = False) -> list[str]:
+        """Refuses to mix measurements of different code, environment or device.
+
+        Returns:
+            what has changed and was accepted, one line each.
+
+        Raises:
+            UsageError: something has changed.
+        """
+        changed = differences(self.fingerprint, fingerprint)
+        if changed and not accept_changed:
+            raise UsageError(
+                f"{self.directory.path} was measured with something else: {'; '.join(changed)}",
+                hint="measurements of the two must not be mixed; start again, or add --accept-changed to do so",
+            )
+        self._append({"type": "resumed", "wall": _now(), "changed": changed, "fingerprint": fingerprint})
+        if changed:
+            self.fingerprint = fingerprint
+        return changed
+
+    # steps
+
+    def step(
+        self,
+        kind: str,
+        key: JsonDict,
+        measure: Callable[[], R],
+        model: type[R],
+        *,
+        orphan: OrphanPolicy = "again",
+    ) -> R:
+        """A durable step: measured and written down, or read back where the journal holds it.
+
+        Asking again for the same ``kind`` and ``key`` is another step: the second one is answered with the
+        second that was recorded.
+
+        Args:
+            kind: such as ``inspect`` or ``comparison``.
+            key: what distinguishes the step; JSON.
+            measure: measures it.
+            model: what ``measure`` returns.
+            orphan: what to do with a step that was under way when the run was killed: measure it once
+                more, or count it as crashed. One under way at two kills counts as crashed either way.
+
+        Raises:
+            TrialFailed: the step failed so, now or then.
+            Exception: whatever else ``measure`` raises; the step then counts as not begun.
+        """
+        identity = _identity(kind, key)
+        done = self._take(identity)
+        if done is not None and done.state in ("ended", "failed"):
+            return self._read_back(done, model)
+        self._go_live()
+        orphans = done.orphans if done is not None else 0
+        if orphans >= MOST_ORPHANS or (orphans and orphan == "failed"):
+            failure = TrialFailed("crashed", KILLED, where=kind)
+            self._append_failure(self._begin(kind, key), failure)
+            raise failure
+        return self._measure(self._begin(kind, key), measure)
+
+    def _take(self, identity: str) -> Recorded | None:
+        """What is recorded of this request, the n-th of its kind and key."""
+        index = self._requests[identity]
+        self._requests[identity] += 1
+        steps = self._recorded.get(identity, ())
+        return steps[index] if index < len(steps) else None
+
+    def _read_back(self, done: Recorded, model: type[R]) -> R:
+        self.clock.set_forward(done.started)
+        self.clock.set_forward(done.at)
+        if not self._unread:
+            self._go_live()
+        if done.failure is not None:
+            raise TrialFailed(**done.failure)
+        try:
+            return model.model_validate(done.document)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise DocumentError(
+                f"{self._journal.path} holds a {done.kind} that is no {model.__name__}: {first['msg']}",
+                hint="it was written by another version of autoopt; start the run again",
+            ) from None
+
+    def _begin(self, kind: str, key: JsonDict) -> int:
+        number = self._number
+        self._number += 1
+        self._append({"type": "start", "step": number, "kind": kind, "key": key})
+        return number
+
+    def _measure(self, number: int, measure: Callable[[], R]) -> R:
+        try:
+            try:
+                document = measure()
+            except TrialFailed as failure:
+                self._append_failure(number, failure)
+                raise
+            self._append({"type": "end", "step": number, "document": document.model_dump(mode="json")})
+        except TrialFailed:
+            raise
+        except BaseException as error:  # also a signal that came while the end was being written
+            with contextlib.suppress(EnvironmentLacks):
+                self._append({"type": "abandoned", "step": number, "why": type(error).__name__})
+            raise
+        return document
+
+    def _append_failure(self, number: int, failure: TrialFailed) -> None:
+        told = {"kind": failure.kind, "message": failure.message, "detail": failure.detail, "where": failure.where}
+        self._append({"type": "failed", "step": number, "failure": told})
+
+    # everything else
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the run still reads back what an earlier process measured."""
+        return not self._live
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its own end, so that there is nothing to resume."""
+        return any(record.get("type") == "finished" and record.get("complete") for record in self._journal)
+
+    def note(self, event: Event) -> None:
+        """A listener: writes down what was announced, for a person to read; resume does not need it."""
+        if self.replaying or isinstance(event, _NOT_JOURNALED):
+            return
+        data = event.model_dump(mode="json", exclude={"at", "replayed"} | ({"result"} if _is_end(event) else set()))
+        self._append({"type": "event", "event": type(event).__name__, "data": data})
+
+    def finish(self, reason: str, *, complete: bool = True) -> None:
+        """Writes down that the run has ended.
+
+        Args:
+            reason: why.
+            complete: it came to its own end; False where it was interrupted and may be resumed.
+        """
+        self._go_live()
+        self._append({"type": "finished", "reason": reason, "complete": complete})
+        self.directory.clean()
+
+    def close(self) -> None:
+        """Lets go of the journal, so that another process may resume."""
+        self._journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _unread(self) -> int:
+        """Recorded steps that have not been asked for."""
+        return sum(
+            1
+            for identity, steps in self._recorded.items()
+            for step in steps[self._requests[identity] :]
+            if step.state in ("ended", "failed")
+        )
+
+    _live = False
+
+    def _go_live(self) -> None:
+        """From here on things are measured. Time goes on from the last that is known of it."""
+        if not self._live:
+            self._live = True
+            self.clock.set_forward(self._last_at)
+            self.clock.release()
+
+    def _append(self, record: JsonDict) -> None:
+        record["at"] = self.clock.elapsed() if self._live else self._last_at
+        self._journal.append(record)
+
+
+def _is_end(event: Event) -> bool:
+    return isinstance(event, RunEnded)
+
+
+def _identity(kind: str, key: JsonDict) -> str:
+    return json.dumps([kind, key], sort_keys=True, allow_nan=False, separators=(",", ":"))
+
+
+def _head(journal: Journal) -> dict[str, Any]:
+    head = journal.records[0] if journal.records else {}
+    if head.get("type") != "run" or not all(name in head for name in ("options", "fingerprint", "created")):
+        raise DocumentError(
+            f"{journal.path} holds no run: it was killed before it began, or is no journal of autoopt's",
+            hint="start the run again",
+        )
+    return head
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,190 @@
+"""The directory of a run: where its files are, and that none is ever half written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from autoopt.errors import EnvironmentLacks, UsageError
+
+ROOT = Path("autoopt-runs")
+RESERVE_BYTES = 2 * 2**20
+"""Kept back on the disk, so that a full one still takes the last record, the result and the report."""
+
+_OURS = ("journal.jsonl", "result.json", "plan.json", "report.html", "optimized_train.py")
+
+
+class RunDirectory:
+    """The files of one run.
+
+    Args:
+        path: of the directory, which exists.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.journal = self.path / "journal.jsonl"
+        self.result = self.path / "result.json"
+        self.report = self.path / "report.html"
+        self.plan = self.path / "plan.json"
+        self.script = self.path / "optimized_train.py"
+        self.traces = self.path / "traces"
+        self.logs = self.path / "logs"
+        self._reserve = self.path / ".reserve"
+
+    @classmethod
+    def create(cls, module: str, out: Path | str | None = None, *, now: datetime | None = None) -> RunDirectory:
+        """Makes the directory of a new run.
+
+        Args:
+            module: the workload's import string or path, which names the directory.
+            out: the directory itself, made where it is missing.
+            now: local time; injected in tests.
+
+        Raises:
+            UsageError: ``out`` holds a run already, or cannot be made.
+        """
+        path = Path(out) if out is not None else _free(ROOT, _name(module, now or datetime.now()))
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            taken = sorted(name for name in _OURS if _holds_something(path / name))
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the run directory {path}: {error.strerror or error}",
+                hint="name one that can be written: --out DIR",
+            ) from None
+        if taken:
+            raise UsageError(
+                f"{path} holds a run already ({', '.join(taken)})", hint=f"autoopt resume {path}, or another --out"
+            )
+        directory = cls(path)
+        directory._check_writable()
+        directory.keep_reserve()
+        return directory
+
+    @classmethod
+    def existing(cls, path: Path | str) -> RunDirectory:
+        """The directory of a run that there is.
+
+        Raises:
+            UsageError: there is none.
+        """
+        directory = cls(path)
+        if not directory.journal.is_file():
+            raise UsageError(f"{path} holds no journal.jsonl", hint="is it a run directory?")
+        return directory
+
+    def write(self, path: Path, text: str) -> None:
+        """Writes a file of the run at once: a reader sees the old one or the new one, never a part.
+
+        A directory that was deleted meanwhile is made again, so that a result is not lost with it.
+
+        Raises:
+            EnvironmentLacks: it cannot be written, also after giving up what was kept back.
+        """
+        try:
+            self._replace(path, text)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not (full and self.release_reserve()):
+                raise _cannot_write(path, error) from None
+            try:
+                self._replace(path, text)
+            except OSError as again:
+                raise _cannot_write(path, again) from None
+
+    def _replace(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def keep_reserve(self) -> None:
+        """Keeps some space back. Where that cannot be done the run goes on without."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            except OSError:
+                self._reserve.unlink()
+            finally:
+                os.close(descriptor)
+
+    def release_reserve(self) -> bool:
+        """Frees the space that was kept back; False where there is none."""
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        return True
+
+    def clean(self) -> None:
+        """Removes what only a run under way needs, and what a killed one left half written."""
+        self.release_reserve()
+        for part in self.path.glob(".*.part"):
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def _check_writable(self) -> None:
+        try:
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"cannot write into the run directory {self.path}: {error.strerror or error}",
+                hint="name one that can be written: --out DIR",
+            ) from None
+
+
+def _holds_something(path: Path) -> bool:
+    """An empty journal is that of a run that was killed before it began."""
+    return path.exists() and not (path.name == "journal.jsonl" and path.stat().st_size == 0)
+
+
+def _cannot_write(path: Path, error: OSError) -> EnvironmentLacks:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return EnvironmentLacks(f"cannot write {path}: {'the disk is full' if full else error.strerror or error}")
+
+
+def _name(module: str, now: datetime) -> str:
+    """``examples/photos.py:build`` at some time is ``photos-20260131-235959``."""
+    stem = Path(module.partition(":")[0]).name.removesuffix(".py")
+    safe = re.sub(r"[^\w.-]+", "_", stem).strip("._")[:60] or "run"
+    return f"{safe}-{now:%Y%m%d-%H%M%S}"
+
+
+def _free(root: Path, name: str) -> Path:
+    """Two runs that start within one second get two directories."""
+    for number in range(1, 1000):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the run directory {path}: {error.strerror or error}",
+                hint="name one that can be written: --out DIR",
+            ) from None
+        return path
+    raise UsageError(f"{root} is full of runs called {name}", hint="name a directory: --out DIR")
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
