@@ -78,9 +78,11 @@ def _page(template: str, document: Record, **view: object) -> str:
         f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return _environment().get_template(template).render(
-        style=style, script=script, policy=policy, document=embedded(document), **view
-    )  # fmt: skip
+    return (
+        _environment()
+        .get_template(template)
+        .render(style=style, script=script, policy=policy, document=embedded(document), **view)
+    )
 
 
 def _hash(text: str) -> str:

@@ -13,7 +13,8 @@ from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, tick_te
 from autoopt_reports.view.text import Phrase
 
 INSET = 3.0
-TOP = 24.0
+BESIDE = 9.0
+TOP = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,15 @@ class Frame:
 
 
 def frame(
-    x: tuple[float, float], y: tuple[float, float], height: int = 220, *, log_x: bool = False, log_y: bool = False
+    x: tuple[float, float],
+    y: tuple[float, float],
+    height: int = 220,
+    *,
+    left: float = INSET,
+    log_x: bool = False,
+    log_y: bool = False,
 ) -> Frame:
-    return Frame(Scale(*x, INSET, 100 - INSET, log=log_x), Scale(*y, float(height - 8), 14.0, log=log_y), height)
+    return Frame(Scale(*x, left, 100 - INSET, log=log_x), Scale(*y, float(height - 8), 14.0, log=log_y), height)
 
 
 def axes(

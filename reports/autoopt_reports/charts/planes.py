@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from autoopt_reports.charts.plane import Frame, Mark, Path, Plane, Rule, axes, frame
+from autoopt_reports.charts.plane import BESIDE, Frame, Mark, Path, Plane, Rule, axes, frame
 from autoopt_reports.charts.scale import span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.predictions import Predictions
 from autoopt_reports.view.roofline import Roofline
 from autoopt_reports.view.search import Search
-from autoopt_reports.view.text import Number, Phrase, say
+from autoopt_reports.view.text import Name, Number, Phrase, say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
 
 Unit = tuple[float, str]
@@ -66,7 +66,7 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     memory = view.y_label == "peak memory"
     ys = [s.y.value or 0.0 for s in (*spots, *view.failed)]
     xs = [s.x.value or 0.0 for s in spots if s.x]
-    f = frame(span(xs), span([0.0, *ys] if memory else ys), 260)
+    f = frame(span(xs), span([0.0, *ys] if memory else ys), 260, left=BESIDE)
     quiet = [s for s in spots if s.kind not in SHAPES and not s.front]
     marks = [_spot_mark(f, s) for s in spots if s not in quiet]
     marks += [
@@ -101,7 +101,7 @@ def predictions_chart(view: Predictions) -> Plane:
     """Realized against predicted, both logarithmic; on the diagonal a prediction came true."""
     pairs = [(row.predicted.value.value or 1.0, row.realized.value.value or 1.0) for row in view.rows]
     low, high = span([1.0, *(v for pair in pairs for v in pair)], log=True)
-    f = frame((low, high), (low, high), 260, log_x=True, log_y=True)
+    f = frame((low, high), (low, high), 260, left=BESIDE, log_x=True, log_y=True)
     marks, quiet = [], []
     for row, pair in zip(view.rows, pairs, strict=True):
         if row.verdict != "kept" and len(view.rows) > 200:
@@ -192,5 +192,5 @@ def search_chart(view: Search) -> Plane | None:
     )
 
 
-def _tip(label: object, at: Number, best: Number) -> Phrase:
-    return say("{} after {}, best so far {}", label if not isinstance(label, Number) else label.text, at, best)  # type: ignore[arg-type]
+def _tip(label: Name, at: Number, best: Number) -> Phrase:
+    return say("{} after {}, best so far {}", label, at, best)

@@ -88,8 +88,8 @@ def _text(label: str, value: str | None) -> Detail:
 
 
 def commands(reproduce: Reproduce, spec: str) -> tuple[str, ...]:
-    first = code(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(spec)}"
-    run = shlex.quote(reproduce.run_directory) if reproduce.run_directory else "RUN"
+    first = code(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(code(spec))}"
+    run = shlex.quote(code(reproduce.run_directory)) if reproduce.run_directory else "RUN"
     return (first, f"autoopt report {run}")
 
 

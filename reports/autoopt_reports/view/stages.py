@@ -62,7 +62,7 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
         return None
     first, last = 0, len(rounds) - 1
     colours = _colours(rounds)
-    picks = [(first, "before")] if first == last else [(first, "before"), (last, "after")]
+    picks = [(first, "step")] if first == last else [(first, "before"), (last, "after")]
     bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
     bars = [bar for bar in bars if bar.segments]
     after = rounds[last]
@@ -70,7 +70,7 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
     if any(segment.label == REST for bar in bars for segment in bar.segments):
         legend.append((REST, "rest"))
     return StagesView(
-        headline=_headline(after, _path(base, last)),
+        headline=_headline(after, _path(base, last), moved=first != last),
         bars=tuple(bars),
         rows_before=_rows(rounds[first], _path(base, first), colours),
         rows_after=_rows(after, _path(base, last), colours) if first != last else (),
@@ -158,7 +158,7 @@ def bottleneck(round_: Round) -> tuple[int, Stage] | None:
     return next(((i, s) for i, s in enumerate(round_.stages) if s.name == round_.bottleneck), None)
 
 
-def _headline(round_: Round, path: str) -> Phrase:
+def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
     found = bottleneck(round_)
     if found is None:
         return say(
@@ -166,7 +166,7 @@ def _headline(round_: Round, path: str) -> Phrase:
             number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
         )
     index, stage = found
-    text = say("Now the bottleneck is {}", name(stage.name, 60))
+    text = say("Now the bottleneck is {}" if moved else "The bottleneck is {}", name(stage.name, 60))
     if stage.exposed_seconds is not None:
         text = text + say(
             ": {} of a step of {}",

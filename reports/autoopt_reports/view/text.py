@@ -165,7 +165,8 @@ class Interval:
 
     @property
     def phrase(self) -> Phrase:
-        return say("{} [{}–{}]", self.value, self.low, self.high)
+        between = " to " if (self.low.value or 0.0) < 0 else "–"
+        return say("{} [{}" + between + "{}]", self.value, self.low, self.high)
 
     @property
     def sentence(self) -> Phrase:

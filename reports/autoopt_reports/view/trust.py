@@ -95,6 +95,10 @@ def _gaps(result: Result) -> Check | None:
         return Check("Warnings", "good", say("None."))
     shown = Number(units.count(warnings), warnings, ("/warnings",), "count")
     missing = Number(units.count(gaps), gaps, ("/not_measured",), "count")
-    words = "{} warning" if warnings == 1 else "{} warnings"
+    words = "No warnings" if not warnings else "{} warning" if warnings == 1 else "{} warnings"
     thing = "; {} thing not measured" if gaps == 1 else "; {} things not measured"
-    return Check("Warnings", "caution" if warnings else "open", say(words + thing + ".", shown, missing))
+    return Check(
+        "Warnings",
+        "caution" if warnings else "open",
+        say(words + thing + ".", *((shown, missing) if warnings else (missing,))),
+    )

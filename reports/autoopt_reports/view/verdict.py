@@ -9,7 +9,7 @@ from typing import Literal
 from autoopt.records import Estimate, Result, StopReason
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import Interval, Number, Phrase, interval, name, number, say
+from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
 
 Status = Literal["faster", "unsure", "none", "slower", "unmeasured"]
 
@@ -225,18 +225,19 @@ def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact
 
 def _commands(result: Result) -> tuple[Command, ...]:
     """What to run next; paths are quoted, so that a pasted line does what it says."""
-    run = shlex.quote(result.reproduce.run_directory or "RUN")
-    spec = shlex.quote(result.workload.spec)
+    run = shlex.quote(code(result.reproduce.run_directory or "RUN"))
+    spec = shlex.quote(code(result.workload.spec))
     commands: list[Command] = []
     if result.stop.reason is StopReason.INTERRUPTED:
         commands.append(Command("Go on with the search", f"autoopt resume {run}"))
     if not result.best.plan.changes:
         return tuple(commands)
     plan = shlex.quote(
-        f"{result.reproduce.run_directory}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
+        f"{code(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
     )
     if not result.speedup.end_to_end_verified:
         commands.append(Command("Check it end to end", f"autoopt verify {run}"))
-    commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
+    if status_of(result) == "faster":
+        commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
     commands.append(Command("Take the code", f"autoopt export {run} --to pytorch"))
     return tuple(commands)

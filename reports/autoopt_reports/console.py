@@ -1,0 +1,137 @@
+"""The result in a terminal: what standard output gets when a run is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autoopt.records import Profile, Result
+from autoopt_reports.frame import stages_lines
+from autoopt_reports.terminal import Marks, console_for, encodable, marks_for
+from autoopt_reports.view import Report, report_view
+from autoopt_reports.view.adopt import Adopt
+from autoopt_reports.view.profile import profile_view
+from autoopt_reports.view.verdict import Fact
+
+__all__ = ["console_for", "profile_summary", "summary"]
+
+_LEVELS = {"good": "kept", "caution": "caution", "open": "not_tried"}
+
+
+def summary(result: Result, console: Console, report: Path | None = None) -> None:
+    """Verdict, trust, the changes to adopt and what to do next, in one screen.
+
+    Args:
+        result: the document.
+        console: where to; its width, colours and encoding are honoured.
+        report: the page to point to, where one was written.
+    """
+    view, marks = report_view(result), marks_for(console.file)
+    verdict = view.verdict
+    style = {"faster": "bold blue", "unsure": "bold yellow", "slower": "bold yellow"}.get(verdict.status, "bold")
+    _say(console, marks, str(verdict.headline), style)
+    if verdict.qualifiers:
+        _say(console, marks, " · ".join(str(piece) for piece in verdict.qualifiers), "bold")
+    for line in verdict.support:
+        _say(console, marks, str(line))
+    console.print()
+    _facts(console, marks, verdict.facts, alone=verdict.status == "none")
+    _trust(console, marks, view)
+    _changes(console, marks, view.adopt)
+    if view.advice:
+        console.print()
+        for item in view.advice[:3]:
+            where = f" ({item.where})" if item.where else ""
+            _say(console, marks, f"By hand: {item.title}{where}")
+    console.print()
+    for command in verdict.commands:
+        _command(console, command.label, command.text)
+    if report is not None:
+        _command(console, "Read the evidence", str(report))
+
+
+def _trust(console: Console, marks: Marks, view: Report) -> None:
+    table = Table.grid(padding=(0, 1))
+    for check in view.trust:
+        mark = getattr(marks, _LEVELS[check.level])
+        table.add_row(
+            Text(f" {mark}", style="bold" if check.level != "good" else ""),
+            Text(encodable(check.label, marks), style="bold" if check.level != "good" else ""),
+            Text(encodable(str(check.text), marks)),
+        )
+    for warning in view.warnings:
+        table.add_row(
+            Text(f" {marks.caution}", style="bold yellow"), Text("Warning"), Text(encodable(str(warning), marks))
+        )
+    console.print(table)
+
+
+def _say(console: Console, marks: Marks, text: str, style: str = "") -> None:
+    console.print(Text(encodable(text, marks), style=style))
+
+
+def _command(console: Console, label: str, text: str) -> None:
+    """Never wrapped and never shortened: it is there to be copied."""
+    console.print(Text(f"{label + ':':<22} {text}"), soft_wrap=True)
+
+
+def _facts(console: Console, marks: Marks, facts: tuple[Fact, ...], *, alone: bool) -> None:
+    table = Table.grid(padding=(0, 2))
+    for fact in facts:
+        if fact.before.missing and fact.after.missing:
+            values = str(fact.after)
+        else:
+            values = str(fact.before) if alone else f"{fact.before} {marks.arrow} {fact.after}"
+        table.add_row(Text(f" {encodable(fact.label, marks)}", style="dim"), Text(encodable(values, marks)))
+    console.print(table)
+    console.print()
+
+
+def _changes(console: Console, marks: Marks, view: Adopt) -> None:
+    if not view.changes:
+        return
+    console.print()
+    _say(console, marks, str(view.headline), "bold")
+    table = Table.grid(padding=(0, 2))
+    for place, change in enumerate(view.changes, start=1):
+        gain = change.gain.text if change.gain else "not measured"
+        table.add_row(
+            Text(f" {place}."),
+            Text(encodable(change.label.text, marks)),
+            Text(encodable(gain, marks), style="bold"),
+            Text(encodable(f"{change.risk or 'risk unknown'}, {change.gate}", marks), style="dim"),
+        )
+    console.print(table)
+
+
+def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:
+    """Where the time goes, how far the ceiling is, and what each strategy expects."""
+    view, marks = profile_view(profile), marks_for(console.file)
+    _say(console, marks, str(view.headline), "bold")
+    for line in view.support:
+        _say(console, marks, str(line))
+    console.print()
+    for text in stages_lines(profile.round, console.width - 2, marks):
+        console.print(Text.assemble(" ", text))
+    console.print()
+    table = Table.grid(padding=(0, 2))
+    for row in view.expectations:
+        expected = row.predicted.text if row.predicted else "no prediction" if row.applies else "does not apply"
+        table.add_row(
+            Text(f" {encodable(row.label.text, marks)}"),
+            Text(encodable(expected, marks), style="bold" if row.applies else "dim"),
+            Text(encodable(row.reason.text if row.reason else "", marks), style="dim"),
+        )
+    console.print(table)
+    for warning in view.warnings:
+        console.print(Text.assemble((" ! ", "bold yellow"), encodable(str(warning), marks)))
+    for item in view.advice[:3]:
+        where = f" ({item.where})" if item.where else ""
+        _say(console, marks, f"By hand: {item.title}{where}")
+    console.print()
+    _command(console, "Search and measure", view.next_command)
+    if report is not None:
+        _command(console, "Read the evidence", str(report))

@@ -1,0 +1,226 @@
+"""One frame of the live view: a state and a moment in, a renderable out. Pure."""
+
+from __future__ import annotations
+
+from rich.box import SQUARE
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from autoopt.records import Round, Trial
+from autoopt_reports.state import PHASES, State
+from autoopt_reports.terminal import (
+    STYLES,
+    Marks,
+    clock_text,
+    encodable,
+    fit,
+    ratio_text,
+    trial_change,
+    trial_outcome,
+)
+from autoopt_reports.view import units
+from autoopt_reports.view.text import change_name, name
+
+OUTCOME, VERDICT = 27, 13
+NARROW = 66  # under this width the mark alone tells the verdict
+KEYS = " Ctrl-C: finish this trial and report · twice: stop now, journal kept"
+
+
+def draw(state: State, elapsed: float, budget: float, width: int, height: int, marks: Marks) -> RenderableType:
+    """The whole view, at most ``height`` lines of ``width`` cells."""
+    inner = max(20, width - 4)
+    rows = max(1, min(6, height - 12))
+    parts: list[RenderableType] = [
+        _title(state, elapsed, budget, width, marks),
+        _numbers(state, width, marks),
+        _phases(state, elapsed, budget, width, marks),
+    ]
+    if state.round is not None:
+        parts.append(_panel(stages_lines(state.round, inner, marks), "where the time goes (best so far)", width))
+    parts.append(_panel(_trials(state, elapsed, inner, rows, marks), "trials", width))
+    if state.warnings:
+        parts.append(Text(fit(_warning(state), width, marks), style="yellow"))
+    parts.append(Text(fit(encodable(KEYS, marks), width, marks), style="dim"))
+    return Group(*parts)
+
+
+def _panel(lines: list[Text], title: str, width: int) -> Panel:
+    return Panel(
+        Group(*lines), title=title, title_align="left", box=SQUARE, width=width, padding=(0, 1), border_style="dim"
+    )
+
+
+def _ends(left: Text, right: str, width: int, marks: Marks) -> Text:
+    """``left`` and ``right`` at the two ends of a line."""
+    room = width - len(right) - 1
+    left.truncate(max(0, room), overflow="ellipsis")
+    return Text.assemble(left, " " * max(1, width - left.cell_len - len(right)), right)
+
+
+def _title(state: State, elapsed: float, budget: float, width: int, marks: Marks) -> Text:
+    words = Text("autoopt", style="bold")
+    if state.run is not None:
+        run = state.run
+        pieces = [
+            name(run.spec, 40).text,
+            name(run.device_name, 24).text,
+            *([f"torch {run.torch}"] if run.torch else []),
+        ]
+        words.append(encodable("".join(f" · {piece}" for piece in pieces), marks), style="not bold")
+    return _ends(words, f"{clock_text(elapsed)} / {clock_text(budget)}", width, marks)
+
+
+def _numbers(state: State, width: int, marks: Marks) -> Text:
+    """Baseline, best and quality in one line."""
+    text = Text(" ")
+    if state.baseline is None or state.baseline.step_seconds is None:
+        text.append("Baseline is being measured", style="dim")
+        return text
+    text.append("Baseline ")
+    text.append(encodable(f"{units.duration(state.baseline.step_seconds.p50)}/step", marks), style="bold")
+    if state.noise is not None and state.noise.floor is not None:
+        text.append(
+            encodable(f" ±{units.percent(state.noise.floor)}", marks)
+            if marks.times == "×"
+            else f" +-{units.percent(state.noise.floor)}",
+            style="dim",
+        )
+    text.append("    ")
+    if state.best is None or not state.best.plan.changes:
+        text.append("Best: none yet", style="dim")
+    else:
+        text.append("Best ")
+        if state.best.step_seconds is not None:
+            text.append(encodable(units.duration(state.best.step_seconds.p50), marks) + "  ")
+        speedup = state.speedup
+        text.append(
+            encodable(ratio_text((speedup.time_to_target or speedup.throughput) if speedup else None), marks),
+            style="bold blue",
+        )
+        text.append(f"   quality {_quality(state, marks)}")
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _quality(state: State, marks: Marks) -> str:
+    """Held only where every kept trial passed a gate."""
+    if not state.claims or any(claim == "not_tested" for claim in state.claims):
+        return "not tested"
+    return "lost" if "lost" in state.claims else marks.kept
+
+
+def _phases(state: State, elapsed: float, budget: float, width: int, marks: Marks) -> Text:
+    text = Text(" ")
+    here = PHASES.index(state.phase) if state.phase in PHASES else -1
+    for place, phase in enumerate(PHASES):
+        done = place < here or state.finished
+        now = place == here and not state.finished
+        mark = marks.done if done else marks.now if now else marks.ahead
+        round_ = f" ({state.phase_round})" if now and state.phase_round and phase in {"simplify", "optimize"} else ""
+        text.append(f"{mark} {phase}{round_}  ", style="bold" if now else "" if done else "dim")
+    return _ends(text, _eta(state, elapsed, budget, marks), width, marks)
+
+
+def _eta(state: State, elapsed: float, budget: float, marks: Marks) -> str:
+    if state.finished:
+        return "done"
+    left = max(0.0, budget - elapsed)
+    eta = state.eta(elapsed, budget)
+    if eta is None:
+        return f"{marks.most}{clock_text(left)} left"
+    low, high = (max(1, round(seconds / 60)) for seconds in eta)
+    return f"ETA {low}{marks.dash}{high} min" if high > low else f"ETA {low} min"
+
+
+def stages_lines(round_: Round, width: int, marks: Marks) -> list[Text]:
+    """``decode ███ 48%`` for each stage that adds to the step, flowing over as many lines as it takes."""
+    shares = [
+        (s.name, s.exposed_seconds / round_.step_seconds)
+        for s in round_.stages
+        if s.exposed_seconds is not None and s.exposed_seconds / round_.step_seconds >= 0.005
+    ]
+    if not shares:
+        return [Text("not measured", style="dim")]
+    rest = 1 - sum(share for _, share in shares)
+    if rest >= 0.005:
+        shares.append(("other", rest))
+    lines, line = [], Text()
+    for stage, share in shares:
+        bold = "bold" if stage == round_.bottleneck else ""
+        piece = Text.assemble(
+            (fit(name(stage, 20).text, 20, marks), bold),
+            " ",
+            (marks.bar * max(1, round(share * 20)), "blue"),
+            f" {share * 100:.0f}%",
+        )
+        if line.cell_len and line.cell_len + 3 + piece.cell_len > width:
+            lines.append(line)
+            line = Text()
+        line.append("   " if line.cell_len else "")
+        line.append_text(piece)
+    return [*lines, line]
+
+
+def _trials(state: State, elapsed: float, width: int, rows: int, marks: Marks) -> list[Text]:
+    lines = []
+    if state.running is not None:
+        lines.append(_running(state, elapsed, width, marks))
+    lines += [trial_line(trial, width, marks) for trial in list(state.trials)[: rows - len(lines)]]
+    if not lines:
+        lines.append(Text("none yet", style="dim"))
+    return lines + [Text("") for _ in range(rows - len(lines))]
+
+
+def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: int, marks: Marks, style: str) -> Text:
+    """One line of the trial list; the change takes what room the others leave."""
+    last = VERDICT if width >= NARROW else 0
+    room = max(8, width - 7 - OUTCOME - last)
+    if len(outcome) > OUTCOME:
+        room = max(8, min(room, len(change)))
+    left = Text.assemble(f"#{place:<4}", (f"{mark} ", style), fit(change, room, marks).ljust(room), " ")
+    left.append(fit(outcome, max(4, width - 8 - room - last), marks))
+    if not last:
+        return left
+    return Text.assemble(left, " " * max(1, width - left.cell_len - len(verdict)), (verdict, style))
+
+
+def trial_line(trial: Trial, width: int, marks: Marks) -> Text:
+    verdict = trial.verdict.value.replace("_", " ")
+    return _row(
+        trial.id,
+        marks.of(trial.verdict),
+        encodable(trial_change(trial), marks),
+        encodable(trial_outcome(trial), marks),
+        verdict,
+        width,
+        marks,
+        STYLES[trial.verdict],
+    )
+
+
+def _running(state: State, elapsed: float, width: int, marks: Marks) -> Text:
+    running = state.running
+    assert running is not None
+    started, progress = running.started, running.progress
+    if progress is not None and progress.ratio is not None and progress.low is not None and progress.high is not None:
+        outcome = f"{units.ratio(progress.ratio)} [{progress.low:.2f}–{progress.high:.2f}]"
+    else:
+        outcome = f"predicted {units.ratio(started.predicted)}" if started.predicted is not None else "no prediction"
+    note = f"{name(progress.note, 24).text} " if progress is not None and progress.note else ""
+    spent = clock_text(elapsed - running.since)
+    return _row(
+        started.id,
+        marks.running,
+        encodable(change_name(started.strategy, started.setting, (), 60).text, marks),
+        encodable(outcome, marks),
+        encodable(f"{note}{spent}", marks)[-24:],
+        width,
+        marks,
+        "bold",
+    )
+
+
+def _warning(state: State) -> str:
+    count = len(state.warnings)
+    return f" {count} warning{'s' if count != 1 else ''}, the last: {name(state.warnings[-1], 120)}"

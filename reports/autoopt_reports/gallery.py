@@ -1,0 +1,152 @@
+"""The gallery: reports of real runs, rendered again from their ``result.json``, and an index of what they say.
+
+``python -m autoopt_reports.gallery RUN [RUN ...] --out docs/gallery [--screenshots]``. Every line
+of the index is taken from the documents; with ``--screenshots`` a Chromium takes the first screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from autoopt.errors import DocumentError, EnvironmentLacks
+from autoopt.records import Result
+from autoopt_reports import html
+from autoopt_reports.view import report_view
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """One run in the gallery."""
+
+    name: str
+    headline: str
+    qualifiers: str
+    machine: str
+    created: str
+    page: Path
+
+
+def load(path: Path) -> Result:
+    """``result.json``, or the one in a run directory.
+
+    Raises:
+        DocumentError: it is not there, or is not a result that this version reads.
+    """
+    file = path / "result.json" if path.is_dir() else path
+    try:
+        return Result.model_validate_json(file.read_bytes())
+    except FileNotFoundError as error:
+        raise DocumentError(f"no result at {file}", hint="name a run directory, or its result.json") from error
+    except ValidationError as error:
+        raise DocumentError(f"{file} is not a result of schema version 1", detail=str(error)) from error
+
+
+def exhibit(path: Path, out: Path) -> Exhibit:
+    """Renders one run into ``out``."""
+    result = load(path)
+    view = report_view(result)
+    stem = (path if path.is_dir() else path.parent).resolve().name
+    page = html.write(result, out / f"{stem}.html")
+    machine = result.environment.device_name or result.environment.cpu or result.environment.device
+    qualifiers = ", ".join(str(piece) for piece in view.verdict.qualifiers)
+    return Exhibit(view.title.text, str(view.verdict.headline), qualifiers, machine, result.created[:10], page)
+
+
+def index(exhibits: list[Exhibit], *, screenshots: bool) -> str:
+    """The gallery's README."""
+    lines = [
+        "# Gallery",
+        "",
+        "Reports as they came out, rendered again from their `result.json`. Made by `make gallery`.",
+        "",
+    ]
+    for item in exhibits:
+        lines += [
+            f"## {_plain(item.name)}",
+            "",
+            f"**{_plain(item.headline)}**"
+            + (f" ({_plain(item.qualifiers)})" if item.qualifiers else "")
+            + f", on {_plain(item.machine)}, {item.created}. [Report]({item.page.name})",
+            "",
+        ]
+        if screenshots:
+            lines += [f"![The first screen of the report]({item.page.with_suffix('.png').name})", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _plain(text: str) -> str:
+    """Markdown's own signs taken out of the user's text."""
+    return "".join("\\" + c if c in "\\`*_[]<>#|!" else c for c in text)
+
+
+def browser() -> str:
+    """Raises: EnvironmentLacks: no Chromium is installed."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise EnvironmentLacks("screenshots need a Chromium, and none is on the PATH", hint="leave --screenshots out")
+    return found
+
+
+def screenshot(page: Path, program: str) -> Path:
+    """The first screen at 1280×800, beside the page."""
+    picture = page.with_suffix(".png")
+    with tempfile.TemporaryDirectory() as profile:
+        subprocess.run(
+            [
+                program,
+                *FLAGS,
+                f"--user-data-dir={profile}",
+                "--window-size=1280,800",
+                f"--screenshot={picture.resolve()}",
+                page.resolve().as_uri(),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+    return picture
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m autoopt_reports.gallery", description="Render runs into a gallery."
+    )
+    parser.add_argument("runs", nargs="+", type=Path, help="run directories, or result.json files")
+    parser.add_argument("--out", type=Path, default=Path("docs/gallery"))
+    parser.add_argument("--screenshots", action="store_true", help="take the first screen of each with Chromium")
+    options = parser.parse_args(arguments)
+    try:
+        program = browser() if options.screenshots else ""
+        exhibits = [exhibit(run, options.out) for run in options.runs]
+        for item in exhibits if program else []:
+            screenshot(item.page, program)
+    except (DocumentError, EnvironmentLacks) as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    (options.out / "README.md").write_text(index(exhibits, screenshots=bool(program)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

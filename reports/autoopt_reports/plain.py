@@ -1,0 +1,234 @@
+"""Where there is no terminal: one plain line for each event, and a heartbeat at most once a minute."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import IO
+
+from autoopt.events import (
+    AblationMeasured,
+    BaselineMeasured,
+    Event,
+    Kept,
+    NoiseMeasured,
+    PhaseStarted,
+    RoundMeasured,
+    RunEnded,
+    RunStarted,
+    Stopped,
+    TrialEnded,
+    TrialProgress,
+    TrialStarted,
+    Verified,
+    Warned,
+)
+from autoopt.records import Speedup
+from autoopt_reports.state import State
+from autoopt_reports.terminal import (
+    clock_text,
+    encodable,
+    marks_for,
+    ratio_text,
+    trial_change,
+    trial_outcome,
+)
+from autoopt_reports.view import units
+from autoopt_reports.view.text import change_name, name
+
+HEARTBEAT_SECONDS = 60.0
+_LOOK_SECONDS = 5.0
+
+
+class PlainView:
+    """A listener that prints lines.
+
+    Args:
+        stream: where to; flushed after every line, so that a log can be followed.
+        clock: seconds, monotonic; decides on heartbeats alone (the events carry the run's own clock).
+        budget: seconds, where it is known before the run starts.
+        beat: whether a thread looks for silence; without it, :meth:`tick` does when called.
+    """
+
+    def __init__(
+        self, stream: IO[str], clock: Callable[[], float], budget: float | None = None, *, beat: bool = False
+    ) -> None:
+        self._stream, self._clock, self._budget = stream, clock, budget
+        self._state = State()
+        self._marks = marks_for(stream)
+        self._last, self._anchor = clock(), (clock(), 0.0)
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="autoopt-heartbeat", daemon=True) if beat else None
+
+    def __enter__(self) -> PlainView:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._state.update(event)
+            self._anchor = (self._clock(), self._state.at)
+            line = describe(event)
+            if line and not event.replayed:
+                self._print(event.at, line)
+        self.tick()
+
+    def tick(self) -> None:
+        """Prints a heartbeat where nothing was printed for a minute and the run goes on."""
+        with self._lock:
+            if self._state.run is None or self._state.finished or self._clock() - self._last < HEARTBEAT_SECONDS:
+                return
+            self._print(self._elapsed(), self._heartbeat())
+
+    def _elapsed(self) -> float:
+        return self._anchor[1] + self._clock() - self._anchor[0]
+
+    def _heartbeat(self) -> str:
+        state = self._state
+        budget = self._budget if self._budget is not None else state.run.budget_seconds if state.run else 0.0
+        left = f"at most {clock_text(budget - self._elapsed())} left"
+        if state.running is None:
+            return f"still in {state.phase or 'the start'}; {left}"
+        started, progress = state.running.started, state.running.progress
+        note = f", {name(progress.note, 60)}" if progress is not None and progress.note else ""
+        change = change_name(started.strategy, started.setting, (), 80)
+        return f"still in trial {started.id} {change}{note}; {left}"
+
+    def _print(self, at: float, line: str) -> None:
+        self._last = self._clock()
+        self._stream.write(f"[{clock_text(at):>7}] {encodable(line, self._marks)}\n")
+        self._stream.flush()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            try:
+                self.tick()
+            except (OSError, ValueError):  # the stream was closed: nobody is left to tell
+                return
+
+
+def describe(event: Event) -> str:
+    """The line of an event; "" where it gets none (progress is told by the heartbeat)."""
+    handler = _LINES.get(type(event))
+    return handler(event) if handler is not None else ""
+
+
+def _run(event: Event) -> str:
+    assert isinstance(event, RunStarted)
+    torch = f", torch {event.torch}" if event.torch else ""
+    return (
+        f"autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
+        f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
+    )
+
+
+def _phase(event: Event) -> str:
+    assert isinstance(event, PhaseStarted)
+    round_ = f", round {event.round}" if event.round else ""
+    return f"{event.phase}{round_}" + (f": {name(event.detail)}" if event.detail else "")
+
+
+def _baseline(event: Event) -> str:
+    assert isinstance(event, BaselineMeasured)
+    step, rate = event.baseline.step_seconds, event.baseline.samples_per_second
+    measured = [units.duration(step.p50) + " a step"] if step else []
+    measured += [units.rate(rate)] if rate else []
+    return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
+
+
+def _noise(event: Event) -> str:
+    assert isinstance(event, NoiseMeasured)
+    aa = ratio_text(event.noise.aa_ratio) or units.NOT_MEASURED
+    floor = (
+        f"; gains under {units.percent(event.noise.floor)} are not believed" if event.noise.floor is not None else ""
+    )
+    return f"noise: baseline against itself {aa}{floor}"
+
+
+def _round(event: Event) -> str:
+    assert isinstance(event, RoundMeasured)
+    round_ = event.round
+    ceiling = (
+        f", ceiling {units.duration(round_.ceiling_step_seconds)}" if round_.ceiling_step_seconds is not None else ""
+    )
+    bottleneck = f"; bottleneck {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
+    return f"round {round_.index}: step {units.duration(round_.step_seconds)}{ceiling}{bottleneck}"
+
+
+def _started(event: Event) -> str:
+    assert isinstance(event, TrialStarted)
+    predicted = f", predicted {units.ratio(event.predicted)}" if event.predicted is not None else ""
+    return f"trial {event.id} started: {change_name(event.strategy, event.setting, (), 120)}{predicted}"
+
+
+def _ended(event: Event) -> str:
+    assert isinstance(event, TrialEnded)
+    trial = event.trial
+    return (
+        f"trial {trial.id} {trial_change(trial, 120)}: {trial.verdict.value.replace('_', ' ')}, {trial_outcome(trial)}"
+    )
+
+
+def _speedup(speedup: Speedup) -> str:
+    if speedup.time_to_target is not None:
+        return f"{ratio_text(speedup.time_to_target)} to target"
+    return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
+
+
+def _kept(event: Event) -> str:
+    assert isinstance(event, Kept)
+    return f"kept; plan: {name(', '.join(event.plan.names()), 160)}; speedup so far {_speedup(event.speedup)}"
+
+
+def _verified(event: Event) -> str:
+    assert isinstance(event, Verified)
+    word = "verified end to end" if event.speedup.end_to_end_verified else "not verified end to end"
+    return f"final plan {word}: {_speedup(event.speedup)}"
+
+
+def _ablated(event: Event) -> str:
+    assert isinstance(event, AblationMeasured)
+    ablation = event.ablation
+    without = ratio_text(ablation.without) or units.NOT_MEASURED
+    alone = ratio_text(ablation.alone) or units.NOT_MEASURED
+    return f"ablation {change_name(ablation.strategy, ablation.setting, (), 80)}: in the plan {without}, alone {alone}"
+
+
+def _warned(event: Event) -> str:
+    assert isinstance(event, Warned)
+    return f"warning: {name(event.text, 400)}"
+
+
+def _stopped(event: Event) -> str:
+    assert isinstance(event, Stopped)
+    detail = f": {name(event.stop.detail)}" if event.stop.detail else ""
+    return f"search ended, {event.stop.reason.value.replace('_', ' ')}{detail}"
+
+
+def _finished(event: Event) -> str:
+    assert isinstance(event, RunEnded)
+    return f"done: {name(event.run_directory)}/report.html"
+
+
+_LINES: dict[type[Event], Callable[[Event], str]] = {
+    RunStarted: _run,
+    PhaseStarted: _phase,
+    BaselineMeasured: _baseline,
+    NoiseMeasured: _noise,
+    RoundMeasured: _round,
+    TrialStarted: _started,
+    TrialEnded: _ended,
+    Kept: _kept,
+    Verified: _verified,
+    AblationMeasured: _ablated,
+    Warned: _warned,
+    Stopped: _stopped,
+    RunEnded: _finished,
+}
+SILENT = {TrialProgress}

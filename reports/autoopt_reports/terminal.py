@@ -1,0 +1,136 @@
+"""What the terminal views share: colours by meaning, marks that the encoding can show, times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO
+
+from rich.console import Console
+from rich.text import Text
+
+from autoopt.records import Estimate, Trial, Verdict
+from autoopt_reports.view import units
+from autoopt_reports.view.text import change_name, interval
+from autoopt_reports.view.trials import reason_words
+
+STYLES = {
+    Verdict.KEPT: "bold blue",
+    Verdict.NO_GAIN: "dim",
+    Verdict.HARMFUL: "yellow",
+    Verdict.QUALITY_LOST: "yellow",
+    Verdict.INCONCLUSIVE: "dim",
+    Verdict.FAILED: "magenta",
+    Verdict.NOT_APPLICABLE: "dim",
+    Verdict.NOT_TRIED: "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Symbols; ASCII ones where the stream cannot encode the others."""
+
+    kept: str = "✓"
+    no_gain: str = "="
+    harmful: str = "↓"
+    quality_lost: str = "≠"
+    inconclusive: str = "?"
+    failed: str = "✗"
+    not_applicable: str = "–"
+    not_tried: str = "○"
+    caution: str = "!"
+    running: str = "▶"
+    done: str = "●"
+    now: str = "◐"
+    ahead: str = "○"
+    bar: str = "█"
+    times: str = "×"
+    dash: str = "–"
+    dot: str = "·"
+    arrow: str = "→"
+    more: str = "…"
+    most: str = "≤"
+
+    def of(self, verdict: Verdict) -> str:
+        mark: str = getattr(self, verdict.value)
+        return mark
+
+
+ASCII = Marks(
+    kept="+",
+    harmful="-",
+    quality_lost="!",
+    failed="x",
+    not_applicable="-",
+    not_tried="o",
+    running=">",
+    done="*",
+    now="o",
+    ahead=".",
+    bar="#",
+    times="x",
+    dash="-",
+    dot="|",
+    arrow="->",
+    more="...",
+    most="at most ",
+)
+
+
+def marks_for(stream: IO[str]) -> Marks:
+    """Unicode marks where the stream's encoding holds them."""
+    try:
+        "✓◐█×–·→≤▶●…≠".encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return Marks()
+
+
+def encodable(text: str, marks: Marks) -> str:
+    """Our own signs in ``text`` replaced where the stream cannot show them."""
+    if marks is not ASCII:
+        return text
+    signs = {"×": "x", "–": "-", "−": "-", "→": "->", "…": "...", "·": "|", "µ": "u"}
+    return "".join(signs.get(character, character) for character in text).encode("ascii", "replace").decode("ascii")
+
+
+def clock_text(seconds: float) -> str:
+    """``0:41``, ``12:05``, ``1:02:03``."""
+    whole = max(0, int(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def ratio_text(estimate: Estimate | None) -> str:
+    """``1.21× [1.18–1.24]``, or "" where nothing was measured."""
+    shown = interval(estimate, "")
+    return shown.text if shown else ""
+
+
+def trial_change(trial: Trial, longest: int = 60) -> str:
+    return change_name(trial.strategy, trial.setting, trial.companions, longest).text
+
+
+def trial_outcome(trial: Trial) -> str:
+    """What the trial showed, in few words: the gain, or why there is none."""
+    gain = ratio_text(trial.time_to_target or trial.throughput)
+    if trial.verdict in {Verdict.FAILED, Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED} or not gain:
+        return reason_words(trial.reason) or "not measured"
+    return gain + (" to target" if trial.time_to_target else "")
+
+
+def fit(text: str, width: int, marks: Marks) -> str:
+    """``text`` cut to so many terminal cells, with an ellipsis."""
+    shown = Text(text)
+    if shown.cell_len <= width:
+        return text
+    shown.truncate(max(0, width - len(marks.more)))
+    return shown.plain + marks.more
+
+
+def console_for(stream: IO[str]) -> Console:
+    """rich decides on colours: NO_COLOR, FORCE_COLOR and TERM=dumb are its business."""
+    return Console(file=stream, highlight=False, emoji=False, markup=False, soft_wrap=False)
+
+
+def percent(value: float) -> str:
+    return units.percent(value)
