@@ -76,7 +76,8 @@ OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
     | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out"},
-    "profile": SEARCH | {"--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"},
+    "profile": SEARCH
+    | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed", "--log"},
     "report": {"--out", "--json", "--open"},
     "export": {"--to", "--out"},

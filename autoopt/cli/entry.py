@@ -29,6 +29,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         silence_stdout()
         return PIPE_CLOSED
+    except SystemExit as left:  # rich's way out when the pipe is closed, and anybody's own exit
+        return PIPE_CLOSED if isinstance(left.__context__, BrokenPipeError) else _code(left.code)
     except click.ClickException as error:
         return _usage(error)
     except (KeyboardInterrupt, click.Abort):
@@ -54,6 +56,11 @@ def _command(words: list[str]) -> int:
     except click.exceptions.Exit as done:  # after --help and --version
         return done.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _code(code: object) -> int:
+    """As the interpreter reads an exit's argument: None is success, what is no number is a failure."""
+    return code if isinstance(code, int) else int(code is not None)
 
 
 def _debugging() -> bool:

@@ -1,4 +1,4 @@
-"""What every command does that ends in a Result: follow it, render the report, print the result alone."""
+"""What every command does that ends in a document: follow the run, render its page, print the result alone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoopt.cli.codes import INTERRUPTED
-from autoopt.cli.output import say, show, stdout_kept, use_color, write_json, write_line
+from autoopt.cli.output import say, show, stdout_kept, write_json
 from autoopt.errors import EnvironmentLacks
 from autoopt.events import Listener
 from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
+from autoopt_reports import console, html
+from autoopt_reports.live import make_view
 
 REPORT_FILE = "report.html"
+PROFILE_FILE = "profile.html"
 
 
 def follow(search: Callable[[list[Listener]], Result], options: Options, listeners: list[Listener]) -> int:
@@ -27,75 +30,54 @@ def follow(search: Callable[[list[Listener]], Result], options: Options, listene
     Returns:
         The exit code: 130 where the user ended the search early, else 0.
     """
-    with stdout_kept():
-        if options.quiet:
-            result = search(listeners)
-        else:
-            from autoopt_reports.live import make_view
-
-            with make_view(sys.stderr) as view:
-                result = search([view, *listeners])
-    page = write_report(result)
-    print_result(result, options.json, page)
+    view = make_view(sys.stderr, quiet=options.quiet)
+    with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
+        result = search([view, *listeners])
+    page = _attempt(lambda to: html.write(result, to), result.reproduce.run_directory, REPORT_FILE)
+    if options.json:
+        write_json(result)
+    else:
+        console.summary(result, console.console_for(sys.stdout), report=page)
     if options.open and page is not None:
         show(page)
     return INTERRUPTED if result.stop.reason is StopReason.INTERRUPTED else 0
 
 
-def write_report(result: Result, page: Path | None = None) -> Path | None:
-    """Renders report.html, by default into the run directory; None where there is no such directory.
-
-    A page that cannot be written must not cost a result that took hours: that is said, and the run goes on.
-    """
-    if page is None:
-        if result.reproduce.run_directory is None:
-            return None
-        page = Path(result.reproduce.run_directory) / REPORT_FILE
-    try:
-        render(result, page)
-    except EnvironmentLacks as error:
-        say(f"{error.message}; render it later with: autoopt report {page.parent}")
-        return None
-    return page
+def finish_profile(profile: Profile, options: Options) -> int:
+    """Writes the page of a profile where it has a directory, and prints the document or its summary."""
+    page = _attempt(lambda to: html.write_profile(profile, to), profile.reproduce.run_directory, PROFILE_FILE)
+    if options.json:
+        write_json(profile)
+    else:
+        console.profile_summary(profile, console.console_for(sys.stdout), report=page)
+    if options.open and page is not None:
+        show(page)
+    return 0
 
 
-def render(result: Result, page: Path) -> None:
-    """Writes the report.
+def write_report(result: Result, page: Path) -> Path:
+    """Renders a result into ``page``.
 
     Raises:
-        EnvironmentLacks: the page cannot be written there.
+        EnvironmentLacks: it cannot be written there.
     """
-    from autoopt_reports import html
-
     try:
-        html.write(result, page)
+        return html.write(result, page)
     except OSError as error:
         raise EnvironmentLacks(f"cannot write {page}: {error.strerror or error}") from None
 
 
-def print_result(result: Result, as_json: bool, page: Path | None) -> None:
-    """The result alone on standard output: the document, or a summary and where the report is."""
-    if as_json:
-        write_json(result)
-        return
-    from rich.console import Console
+def _attempt(write: Callable[[Path], Path], directory: str | None, name: str) -> Path | None:
+    """The page's path, or None where there is no directory or it could not be made.
 
-    from autoopt_reports import console
-
-    color = use_color(sys.stdout)
-    console.summary(result, Console(file=sys.stdout, no_color=not color, highlight=False))
-    if page is not None:
-        write_line(f"report: {page}")
-
-
-def print_profile(profile: Profile, as_json: bool) -> None:
-    """A profile on standard output: the document, or a summary."""
-    if as_json:
-        write_json(profile)
-        return
-    from rich.console import Console
-
-    from autoopt_reports import console
-
-    color = use_color(sys.stdout)
-    console.profile(profile, Console(file=sys.stdout, no_color=not color, highlight=False))
+    Whatever goes wrong with the page must not cost the result of a run that took hours: it is said, and no more.
+    """
+    if directory is None:
+        return None
+    page = Path(directory) / name
+    try:
+        return write(page)
+    except Exception as error:
+        say(f"{page} could not be written: {type(error).__name__}: {error}")
+        say(f"the result is kept; render it later with: autoopt report {directory}")
+        return None

@@ -12,7 +12,7 @@ from autoopt.cli.parameters import optimize_options, read_options
 
 @click.command("profile")
 @click.argument("workload", metavar="MODULE:ATTR")
-@optimize_options("budget", "device", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet")
+@optimize_options("budget", "device", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet", "open")
 def profile_command(workload: str, **given: Any) -> int:
     """Shows where the time goes and the ceiling of every stage.
 
@@ -20,11 +20,10 @@ def profile_command(workload: str, **given: Any) -> int:
     --json prints the whole document.
     """
     options = read_options(given)
-    from autoopt.cli.finish import print_profile
+    from autoopt.cli.finish import finish_profile
     from autoopt.cli.output import stdout_kept
 
     profile_run = engine("autoopt.api:profile_run", "autoopt profile")
     with stdout_kept():
         profile = profile_run(workload, options)
-    print_profile(profile, options.json)
-    return 0
+    return finish_profile(profile, options)

@@ -19,7 +19,7 @@ def report_command(run: Path, out: Path | None, as_json: bool, open_: bool) -> i
 
     RUN is a run directory or its result.json. Needs neither torch nor the code that was optimized.
     """
-    from autoopt.cli.finish import REPORT_FILE, render
+    from autoopt.cli.finish import REPORT_FILE, write_report
     from autoopt.documents import read_result
 
     result = read_result(run)
@@ -27,7 +27,7 @@ def report_command(run: Path, out: Path | None, as_json: bool, open_: bool) -> i
         write_json(result)
         return 0
     page = out or (run if run.is_dir() else run.parent) / REPORT_FILE
-    render(result, page)
+    write_report(result, page)
     write_line(str(page))
     if open_:
         show(page)

@@ -13,6 +13,7 @@ import pytest
 
 from autoopt.cli import main
 from autoopt.errors import EnvironmentLacks, WorkloadError
+from autoopt.events import Warned
 from autoopt.options import Options
 from autoopt.records import Profile, Result
 from autoopt_reports import sample
@@ -29,6 +30,8 @@ class Engine:
 
     def optimize_run(self, spec: str, options: Options, *, listeners: list[Any]) -> Result:
         self.calls.append((spec, options))
+        for listener in listeners:
+            listener(Warned(at=1.0, text="the machine is busy"))
         return self._answer()
 
     def resume_run(self, run: Path, *, accept_changed: bool, listeners: list[Any]) -> Result:
@@ -105,7 +108,7 @@ def test_the_summary_is_on_standard_output_and_names_the_report(
 ) -> None:
     assert main(["optimize", "m:b", "--quiet"]) == 0
     out, err = capfd.readouterr()
-    assert f"report: {engine.run / 'report.html'}" in out
+    assert str(engine.run / "report.html") in out
     assert "printed by the user's code" not in out
     assert (engine.run / "report.html").read_text().startswith("<!doctype html>")
     assert err == "printed by the user's code\n"
@@ -113,7 +116,11 @@ def test_the_summary_is_on_standard_output_and_names_the_report(
 
 def test_progress_is_on_standard_error(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "m:b", "--json"]) == 0
-    json.loads(capfd.readouterr().out)
+    out, err = capfd.readouterr()
+    json.loads(out)
+    assert "the machine is busy" in err
+    assert main(["optimize", "m:b", "--json", "--quiet"]) == 0
+    assert "the machine is busy" not in capfd.readouterr().err
 
 
 def test_an_interrupted_search_is_130_with_its_partial_result(
@@ -139,7 +146,7 @@ def test_a_report_that_cannot_be_written_costs_no_result(engine: Engine, capfd: 
     assert main(["optimize", "m:b", "--json", "--quiet"]) == 0
     out, err = capfd.readouterr()
     json.loads(out)
-    assert "cannot write" in err
+    assert "could not be written" in err
     assert f"autoopt report {engine.run}" in err
 
 

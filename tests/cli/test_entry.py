@@ -99,6 +99,12 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(
     assert f"pip install '{advice}'" in err
 
 
+@pytest.mark.parametrize(("code", "expected"), [(None, 0), (0, 0), (3, 3), ("text", 1)])
+def test_an_exit_of_others_keeps_its_code(monkeypatch: pytest.MonkeyPatch, code: object, expected: int) -> None:
+    raising(monkeypatch, SystemExit(code))
+    assert main(["doctor"]) == expected
+
+
 def test_a_module_of_ours_that_is_missing_is_our_own_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -171,12 +177,19 @@ def test_it_runs_as_a_module() -> None:
     assert done.stdout.startswith("autoopt ")
 
 
-@pytest.mark.parametrize("words", [["doctor"], ["--help"]])
-def test_a_closed_pipe_ends_quietly(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "prints"),
+    [
+        (["doctor"], "output.write_json([1])"),
+        (["--help"], "None"),
+        (["doctor"], "__import__('rich.console').console.Console().print('x')"),
+    ],
+)
+def test_a_closed_pipe_ends_quietly(words: list[str], prints: str) -> None:
     script = (
         "import sys, click\n"
         "from autoopt.cli import entry, group, output\n"
-        "command = click.Command('doctor', callback=lambda: output.write_json([1]))\n"
+        f"command = click.Command('doctor', callback=lambda: {prints})\n"
         "group.LazyGroup.get_command = lambda *_: command\n"
         f"sys.exit(entry.run({words}))"
     )
