@@ -54,7 +54,7 @@ def decode(data: bytes, name: str = "the journal") -> Contents:
     """Reads a journal, leaving out a last record that was torn.
 
     A crash tears at most one record, since each is on disk before the next is written: bytes after the last
-    good record, with no line end but perhaps their own last byte. Anything else is damage.
+    good record, with no line end but perhaps their own last byte, and no other record. Anything else is damage.
 
     Raises:
         DocumentError: damaged before its end, or of a newer schema.
@@ -64,7 +64,7 @@ def decode(data: bytes, name: str = "the journal") -> Contents:
     while at < len(data):
         parsed = _line(data, at, len(records), name)
         if parsed is None:
-            if b"\n" in data[at:-1]:
+            if b"\n" in data[at:-1] or _HEAD.search(data, at + 1):
                 raise DocumentError(
                     f"{name} is damaged at record {len(records) + 1} (byte {at}), with more after it",
                     hint="it cannot be resumed; start the run again",

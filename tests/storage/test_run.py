@@ -1,0 +1,284 @@
+"""Durable steps: measured once, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoopt.errors import DocumentError, Interrupted, TrialFailed, UsageError
+from autoopt.events import PhaseStarted, TrialProgress, Warned
+from autoopt.records import Record
+from autoopt.storage.journal import read_journal
+from autoopt.storage.run import KILLED, Run
+from autoopt.storage.run_directory import RunDirectory
+
+PRINT = {"code": {"sources": {"a.py": "1"}}, "environment": {"torch": "2.13.0"}, "device": {}, "options": {}}
+
+
+class Figure(Record):
+    value: float
+
+
+class Seconds:
+    """A clock that a test moves; a new process starts it somewhere else."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that runs afterwards may write."""
+
+
+def new(path: Path, clock: Callable[[], float] | None = None, **options: object) -> Run:
+    path.mkdir(exist_ok=True)
+    return Run.create(RunDirectory(path), PRINT, dict(options), monotonic=clock or Seconds())
+
+
+def again(path: Path, clock: Callable[[], float] | None = None) -> Run:
+    return Run.resume(RunDirectory(path), PRINT, monotonic=clock or Seconds(5.0))
+
+
+def kill(run: Run, kind: str = "trial", **key: object) -> None:
+    """A step during which the process is killed."""
+
+    def measure() -> Figure:
+        run._journal.close()
+        raise Killed
+
+    with pytest.raises((Killed, OSError)):
+        run.step(kind, dict(key), measure, Figure)
+
+
+def never() -> Figure:
+    raise AssertionError("measured again")
+
+
+def test_a_step_is_measured_once_and_read_back(tmp_path: Path) -> None:
+    with new(tmp_path) as run:
+        assert run.step("trial", {"n": 1}, lambda: Figure(value=1.5), Figure).value == 1.5
+    with again(tmp_path) as run:
+        assert run.replaying
+        assert run.step("trial", {"n": 1}, never, Figure).value == 1.5
+        assert not run.replaying
+
+
+def test_the_order_of_the_names_in_a_key_does_not_matter(tmp_path: Path) -> None:
+    with new(tmp_path) as run:
+        run.step("trial", {"a": 1, "b": 2}, lambda: Figure(value=1), Figure)
+    with again(tmp_path) as run:
+        assert run.step("trial", {"b": 2, "a": 1}, never, Figure).value == 1
+
+
+def test_a_repeated_key_is_another_step(tmp_path: Path) -> None:
+    with new(tmp_path) as run:
+        assert [run.step("t", {}, lambda v=v: Figure(value=v), Figure).value for v in (1, 2)] == [1, 2]
+    with again(tmp_path) as run:
+        assert [run.step("t", {}, never, Figure).value for _ in range(2)] == [1, 2]
+        assert run.step("t", {}, lambda: Figure(value=3), Figure).value == 3
+
+
+def test_a_failure_is_recorded_and_replayed(tmp_path: Path) -> None:
+    def fail() -> Figure:
+        raise TrialFailed("out_of_memory", "no room", detail="log", where="step")
+
+    with new(tmp_path) as run, pytest.raises(TrialFailed):
+        run.step("trial", {}, fail, Figure)
+    with again(tmp_path) as run, pytest.raises(TrialFailed) as caught:
+        run.step("trial", {}, never, Figure)
+    error = caught.value
+    assert (error.kind, error.message, error.detail, error.where) == ("out_of_memory", "no room", "log", "step")
+
+
+def test_a_step_under_way_at_a_kill_is_measured_once_more(tmp_path: Path) -> None:
+    kill(new(tmp_path))
+    with again(tmp_path) as run:
+        assert run.step("trial", {}, lambda: Figure(value=2), Figure).value == 2
+    with again(tmp_path) as run:
+        assert run.step("trial", {}, never, Figure).value == 2
+
+
+def test_a_step_under_way_at_a_kill_may_count_as_crashed(tmp_path: Path) -> None:
+    kill(new(tmp_path))
+    for _ in range(2):
+        with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED) as caught:
+            run.step("trial", {}, never, Figure, orphan="failed")
+        assert caught.value.kind == "crashed"
+
+
+def test_a_step_that_brings_the_run_down_twice_is_not_tried_a_third_time(tmp_path: Path) -> None:
+    kill(new(tmp_path))
+    kill(again(tmp_path))
+    with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED):
+        run.step("trial", {}, never, Figure)
+
+
+def test_a_step_broken_off_by_the_user_does_not_count_as_crashed(tmp_path: Path) -> None:
+    def stop() -> Figure:
+        raise Interrupted("Ctrl-C")
+
+    for open_run in (new, again, again):
+        with open_run(tmp_path) as run, pytest.raises(Interrupted):
+            run.step("trial", {}, stop, Figure)
+    with again(tmp_path) as run:
+        assert run.step("trial", {}, lambda: Figure(value=1), Figure, orphan="failed").value == 1
+
+
+def test_downtime_is_not_charged(tmp_path: Path) -> None:
+    clock = Seconds(1000.0)
+    with new(tmp_path, clock) as run:
+        clock.now += 30
+        assert run.clock.elapsed() == 30
+        run.step("trial", {}, lambda: setattr(clock, "now", clock.now + 12) or Figure(value=1), Figure)
+    clock.now += 86_400
+    with again(tmp_path, clock) as run:
+        assert run.clock.elapsed() == 0, "what is decided before the first step is decided as at first"
+        run.step("trial", {}, never, Figure)
+        assert run.clock.elapsed() == 42
+        clock.now += 5
+        assert run.clock.elapsed() == 47
+
+
+def test_the_clock_stands_at_each_recorded_time_while_a_run_is_read_back(tmp_path: Path) -> None:
+    clock = Seconds()
+    seen = []
+    with new(tmp_path, clock) as run:
+        for n in range(3):
+            run.step("trial", {"n": n}, lambda: setattr(clock, "now", clock.now + 10) or Figure(value=1), Figure)
+            seen.append(run.clock.elapsed())
+    with again(tmp_path, clock) as run:
+        for n in range(3):
+            run.step("trial", {"n": n}, never, Figure)
+            clock.now += 0 if n == 2 else 7  # reading back takes time, too
+            assert run.clock.elapsed() == seen[n]
+
+
+def test_a_clock_that_jumps_back_never_takes_time_back(tmp_path: Path) -> None:
+    clock = Seconds(1000.0)
+    with new(tmp_path, clock) as run:
+        clock.now -= 500
+        assert run.clock.elapsed() == 0
+
+
+def test_the_wall_clock_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with new(tmp_path) as run:
+        monkeypatch.setattr("time.time", lambda: -1e12)
+        assert run.clock.elapsed() == 0
+
+
+def test_what_has_changed_is_named_and_refused(tmp_path: Path) -> None:
+    new(tmp_path).close()
+    changed = {**PRINT, "environment": {"torch": "2.14.0"}, "code": {"sources": {"a.py": "2", "b.py": "3"}}}
+    with pytest.raises(UsageError) as caught:
+        Run.resume(RunDirectory(tmp_path), changed)
+    for part in ("environment torch: 2.13.0, now 2.14.0", "code sources a.py: 1, now 2", "code sources b.py: nothing"):
+        assert part in caught.value.message
+    assert "--accept-changed" in caught.value.hint
+    with Run.resume(RunDirectory(tmp_path), changed, accept_changed=True) as run:
+        assert run.fingerprint == changed
+    assert next(r for r in read_journal(tmp_path / "journal.jsonl") if r["type"] == "resumed")["changed"]
+
+
+def test_options_are_there_before_the_fingerprint_is_known(tmp_path: Path) -> None:
+    new(tmp_path, seed=3).close()
+    with Run.resume(RunDirectory(tmp_path)) as run:
+        assert run.options == {"seed": 3}
+        assert run.check_fingerprint(PRINT) == []
+
+
+def test_events_are_written_down_once(tmp_path: Path) -> None:
+    def announce(run: Run) -> None:
+        run.note(PhaseStarted(phase="benchmark"))
+        run.step("trial", {}, lambda: Figure(value=1), Figure)
+        run.note(TrialProgress(id=1, note="block 3"))
+        run.note(Warned(text="x"))
+
+    with new(tmp_path) as run:
+        announce(run)
+    with again(tmp_path) as run:
+        run.note(PhaseStarted(phase="benchmark"))
+        run.step("trial", {}, never, Figure)
+    events = [r["event"] for r in read_journal(tmp_path / "journal.jsonl") if r["type"] == "event"]
+    assert events == ["PhaseStarted", "Warned"]
+
+
+def test_a_run_that_was_interrupted_may_go_on_and_one_that_ended_says_so(tmp_path: Path) -> None:
+    with new(tmp_path) as run:
+        run.finish("interrupted", complete=False)
+    with again(tmp_path) as run:
+        assert not run.finished
+        run.finish("exhausted")
+    with again(tmp_path) as run:
+        assert run.finished
+
+
+def test_a_run_killed_before_its_first_record_says_so(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").touch()
+    with pytest.raises(DocumentError, match="killed before it began"):
+        again(tmp_path)
+
+
+def test_a_document_of_another_shape_is_one_line(tmp_path: Path) -> None:
+    class Other(Record):
+        name: str
+
+    with new(tmp_path) as run:
+        run.step("trial", {}, lambda: Other(name="x"), Other)
+    with again(tmp_path) as run, pytest.raises(DocumentError, match="is no Figure: Field required"):
+        run.step("trial", {}, never, Figure)
+
+
+def search(run: Run, log: list[int], steps: int) -> float:
+    """A loop that decides by what it measured and by the clock, as the real one does."""
+    total = 0.0
+    for n in range(steps):
+
+        def measure(n: int = n, total: float = total) -> Figure:
+            log.append(n)
+            if n % 3 == 2:
+                raise TrialFailed("crashed", f"signal {n}")
+            return Figure(value=n + total)
+
+        try:
+            total += run.step("trial", {"n": n, "total": total}, measure, Figure).value
+        except TrialFailed:
+            total += 0.5
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(0, 10**6), max_size=6), steps=st.integers(1, 8))
+def test_cut_anywhere_any_number_of_times_it_ends_with_the_same_result_and_repeats_nothing(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], steps: int
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    with new(folder / "whole") as run:
+        expected = search(run, [], steps)
+    path = folder / "cut"
+    log: list[int] = []
+    with new(path) as run:
+        search(run, log, steps)
+    head = len((path / "journal.jsonl").read_bytes().partition(b"\n")[0]) + 1
+    for cut in cuts:
+        data = (path / "journal.jsonl").read_bytes()
+        kept = data[: head + cut % (len(data) - head + 1)]
+        (path / "journal.jsonl").write_bytes(kept)
+        done = sum(1 for line in kept.splitlines(keepends=True) if b'"type":"end"' in line and line.endswith(b"}\n"))
+        failed = sum(
+            1 for line in kept.splitlines(keepends=True) if b'"type":"failed"' in line and line.endswith(b"}\n")
+        )
+        log.clear()
+        with again(path) as run:
+            result = search(run, log, steps)
+        if KILLED.encode() not in (path / "journal.jsonl").read_bytes():
+            assert result == expected
+            assert log == list(range(done + failed, steps)), (
+                "each step that was on disk is read back, the rest measured"
+            )
