@@ -54,10 +54,10 @@ def build(factory: Any) -> Workload:
         pass  # a builtin without a signature: calling it tells
     try:
         made = factory()
-    except AutooptError:
+    except (AutooptError, MemoryError, torch.OutOfMemoryError):
         raise
-    except (Exception, SystemExit) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+    except Exception as error:
+        if _of_the_machine(error):
             raise
         raise WorkloadError(
             f"{getattr(factory, '__name__', 'build')}() raised {type(error).__name__}: {error}",
@@ -65,6 +65,14 @@ def build(factory: Any) -> Workload:
             detail=user_traceback(error),
         ) from error
     return check(made)
+
+
+def _of_the_machine(error: Exception) -> bool:
+    """Memory or a device that gave out: another verdict than an error in the user's code."""
+    text = str(error).lower()
+    return isinstance(error, (RuntimeError, OSError)) and any(
+        sign in text for sign in ("memory", "cuda error", "no space left")
+    )
 
 
 def check(made: Any) -> Workload:

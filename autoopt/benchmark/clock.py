@@ -1,0 +1,122 @@
+"""Exposed seconds of each stage of a step: by the host's clock on the CPU, by stream events on CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from autoopt.benchmark.device import Device
+
+STAGES = ("data", "copy", "forward", "backward", "optimizer", "evaluate", "other")
+"""``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler."""
+
+
+@dataclass
+class Lap:
+    """What a clock measured from ``start`` to ``stop``. Seconds."""
+
+    seconds: float
+    stages: dict[str, float]
+    steps: list[float]
+
+
+class StageClock:
+    """Attributes the time since the last mark to the stage that ends now. For the CPU.
+
+    ``mark`` is called several times in each step: it does nothing but read the clock and add.
+    """
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._totals = dict.fromkeys(STAGES, 0.0)
+        self._steps: list[float] = []
+        self._began = self._last = self._step_began = perf_counter()
+
+    def mark(self, stage: str) -> None:
+        """The stage that ends here."""
+        now = perf_counter()
+        self._totals[stage] += now - self._last
+        self._last = now
+
+    def step_done(self) -> None:
+        """The step that ends here; what no stage has claimed is ``other``."""
+        now = perf_counter()
+        self._totals["other"] += now - self._last
+        self._steps.append(now - self._step_began)
+        self._last = self._step_began = now
+
+    def elapsed(self) -> float:
+        """Seconds since ``start``."""
+        return perf_counter() - self._began
+
+    def stop(self) -> Lap:
+        self.mark("other")
+        return Lap(self._last - self._began, self._totals, self._steps)
+
+
+class EventClock(StageClock):
+    """The same by events on the device's stream, with one synchronization in ``stop``.
+
+    Between two events lies the device's work, or its idle time where the host was late: just what the
+    stage exposes. Events cost the host some microseconds, so that in short steps only some steps are
+    split into stages; their shares stand for all.
+
+    Args:
+        device: the CUDA device.
+        fine_above: steps longer than this are all split, seconds; shorter ones in proportion.
+    """
+
+    def __init__(self, device: Device, fine_above: float = 0.004) -> None:
+        self._device: Any = device
+        self._fine_above = fine_above
+        self._every = 1
+        super().__init__()
+
+    def start(self) -> None:
+        self._device.synchronize()
+        super().start()
+        self._count = 0
+        self._fine = True
+        self._events: list[tuple[str, Any]] = [("start", self._device.event())]
+
+    def mark(self, stage: str) -> None:
+        if self._fine:
+            self._events.append((stage, self._device.event()))
+
+    def step_done(self) -> None:
+        self._events.append(("step" if self._fine else "coarse", self._device.event()))
+        self._count += 1
+        self._fine = self._count % self._every == 0
+
+    def stop(self) -> Lap:
+        self._device.synchronize()
+        seconds = perf_counter() - self._began
+        totals, steps = self._read()
+        split = sum(totals.values())
+        if split > 0:
+            totals = {stage: value * seconds / split for stage, value in totals.items()}
+        if steps:
+            self._every = max(1, round(self._fine_above / max(seconds / len(steps), 1e-6)))
+        return Lap(seconds, totals, steps)
+
+    def _read(self) -> tuple[dict[str, float], list[float]]:
+        totals = dict.fromkeys(STAGES, 0.0)
+        steps: list[float] = []
+        last = began = self._events[0][1]
+        for stage, event in self._events[1:]:
+            if stage in ("step", "coarse"):
+                if stage == "step":
+                    totals["other"] += last.elapsed_time(event) / 1e3
+                steps.append(began.elapsed_time(event) / 1e3)
+                began = event
+            else:
+                totals[stage] += last.elapsed_time(event) / 1e3
+            last = event
+        return totals, steps
+
+
+def clock_for(device: Device) -> StageClock:
+    return EventClock(device) if device.timed_by_events else StageClock()

@@ -1,0 +1,211 @@
+"""The device, and all that differs between devices: synchronizing, timing, memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import psutil
+import torch
+
+from autoopt.benchmark.memory import TensorMemory
+from autoopt.errors import EnvironmentLacks
+
+
+def available_devices() -> list[str]:
+    """Every device that torch can train on here, such as ``["cpu", "cuda:0"]``."""
+    found = ["cpu"]
+    if torch.cuda.is_available():
+        found += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a name: ``auto``, ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+
+    Raises:
+        EnvironmentLacks: it is not there; says which are.
+    """
+    there = available_devices()
+    if name == "auto":
+        return torch.device("cuda:0" if "cuda:0" in there else there[-1])
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted in there:
+        return torch.device(wanted)
+    hint = f"there is: {', '.join(there)}"
+    if name.startswith("cuda") and torch.version.cuda is None and torch.version.hip is None:
+        hint += f" (torch {torch.__version__} is built without CUDA)"
+    raise EnvironmentLacks(f"there is no device {name!r} on this machine", hint=hint)
+
+
+class Device:
+    """A device; the CPU here, see :class:`CudaDevice` for the other.
+
+    Args:
+        device: where tensors go.
+        memory_limit_bytes: a limit on the tensors that are alive, enforced by counting them. For trying
+            on the CPU what happens on a device whose memory ends.
+    """
+
+    kind = "cpu"
+    timed_by_events = False
+
+    def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
+        self.torch = device
+        self.kind = device.type
+        self.tensors = TensorMemory(memory_limit_bytes) if memory_limit_bytes is not None else None
+
+    def __str__(self) -> str:
+        return str(self.torch)
+
+    def synchronize(self) -> None:
+        """Waits until the device has done all it was given."""
+        if self.kind == "mps":
+            torch.mps.synchronize()
+
+    def now(self) -> float:
+        """Seconds, with the device's work done."""
+        self.synchronize()
+        return perf_counter()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Counts tensors where a limit is set."""
+        if self.tensors is None:
+            yield
+        else:
+            with self.tensors:
+                yield
+
+    def reset_peak(self) -> None:
+        """Starts a new measurement of the peak."""
+        if self.tensors is not None:
+            self.tensors.reset_peak()
+        reset_host_peak()
+
+    def peak_bytes(self) -> int | None:
+        """Most bytes that tensors held on the device since ``reset_peak``; the process's own peak on the CPU."""
+        if self.tensors is not None:
+            return self.tensors.peak
+        return host_peak_bytes() if self.kind == "cpu" else None
+
+    def limit_bytes(self) -> int | None:
+        """Memory that tensors may take."""
+        if self.tensors is not None:
+            return self.tensors.limit
+        return psutil.virtual_memory().total if self.kind == "cpu" else None
+
+    def allocation_retries(self) -> int:
+        """How often the allocator had to free its cache and try again, since the process started."""
+        return 0
+
+    def empty_cache(self) -> None:
+        """Gives cached memory back."""
+        gc.collect()
+
+    def name(self) -> str | None:
+        return None
+
+
+class CudaDevice(Device):
+    """A CUDA device. Stage times come from events on its stream."""
+
+    timed_by_events = True
+
+    def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
+        super().__init__(device)
+        torch.cuda.set_device(device)
+        if memory_limit_bytes is not None:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(memory_limit_bytes / total, 1.0), device)
+        self._limit = memory_limit_bytes
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.torch)
+
+    def event(self) -> Any:
+        """An event that has been recorded on the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.torch)
+        reset_host_peak()
+
+    def peak_bytes(self) -> int | None:
+        """The allocator's reserved peak: what the device must have, fragmentation included."""
+        return torch.cuda.max_memory_reserved(self.torch)
+
+    def limit_bytes(self) -> int | None:
+        return self._limit or torch.cuda.get_device_properties(self.torch).total_memory
+
+    def allocation_retries(self) -> int:
+        return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))
+
+    def empty_cache(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def name(self) -> str | None:
+        return torch.cuda.get_device_name(self.torch)
+
+
+def open_device(name: str, memory_limit_bytes: int | None = None) -> Device:
+    """The device of a name.
+
+    Raises:
+        EnvironmentLacks: it is not there.
+    """
+    device = resolve_device(name)
+    kind = CudaDevice if device.type == "cuda" else Device
+    return kind(device, memory_limit_bytes)
+
+
+def reset_host_peak() -> None:
+    """Starts a new measurement of this process's peak resident memory, where the kernel lets us."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError:
+        pass
+
+
+def host_peak_bytes() -> int | None:
+    """Peak resident memory of this process and what its children hold now (shared pages counted once), bytes."""
+    own = _status_bytes("VmHWM")
+    if own is None:
+        return None
+    return own + sum(_private_bytes(pid) for pid in descendants())
+
+
+def descendants(pid: int | None = None) -> list[int]:
+    """The live processes below one (this one by default)."""
+    try:
+        found = psutil.Process(pid or os.getpid()).children(recursive=True)
+    except psutil.Error:
+        return []
+    return [child.pid for child in found]
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return max(memory.rss - getattr(memory, "shared", 0), 0)
+
+
+def _status_bytes(key: str) -> int | None:
+    try:
+        with open("/proc/self/status") as file:
+            line = next(line for line in file if line.startswith(key))
+    except (OSError, StopIteration):
+        return None
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,42 @@
+"""Switches of the process that a setup sets: threads, cores, cuDNN, matmul precision."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+
+from autoopt.setup import Setup
+
+_KNOWN = {"threads", "interop_threads", "cudnn_benchmark", "affinity", "multiprocessing_sharing_strategy", "env"}
+
+
+def apply_flags(setup: Setup) -> None:
+    """Sets what ``Setup.with_flags`` and ``with_precision(matmul=)`` name. ``env`` is set by who starts the process.
+
+    Raises:
+        ValueError: a flag that does not exist.
+    """
+    flags = setup.flags
+    unknown = set(flags) - _KNOWN
+    if unknown:
+        raise ValueError(f"there is no flag {sorted(unknown)[0]!r}; there are: {', '.join(sorted(_KNOWN))}")
+    for name, value in flags.get("env", {}).items():
+        if os.environ.get(name) != str(value):
+            warnings.warn(f"{name}={value} must be set before torch is imported; it is not", stacklevel=2)
+    if flags.get("affinity") is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(flags["affinity"]))
+    if flags.get("threads") is not None:
+        torch.set_num_threads(int(flags["threads"]))
+    if flags.get("interop_threads") is not None and torch.get_num_interop_threads() != flags["interop_threads"]:
+        try:
+            torch.set_num_interop_threads(int(flags["interop_threads"]))
+        except RuntimeError:  # only once, before any parallel work
+            warnings.warn("interop_threads can only be set before torch runs anything in parallel", stacklevel=2)
+    if flags.get("cudnn_benchmark") is not None:
+        torch.backends.cudnn.benchmark = bool(flags["cudnn_benchmark"])
+    if flags.get("multiprocessing_sharing_strategy"):
+        torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])
+    if setup.precision.matmul is not None:
+        torch.set_float32_matmul_precision(setup.precision.matmul)

@@ -1,0 +1,303 @@
+"""The training loader of a setup: the user's DataLoader rebuilt faithfully, the setup's options on top."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data.dataloader import default_collate, default_convert
+
+from autoopt.benchmark.order import Generators, Shielded
+from autoopt.benchmark.seeding import mix
+from autoopt.errors import WorkloadError
+from autoopt.setup import Setup
+from autoopt.workload import Workload
+
+OPTIONS = (
+    "num_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "persistent_workers",
+    "multiprocessing_context",
+    "timeout",
+    "worker_init_fn",
+    "collate_fn",
+    "drop_last",
+    "in_order",
+    "pin_memory_device",
+)
+"""What ``Setup.with_loader`` may set. The batch size has a method of its own, and so has the dataset."""
+
+_OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
+
+
+@dataclass
+class Loader:
+    """A DataLoader with what an endless run needs to know of it.
+
+    ``draws_base_seed``: each epoch draws one number from the user's generator for its workers' seed.
+    """
+
+    loader: DataLoader[Any]
+    generators: Generators
+    batch_size: int | None
+    shields: tuple[Shielded, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    @property
+    def length(self) -> int | None:
+        """Batches in an epoch; None where that is not known."""
+        try:
+            return len(self.loader)
+        except (TypeError, NotImplementedError):
+            return None
+
+
+def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
+    """The loader that a setup trains with.
+
+    Raises:
+        WorkloadError: the setup asks for what this loader cannot be changed to.
+    """
+    data = workload.train_data
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    for transform in setup.dataset:
+        dataset = transform(dataset)
+    unknown = set(setup.loader) - set(OPTIONS)
+    if unknown:
+        raise WorkloadError(
+            f"a DataLoader option {sorted(unknown)[0]!r} cannot be set by a plan", hint=f"there are: {', '.join(OPTIONS)}"
+        )
+    if isinstance(data, DataLoader):
+        return rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
+    options = dict(setup.loader)
+    size = setup.batch.size or workload.batch_size
+    return _from_dataset(dataset, options, size, seed, shuffle=True)
+
+
+def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | None:
+    """The loader that a setup evaluates with: the same samples in the same batches, its workers as in training."""
+    data = workload.valid_data
+    if data is None:
+        return None
+    options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION}
+    if isinstance(data, DataLoader):
+        return rebuilt(data, data.dataset, options, None, seed, "valid")
+    size = workload.batch_size
+    if size is None and isinstance(workload.train_data, DataLoader):
+        size = workload.train_data.batch_size
+    return _from_dataset(data, options, size or 32, seed, shuffle=False)
+
+
+def _from_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
+    generators = Generators(seed, "train" if shuffle else "valid")
+    warnings = _check_workers(dataset, options, options.get("num_workers", 0), changed="num_workers" in options)
+    sampler = None
+    if not isinstance(dataset, IterableDataset):
+        sampler = RandomSampler(dataset, generator=generators.own("order")) if shuffle else SequentialSampler(dataset)
+    loader: DataLoader[Any] = DataLoader(
+        dataset, batch_size=size, sampler=sampler, generator=generators.own("workers"), **_consistent(options)
+    )
+    return Loader(loader, generators, size, warnings=warnings)
+
+
+def rebuilt(
+    data: DataLoader[Any], dataset: Any, options: Mapping[str, Any], size: int | None, seed: int, label: str
+) -> Loader:
+    """A DataLoader like the user's, with another dataset, options or batch size.
+
+    Args:
+        data: the user's loader; left as it is.
+        dataset: what the new one reads, the user's own or a transformed one.
+        options: of the new one, over the user's.
+        size: another batch size; None keeps it.
+        seed: of the generators that the user's loader lacks.
+        label: tells loaders of the same run apart.
+
+    Raises:
+        WorkloadError: the batch size of a custom batch sampler or a subclass cannot be changed.
+    """
+    generators = Generators(seed, label)
+    merged = {**_options_of(data), **options}
+    changed = "num_workers" in options and options["num_workers"] != data.num_workers
+    warnings = _check_workers(dataset, merged, merged["num_workers"], changed=changed)
+    if type(data) is not DataLoader:
+        return _changed_copy(data, dataset, options, size, generators, warnings)
+    generator = generators.users(data.generator) if data.generator is not None else generators.own("workers")
+    shields: list[Shielded] = []
+    how = _sampling(data, dataset, size, merged, generators, shields, mix(seed, label))
+    arguments = {**_consistent(merged), **how}
+    if "batch_sampler" in how:
+        arguments.pop("drop_last", None)
+    loader: DataLoader[Any] = DataLoader(dataset, generator=generator, **arguments)
+    new_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return Loader(loader, generators, new_size, tuple(shields), warnings)
+
+
+def _sampling(
+    data: DataLoader[Any],
+    dataset: Any,
+    size: int | None,
+    merged: dict[str, Any],
+    generators: Generators,
+    shields: list[Shielded],
+    seed: int,
+) -> dict[str, Any]:
+    """``batch_size`` with ``sampler``, or ``batch_sampler``, as the user's loader has it."""
+    if isinstance(data.dataset, IterableDataset):
+        return {"batch_size": data.batch_size if size is None else _sized(data, size)}
+    if data.batch_size is not None or data.batch_sampler is None:
+        sampler = _sampler(data.sampler, dataset, data.dataset, generators, shields, seed)
+        return {"batch_size": data.batch_size if size is None else _sized(data, size), "sampler": sampler}
+    plain = type(data.batch_sampler) is BatchSampler
+    if plain:
+        given: Any = data.batch_sampler
+        sampler = _sampler(given.sampler, dataset, data.dataset, generators, shields, seed)
+        drop = merged["drop_last"] if merged["drop_last"] is not data.drop_last else given.drop_last
+        return {"batch_sampler": BatchSampler(sampler, size or given.batch_size, drop)}
+    if size is not None and size != getattr(data.batch_sampler, "batch_size", None):
+        raise WorkloadError(
+            f"the loader has a batch sampler of its own ({type(data.batch_sampler).__name__}), "
+            f"which decides the batch size; it cannot be changed to {size}",
+            hint="give batch_size and a sampler instead, or leave the batch strategy out with --skip batch",
+        )
+    return {"batch_sampler": _own_sampler(data.batch_sampler, generators, shields, seed)}
+
+
+def _sized(data: DataLoader[Any], size: int) -> int:
+    if data.batch_size is None:
+        raise WorkloadError(
+            f"the loader does not batch (batch_size=None); its batch cannot be changed to {size}",
+            hint="each sample of the dataset is a batch already",
+        )
+    return size
+
+
+def _sampler(
+    sampler: Any, dataset: Any, old: Any, generators: Generators, shields: list[Shielded], seed: int
+) -> Any:
+    kind = type(sampler)
+    if kind is SequentialSampler:
+        return SequentialSampler(dataset if sampler.data_source is old else sampler.data_source)
+    if kind is RandomSampler:
+        given = sampler.generator
+        return RandomSampler(
+            dataset if sampler.data_source is old else sampler.data_source,
+            replacement=sampler.replacement,
+            num_samples=sampler._num_samples,
+            generator=generators.users(given) if given is not None else generators.own("order"),
+        )
+    return _own_sampler(sampler, generators, shields, seed)
+
+
+def _own_sampler(sampler: Any, generators: Generators, shields: list[Shielded], seed: int) -> Any:
+    """A sampler of the user's own: given a generator where it has a place for one, shielded otherwise."""
+    given = getattr(sampler, "generator", sampler)
+    if given is None:
+        sampler = copy.copy(sampler)
+        sampler.generator = generators.own("order")
+        return sampler
+    if given is not sampler:
+        generators.users(given)
+        return sampler
+    shield = Shielded(sampler, seed)
+    shields.append(shield)
+    return shield
+
+
+def _options_of(data: DataLoader[Any]) -> dict[str, Any]:
+    options = {name: getattr(data, name) for name in OPTIONS if hasattr(data, name)}
+    automatic = default_collate if data._auto_collation else default_convert
+    if options.get("collate_fn") is automatic:
+        del options["collate_fn"]  # so that it follows the batch size, as torch has it
+    if data.batch_size is None:
+        options["drop_last"] = False
+    return options
+
+
+def _consistent(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those that torch refuses together."""
+    options = {name: value for name, value in options.items() if not (name == "pin_memory_device" and not value)}
+    if not options.get("num_workers"):
+        for name in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+            options.pop(name, None)
+    if "in_order" in options and "in_order" not in inspect.signature(DataLoader.__init__).parameters:
+        del options["in_order"]
+    return options
+
+
+def _changed_copy(
+    data: DataLoader[Any],
+    dataset: Any,
+    options: Mapping[str, Any],
+    size: int | None,
+    generators: Generators,
+    warnings: tuple[str, ...],
+) -> Loader:
+    """A subclass of DataLoader: its own ``__iter__`` and ``__init__`` are the user's, so that it is copied."""
+    if size is not None and size != data.batch_size:
+        raise WorkloadError(
+            f"train_data is a {type(data).__name__}, a DataLoader of its own kind; its batch size cannot be changed",
+            hint="give a torch.utils.data.DataLoader or the Dataset",
+        )
+    loader = copy.copy(data)
+    new = {**_consistent({**_options_of(data), **options}), "dataset": dataset}
+    if not new.get("num_workers"):
+        new |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+    elif new.get("prefetch_factor") is None:
+        new["prefetch_factor"] = 2
+    if "multiprocessing_context" in new:
+        new["_DataLoader__multiprocessing_context"] = new.pop("multiprocessing_context")
+    new["generator"] = generators.users(data.generator) if data.generator is not None else generators.own("workers")
+    new["_iterator"] = None
+    loader.__dict__.update(new)  # torch refuses to set some of them on a live loader
+    return Loader(loader, generators, data.batch_size, warnings=warnings)
+
+
+def _check_workers(dataset: Any, options: Mapping[str, Any], workers: int, *, changed: bool) -> tuple[str, ...]:
+    """Two workers on an IterableDataset that does not share the work out yield everything twice.
+
+    Raises:
+        WorkloadError: a plan asks for just that.
+    """
+    if not isinstance(dataset, IterableDataset) or workers < 2 or shares_work(dataset, options.get("worker_init_fn")):
+        return ()
+    said = (
+        f"{type(dataset).__name__} is an IterableDataset that does not ask for get_worker_info(): "
+        f"{workers} workers yield every sample {workers} times"
+    )
+    if changed:
+        raise WorkloadError(said, hint="share the samples out in __iter__ by torch.utils.data.get_worker_info()")
+    return (said,)
+
+
+def shares_work(dataset: Any, worker_init_fn: Any = None) -> bool:
+    """Whether an IterableDataset shares its samples out between workers, as far as its source tells."""
+    if worker_init_fn is not None:
+        return True
+    seen: list[Any] = [dataset]
+    for _ in range(8):  # datasets that wrap another one
+        item = seen[-1]
+        for cls in type(item).__mro__:
+            if cls.__module__.startswith(("torch.utils.data", "builtins", "typing")):
+                continue
+            module = inspect.getmodule(cls)
+            for source in (cls, module):
+                try:
+                    text = inspect.getsource(source) if source is not None else ""
+                except (OSError, TypeError):
+                    continue
+                if "get_worker_info" in text or "split_by_worker" in text:
+                    return True
+        inner = next((v for v in vars(item).values() if isinstance(v, IterableDataset)), None)
+        if inner is None or any(inner is known for known in seen):
+            return False
+        seen.append(inner)
+    return False

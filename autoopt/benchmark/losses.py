@@ -1,0 +1,114 @@
+"""The loss as ``loss(model, batch)``: a closure as it is, a criterion wrapped for (input, label) batches."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoopt.errors import WorkloadError
+
+Loss = Callable[[Any, Any], torch.Tensor]
+
+_MODEL_NAMES = {"model", "module", "net", "network", "m"}
+_OUTPUT_NAMES = {"input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits", "logit",
+                 "y_pred", "y_hat", "yhat", "scores", "out"}  # fmt: skip
+
+
+def is_criterion(loss: Any) -> bool:
+    """Whether a loss compares an output with a label, rather than taking model and batch.
+
+    Told by the names and annotations of its parameters; an ``nn.Module`` and a function of
+    ``torch.nn.functional`` are criteria, anything else that does not say so is a closure.
+    """
+    function = loss.forward if isinstance(loss, nn.Module) else loss
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if str(getattr(inner, "__module__", "")).startswith(("torch.nn.functional", "torch._C._nn")):
+        return True
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()))
+    except (TypeError, ValueError, StopIteration):
+        return isinstance(loss, nn.Module)
+    if first.name.lower() in _MODEL_NAMES or _annotated(first, "Module"):
+        return False
+    if first.name.lower() in _OUTPUT_NAMES or _annotated(first, "Tensor"):
+        return True
+    return isinstance(loss, nn.Module)
+
+
+def _annotated(parameter: inspect.Parameter, name: str) -> bool:
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return text.rpartition(".")[2] == name
+
+
+class Criterion:
+    """A criterion as ``loss(model, batch)``."""
+
+    def __init__(self, criterion: Callable[[Any, Any], torch.Tensor]) -> None:
+        self.criterion = criterion
+
+    def __call__(self, model: Any, batch: Any) -> torch.Tensor:
+        try:
+            inputs, labels = batch
+        except (TypeError, ValueError):
+            raise WorkloadError(
+                f"loss is a criterion, which needs (input, label) batches; this batch is {structure(batch)}",
+                hint="loss=lambda model, batch: F.cross_entropy(model(batch['x']), batch['y'])",
+            ) from None
+        if isinstance(batch, dict):
+            raise WorkloadError(
+                f"loss is a criterion, which needs (input, label) batches; this batch is {structure(batch)}",
+                hint="loss=lambda model, batch: criterion(model(batch['x']), batch['y'])",
+            )
+        return self.criterion(model(inputs), labels)
+
+
+def as_closure(loss: Any, device: torch.device) -> Loss:
+    """The loss as ``loss(model, batch)``; a criterion that is a module is moved to the device."""
+    if isinstance(loss, nn.Module):
+        loss.to(device)
+    return Criterion(loss) if is_criterion(loss) else loss
+
+
+def check_loss(loss: Any) -> None:
+    """Raises what is wrong with a loss value.
+
+    Raises:
+        WorkloadError: no scalar tensor, or one without a gradient.
+    """
+    example = "loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])"
+    if not isinstance(loss, torch.Tensor):
+        inner = " with a field .loss: return that" if hasattr(loss, "loss") else ""
+        raise WorkloadError(
+            f"the loss is {structure(loss)}{inner}; wanted: a scalar tensor", hint=f"such as {example}"
+        )
+    if loss.dim() != 0 and loss.numel() != 1:
+        raise WorkloadError(
+            f"the loss is a tensor of shape {tuple(loss.shape)}; wanted: a scalar",
+            hint="reduce it, such as loss.mean(), or reduction='mean' in the criterion",
+        )
+    if not loss.requires_grad:
+        raise WorkloadError(
+            "the loss does not require a gradient, so that nothing can be learnt from it",
+            hint="compute it from the model's output, without .item(), .detach() or torch.no_grad()",
+        )
+
+
+def structure(value: Any) -> str:
+    """A value in a few words, such as ``a dict with keys 'x', 'y'`` or ``a tuple of 3``."""
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, dict):
+        return f"a dict with keys {', '.join(map(repr, value))}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"of type {type(value).__name__}"

@@ -1,0 +1,138 @@
+"""The optimizer of a setup: the user's own, rebuilt over the model as it is now."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoopt.errors import WorkloadError
+
+Factory = Callable[[Any], torch.optim.Optimizer]
+
+
+def make_optimizer(
+    given: Any, model: nn.Module, names: dict[int, str], transforms: Iterable[Callable[[Factory], Factory]] = ()
+) -> torch.optim.Optimizer:
+    """Makes the optimizer.
+
+    Args:
+        given: the workload's optimizer: ``optimizer(params)`` or an instance.
+        model: as it is trained, on its device, transformed.
+        names: id of each parameter of the model as the user gave it, to its name.
+        transforms: the setup's ``fn(factory) -> factory``.
+
+    Raises:
+        WorkloadError: what came out is no optimizer, or one that needs a closure.
+    """
+    if isinstance(given, torch.optim.Optimizer):
+        factory: Factory = _Rebuild(given, model, names)
+    else:
+        factory = given
+    for transform in transforms:
+        factory = transform(factory)
+    optimizer = factory(list(model.parameters()))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise WorkloadError(
+            f"optimizer(params) returned {type(optimizer).__name__}; wanted: a torch.optim.Optimizer",
+            hint="such as optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)",
+        )
+    if _needs_closure(optimizer):
+        raise WorkloadError(
+            f"{type(optimizer).__name__}.step() needs a closure, which autoopt does not train with",
+            hint="use an optimizer whose step() takes none",
+        )
+    return optimizer
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    try:
+        parameters = inspect.signature(type(optimizer).step).parameters
+    except (TypeError, ValueError):
+        return False
+    closure = parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+class _Rebuild:
+    """A factory that makes the user's instance again: same class, same groups, every option, no state."""
+
+    def __init__(self, given: torch.optim.Optimizer, model: nn.Module, names: dict[int, str]) -> None:
+        self._given = given
+        self._model = model
+        self._names = names
+
+    def __call__(self, params: Any) -> torch.optim.Optimizer:
+        groups = self._groups({id(p) for p in _flat(params)})
+        given = self._given
+        arguments = _constructor_arguments(given)
+        try:
+            made = type(given)([{"params": group["params"]} for group in groups], **arguments)
+        except (TypeError, ValueError, KeyError):
+            made = copy.copy(given)  # a constructor of its own: the same object with fresh groups and state
+            made.state = defaultdict(dict)
+        made.param_groups = [dict(group) for group in groups]
+        made.defaults = dict(given.defaults)
+        return made
+
+    def _groups(self, wanted: set[int]) -> list[dict[str, Any]]:
+        """The given groups over the model's parameters as they are now, found by identity, then by name."""
+        now = {name: p for name, p in self._model.named_parameters() if id(p) in wanted}
+        by_id = {id(p): name for name, p in now.items()}
+        placed: dict[str, int] = {}
+        groups = []
+        for index, group in enumerate(self._given.param_groups):
+            members = []
+            for p in group["params"]:
+                name = by_id.get(id(p)) or self._names.get(id(p), "")
+                if name in now and name not in placed:
+                    placed[name] = index
+                    members.append(now[name])
+            groups.append({**group, "params": members})
+        known = set(self._names.values())
+        for name, p in now.items():
+            if name not in placed and name not in known and p.requires_grad:
+                groups[_nearest(name, placed)]["params"].append(p)
+        return [group for group in groups if group["params"]]
+
+
+def _nearest(name: str, placed: dict[str, int]) -> int:
+    """The group of the parameter that shares the longest path with a new one; the first where none does."""
+    parts = name.split(".")
+    best, group = 0, 0
+    for other, index in placed.items():
+        shared = 0
+        for one, two in zip(parts, other.split("."), strict=False):
+            if one != two:
+                break
+            shared += 1
+        if shared > best:
+            best, group = shared, index
+    return group
+
+
+def _constructor_arguments(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The defaults that the class's constructor takes (some hold what no argument sets)."""
+    try:
+        parameters = inspect.signature(type(optimizer)).parameters
+    except (TypeError, ValueError):
+        return {}
+    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return {name: value for name, value in optimizer.defaults.items() if anything or name in parameters}
+
+
+def _flat(params: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for item in params:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, dict):
+            found += _flat([item["params"]] if isinstance(item["params"], torch.Tensor) else item["params"])
+        elif isinstance(item, (list, tuple)):  # (name, parameter)
+            found += _flat([item[-1]])
+    return found

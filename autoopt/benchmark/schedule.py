@@ -1,0 +1,167 @@
+"""The learning rate over time: the user's scheduler over the same samples, whatever the batch, times the setup's factor.
+
+The scheduler is made as the user makes it, for the steps of their own batch, and moved on by the
+samples that were trained: with a batch twice as large, two of its steps per optimizer step. So any
+scheduler keeps its curve, also one with numbers of steps written into it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from math import floor
+from typing import Any
+
+import torch
+
+from autoopt.errors import WorkloadError
+
+
+def multiplier(step: int, factor: float, warmup_steps: int) -> float:
+    """What the learning rate is multiplied with in an optimizer step, counted from 0.
+
+    The warm-up is linear, from the user's own rate to ``factor`` times it (Goyal et al., "Accurate,
+    large minibatch SGD", 2017, section 2.2); where the factor is 1 or less, from next to nothing.
+    """
+    if warmup_steps <= 0 or step >= warmup_steps:
+        return factor
+    start = 1 / factor if factor > 1 else 1 / (warmup_steps + 1)
+    return factor * (start + (1 - start) * step / warmup_steps)
+
+
+class Schedule:
+    """Sets the learning rate of every parameter group, step by step.
+
+    Args:
+        optimizer: whose groups it sets.
+        scheduler: ``scheduler(optimizer, total_steps)`` of the user's, or None.
+        interval: ``step`` or ``epoch``.
+        total_steps: of the planned run with the user's own batch.
+        steps_ratio: the user's optimizer steps that one of ours stands for.
+        factor, warmup_steps: of the setup.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Callable[..., Any] | None,
+        *,
+        interval: str = "step",
+        total_steps: int = 1,
+        steps_ratio: float = 1.0,
+        factor: float = 1.0,
+        warmup_steps: int = 0,
+    ) -> None:
+        self._optimizer = optimizer
+        self._ratio = steps_ratio
+        self._factor, self._warmup = factor, warmup_steps
+        self._total = total_steps
+        self._interval = interval
+        self.steps = 0
+        self._moved = 0
+        self._raw: list[Any] = []
+        self.scheduler = _made(scheduler, optimizer, total_steps) if scheduler is not None else None
+        self._by_metric = self.scheduler is not None and _takes_metric(self.scheduler)
+        self._scaled = factor != 1.0 or warmup_steps > 0
+        if self._scaled:
+            self._raw = [_value(group["lr"]) for group in optimizer.param_groups]
+            self._scale()
+        self.idle = self.scheduler is None and not self._scaled
+
+    def step(self) -> None:
+        """After each optimizer step."""
+        self.steps += 1
+        if self.scheduler is not None and self._interval == "step" and not self._by_metric:
+            self._advance(min(floor(self.steps * self._ratio + 1e-9), self._total) - self._moved)
+        elif self._scaled and self.steps <= self._warmup:
+            self._restore()
+            self._scale()
+
+    def epoch(self) -> None:
+        """After each epoch."""
+        if self.scheduler is not None and self._interval == "epoch" and not self._by_metric:
+            self._advance(1)
+
+    def evaluated(self, metric: float) -> None:
+        """After each evaluation, for a scheduler that follows the metric (ReduceLROnPlateau)."""
+        if self._by_metric:
+            self._restore()
+            self.scheduler.step(metric)  # type: ignore[union-attr]
+            self._keep()
+
+    def _advance(self, count: int) -> None:
+        self._restore()
+        for _ in range(count):
+            if self._moved == 0:
+                self._first_move()
+            else:
+                self.scheduler.step()  # type: ignore[union-attr]
+            self._moved += 1
+        self._keep()
+
+    def _first_move(self) -> None:
+        """torch warns where the gradient scaler has left the first optimizer step out; that is as it should be."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step", category=UserWarning)
+            self.scheduler.step()  # type: ignore[union-attr]
+
+    def _keep(self) -> None:
+        if self._scaled:
+            self._raw = [_value(group["lr"]) for group in self._optimizer.param_groups]
+            self._scale()
+
+    def _restore(self) -> None:
+        """The scheduler goes on from its own learning rate, not from the scaled one."""
+        if self._scaled:
+            for group, raw in zip(self._optimizer.param_groups, self._raw, strict=True):
+                _set(group, raw)
+
+    def _scale(self) -> None:
+        times = multiplier(self.steps, self._factor, self._warmup)
+        for group, raw in zip(self._optimizer.param_groups, self._raw, strict=True):
+            _set(group, raw * times)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "moved": self._moved,
+            "raw": self._raw,
+            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """After the optimizer's own state has been loaded."""
+        self.steps, self._moved, self._raw = state["steps"], state["moved"], list(state["raw"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+
+
+def _made(scheduler: Callable[..., Any], optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
+    made = scheduler(optimizer, total_steps)
+    if not callable(getattr(made, "step", None)):
+        raise WorkloadError(
+            f"scheduler(optimizer, total_steps) returned {type(made).__name__}; wanted: a learning-rate scheduler",
+            hint="such as scheduler=lambda optimizer, total_steps: "
+            "OneCycleLR(optimizer, max_lr=1e-2, total_steps=total_steps)",
+        )
+    return made
+
+
+def _takes_metric(scheduler: Any) -> bool:
+    try:
+        parameters = list(inspect.signature(scheduler.step).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    return bool(parameters) and parameters[0].default is inspect.Parameter.empty and parameters[0].name.startswith("metric")
+
+
+def _value(rate: Any) -> float:
+    return float(rate)
+
+
+def _set(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate

@@ -1,0 +1,126 @@
+"""One optimizer step: forward and backward over its micro-batches, unscale, clip, step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoopt.benchmark.losses import Loss, check_loss
+from autoopt.benchmark.schedule import Schedule
+from autoopt.benchmark.transfer import samples_of
+
+_CHECKED_STEPS = 3
+
+
+class Stepper:
+    """``step(batches) -> loss``: what ``Setup.with_step`` wraps.
+
+    The gradient is that of the mean over all samples of the micro-batches, so that a short last one
+    counts for what it holds.
+
+    Args:
+        model, loss, optimizer, schedule: what is trained and how.
+        autocast: entered around each forward pass; None where there is none.
+        scaler: gradient scaler, or None.
+        clip: largest norm of the gradient, or None.
+        mark: ``mark(stage)`` of the clock.
+        new_graph: called before each micro-batch where CUDA graphs are replayed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        *,
+        autocast: AbstractContextManager[Any] | None,
+        scaler: torch.amp.GradScaler | None,
+        clip: float | None,
+        mark: Callable[[str], None],
+        new_graph: Callable[[], None] | None = None,
+    ) -> None:
+        self.model, self.loss, self.optimizer, self.schedule = model, loss, optimizer, schedule
+        self.autocast, self.scaler, self.clip, self.mark = autocast or nullcontext(), scaler, clip, mark
+        self.new_graph = new_graph
+        self._bare = autocast is None
+        self._unchecked = _CHECKED_STEPS
+
+    def __call__(self, batches: list[Any]) -> torch.Tensor:
+        """Trains one step.
+
+        Args:
+            batches: the micro-batches, on the device.
+
+        Returns:
+            The loss, detached: the mean over the samples of all micro-batches.
+
+        Raises:
+            WorkloadError: the loss is no scalar tensor that requires a gradient.
+        """
+        if len(batches) == 1:
+            loss = self.forward(batches[0])
+            self.mark("forward")
+            self.backward(loss)
+            total = loss.detach()
+        else:
+            total = self._accumulate(batches)
+        self.mark("backward")
+        self.update()
+        self.mark("optimizer")
+        return total
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        if self.new_graph is not None:
+            self.new_graph()
+        if self._bare:
+            loss = self.loss(self.model, batch)
+        else:
+            with self.autocast:
+                loss = self.loss(self.model, batch)
+        if self._unchecked:
+            self._unchecked -= 1
+            check_loss(loss)
+        return loss
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self.scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def _accumulate(self, batches: list[Any]) -> torch.Tensor:
+        counts = [samples_of(batch) or 1 for batch in batches]
+        whole = sum(counts)
+        total: torch.Tensor | None = None
+        for batch, count in zip(batches, counts, strict=True):
+            if total is not None:
+                self.mark("backward")
+            part = self.forward(batch) * (count / whole)
+            self.mark("forward")
+            self.backward(part)
+            total = part.detach() if total is None else total + part.detach()
+        assert total is not None
+        return total
+
+    def update(self) -> None:
+        """Unscale, clip, step, forget the gradients, move the schedule on."""
+        optimizer, scaler = self.optimizer, self.scaler
+        if self.clip is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(
+                [p for group in optimizer.param_groups for p in group["params"]], self.clip
+            )
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        if not self.schedule.idle:
+            self.schedule.step()

@@ -1,0 +1,246 @@
+"""A workload assembled under a setup: the run that is measured, and the one that is adopted."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoopt.benchmark.clock import StageClock, clock_for
+from autoopt.benchmark.compiling import compile_model, new_graph_hook
+from autoopt.benchmark.device import Device, open_device
+from autoopt.benchmark.evaluation import Evaluation
+from autoopt.benchmark.feed import Feed
+from autoopt.benchmark.flags import apply_flags
+from autoopt.benchmark.lengths import lengths
+from autoopt.benchmark.loader import training_loader, validation_loader
+from autoopt.benchmark.losses import as_closure
+from autoopt.benchmark.optimizer import make_optimizer
+from autoopt.benchmark.schedule import Schedule
+from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.stepper import Stepper
+from autoopt.benchmark.transfer import mover, samples_of
+from autoopt.errors import WorkloadError
+from autoopt.setup import Setup
+from autoopt.workload import Workload
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Training:
+    """A training run, ready for its first step.
+
+    ::
+
+        training = autoopt.apply(workload, plan)
+        for batches in training:               # the whole planned run, epoch after epoch
+            loss = training.step(batches)      # forward, backward, optimizer, scheduler
+            if training.steps % training.evaluate_every == 0:
+                print(training.evaluate())
+
+    Args:
+        workload: as the user has it, checked; its model and optimizer are used, not copied.
+        setup: how it is trained; the workload's own where None.
+        device: where, by name or opened.
+        seed: of the order of samples and of what the steps draw.
+
+    Attributes:
+        model: on the device, transformed, compiled.
+        optimizer, loss: as the steps use them; ``loss(model, batch)``.
+        steps, samples: trained so far.
+        total_steps, steps_per_epoch, evaluate_every: optimizer steps with this setup's batch.
+        clock: what measures the stages.
+    """
+
+    def __init__(
+        self, workload: Workload, setup: Setup | None = None, *, device: str | Device = "auto", seed: int = 0
+    ) -> None:
+        self.workload = workload
+        self.setup = setup = workload.setup if setup is None else setup
+        self.device = device if isinstance(device, Device) else open_device(device)
+        self.seed = seed
+        apply_flags(setup)
+        self.clock: StageClock = clock_for(self.device)
+        self.steps = self.samples = 0
+        self.autocast = self._autocast()
+        with self.device.watched():
+            self._assemble()
+        # Whatever assembling drew, the steps draw the same numbers under every plan.
+        seed_everything(mix(seed, "steps") % 2**32)
+        self.clock.start()
+
+    def _assemble(self) -> None:
+        workload, setup, device = self.workload, self.setup, self.device.torch
+        self.loader = training_loader(workload, setup, self.seed)
+        self.lengths = lengths(workload, setup, self.loader)
+        move = mover(device, non_blocking=setup.transfer.non_blocking)
+        self.feed = Feed(
+            self.loader, move, self.lengths.accumulation, self._mark, setup.transfer.prefetch, device
+        )
+        self.loss = as_closure(workload.loss, device)
+        for transform in setup.loss:
+            self.loss = transform(self.loss)
+        self.model, self.optimizer = self._model_and_optimizer()
+        self.schedule = Schedule(
+            self.optimizer,
+            workload.scheduler,
+            interval=workload.scheduler_interval,
+            total_steps=self.lengths.user_total,
+            steps_ratio=self.lengths.ratio,
+            factor=setup.batch.learning_rate_factor,
+            warmup_steps=setup.batch.warmup_steps,
+        )
+        self.feed.on_epoch = self.schedule.epoch
+        self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None  # type: ignore[attr-defined]
+        self.stepper = Stepper(
+            self.model,
+            self.loss,
+            self.optimizer,
+            self.schedule,
+            autocast=self.autocast,
+            scaler=self.scaler,
+            clip=workload.clip_grad_norm,
+            mark=self._mark,
+            new_graph=new_graph_hook(device, setup.compile),
+        )
+        self._step: Any = self.stepper
+        for transform in setup.step:
+            self._step = transform(self._step)
+        self.evaluation = self._evaluation(move)
+
+    def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        workload, setup = self.workload, self.setup
+        given: nn.Module = workload.model
+        before = dict(given.named_parameters())
+        model = given.to(self.device.torch)
+        for transform in setup.model:
+            model = transform(model)
+            if not isinstance(model, nn.Module):
+                raise WorkloadError(f"a model transform returned {type(model).__name__}; wanted: a torch.nn.Module")
+        model.to(self.device.torch)
+        if not model.training:
+            model.train()  # as any loop does; parts that the user froze inside a model in training stay frozen
+        if self.device.tensors is not None:
+            self.device.tensors.add([*model.parameters(), *model.buffers()])
+        if setup.compile is not None:
+            compile_model(model, setup.compile)
+        names = {id(p): name for name, p in before.items()}
+        return model, make_optimizer(workload.optimizer, model, names, setup.optimizer)
+
+    def _evaluation(self, move: Any) -> Evaluation | None:
+        workload = self.workload
+        loader = validation_loader(workload, self.setup, self.seed)
+        if loader is None or workload.evaluate is None:
+            return None
+        metric = workload.target.metric if workload.target is not None else None
+        return Evaluation(workload.evaluate, loader, move, metric, self._autocast())
+
+    def _autocast(self) -> torch.autocast | None:
+        dtype = self.setup.precision.dtype
+        return None if dtype is None else torch.autocast(self.device.torch.type, dtype=_DTYPES[dtype])
+
+    def _mark(self, stage: str) -> None:
+        self.clock.mark(stage)
+
+    @property
+    def total_steps(self) -> int:
+        return self.lengths.total
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self.lengths.per_epoch
+
+    @property
+    def evaluate_every(self) -> int:
+        return self.lengths.evaluate_every
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is doubtful in the workload's data."""
+        return self.loader.warnings
+
+    def __len__(self) -> int:
+        return self.total_steps
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """The micro-batches of each step, from where the run stands to its planned end."""
+        while self.steps < self.total_steps:
+            yield self.next()
+
+    def next(self) -> list[Any]:
+        """The micro-batches of the next step, on the device; epoch after epoch, without end."""
+        return self.feed.group()
+
+    def step(self, batches: list[Any]) -> torch.Tensor:
+        """Trains one optimizer step.
+
+        Args:
+            batches: its micro-batches, as ``next`` gives them.
+
+        Returns:
+            The loss, detached, on the device: the mean over the samples of all micro-batches.
+        """
+        if self.device.tensors is None:
+            loss: torch.Tensor = self._step(batches)
+        else:
+            with self.device.tensors:
+                self.device.tensors.add(batches)
+                loss = self._step(batches)
+        self.steps += 1
+        for batch in batches:
+            self.samples += samples_of(batch) or 1
+        self.feed.refill()
+        self.clock.step_done()
+        return loss
+
+    def evaluate(self) -> dict[str, float]:
+        """The user's metrics of the model as it is now; training goes on as if it had not been called.
+
+        Raises:
+            WorkloadError: the workload has no evaluation, or it does not return what it should.
+        """
+        if self.evaluation is None:
+            raise WorkloadError("the workload has no evaluate", hint="give evaluate= and valid_data= to the Workload")
+        with self.device.watched():
+            metrics = self.evaluation(self.model)
+        self.clock.mark("evaluate")
+        target = self.workload.target
+        if target is not None:
+            self.schedule.evaluated(metrics[target.metric])
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on with the same losses: weights, optimizer, schedule, scaler, generators,
+        and the place in the data."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.scaler.state_dict() if self.scaler is not None else None,
+            "random": random_state(),
+            "feed": self.feed.state_dict(),
+            "steps": self.steps,
+            "samples": self.samples,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where another run of the same workload, setup and seed stood."""
+        if state["seed"] != self.seed:
+            warnings.warn(f"the state is of seed {state['seed']}, this run has {self.seed}", stacklevel=2)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        self.steps, self.samples = state["steps"], state["samples"]
+        self.feed.load_state_dict(state["feed"])
+        set_random_state(state["random"])  # last: finding the place in the data draws numbers
+        self.clock.start()
+
+    def close(self) -> None:
+        """Ends the loader's workers."""
+        self.feed.close()

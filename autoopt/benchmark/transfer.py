@@ -1,0 +1,72 @@
+"""Batches to the device: any nesting of tensors, in place of the user's ``.to(device)``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+Move = Callable[[Any], Any]
+
+
+def mover(device: torch.device, *, non_blocking: bool = False) -> Move | None:
+    """A function that puts a batch on the device; None where batches are there already (the CPU)."""
+    if device.type == "cpu":
+        return None
+
+    def move(batch: Any) -> Any:
+        return mapped(batch, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    return move
+
+
+def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure with each tensor changed. Objects with a ``to`` of their own (as a
+    ``BatchEncoding`` or a graph) count as mappings where they are, else their ``__dict__`` is mapped."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        items = {key: mapped(value, change) for key, value in batch.items()}
+        try:
+            return type(batch)(items)  # type: ignore[call-arg]
+        except TypeError:
+            return items
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(value, change) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(mapped(value, change) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {f.name: mapped(getattr(batch, f.name), change) for f in dataclasses.fields(batch) if f.init}
+        return dataclasses.replace(batch, **fields)
+    return batch
+
+
+def tensors(batch: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
+    """Every tensor in a batch with its path, such as ``[0]`` or ``['image']``."""
+    if isinstance(batch, torch.Tensor):
+        return [(path, batch)]
+    if isinstance(batch, Mapping):
+        return [found for key, value in batch.items() for found in tensors(value, f"{path}[{key!r}]")]
+    if isinstance(batch, (list, tuple)):
+        return [found for index, value in enumerate(batch) for found in tensors(value, f"{path}[{index}]")]
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = [(f.name, getattr(batch, f.name)) for f in dataclasses.fields(batch)]
+        return [found for name, value in fields for found in tensors(value, f"{path}.{name}")]
+    return []
+
+
+def samples_of(batch: Any) -> int | None:
+    """Samples in a batch: the first dimension of its first tensor, or the length of what else it is."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else None
+    if isinstance(batch, (list, tuple)):
+        for item in batch:
+            if (found := samples_of(item)) is not None:
+                return found
+        return None
+    if isinstance(batch, Mapping):
+        return samples_of(list(batch.values()))
+    found = next((tensor for _, tensor in tensors(batch) if tensor.dim()), None)
+    return found.shape[0] if found is not None else None
