@@ -57,9 +57,9 @@ def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: floa
         return [True] * len(shares)
     usual = median(known)
     worst = [max((share for share in pair if share is not None), default=0.0) for pair in shares]
-    most = sorted(worst, reverse=True)[: int(_MOST_DISCARDED * len(worst))]
-    bar = max(usual + limit, min(most, default=float("inf")) - 1e-12)
-    return [share <= bar for share in worst]
+    ranked = sorted(range(len(worst)), key=lambda index: worst[index], reverse=True)
+    gone = {index for index in ranked[: int(_MOST_DISCARDED * len(worst))] if worst[index] > usual + limit}
+    return [index not in gone for index in range(len(worst))]
 
 
 @dataclass

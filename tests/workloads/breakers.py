@@ -1,0 +1,238 @@
+"""Strategies that are faster and spoil the training, and the workload that they spoil.
+
+Each would be kept by whoever looks at throughput alone. ``BREAKERS`` is the table that tests run over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+
+from autoopt.records import JsonDict
+from autoopt.setup import Setup
+from autoopt.strategy import Risk, Strategy
+from autoopt.workload import Target, Workload
+
+FEATURES, CLASSES, BATCH = 16, 4, 32
+TINY_LOSS = 1e-6
+"""The loss is this much smaller than usual; Adam does not mind, fp16 gradients vanish."""
+
+
+def points(samples: int, seed: int) -> TensorDataset:
+    """Noisy points around class centres that the seed does not change."""
+    centres = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(99))
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(CLASSES, (samples,), generator=generator)
+    x = 0.45 * centres[y] + torch.randn(samples, FEATURES, generator=generator)
+    return TensorDataset(x, y)
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return TINY_LOSS * F.cross_entropy(model(batch[0]), batch[1])
+
+
+def evaluate(model: nn.Module, batches: Iterable[Any]) -> dict[str, float]:
+    """Accuracy; looks at so many batches only where ``BREAKERS_BATCHES`` says so."""
+    most = int(os.environ.get("BREAKERS_BATCHES", "1000000"))
+    right = total = 0
+    for number, (x, y) in enumerate(batches):
+        if number >= most:
+            break
+        right += int((model(x).argmax(dim=1) == y).sum())
+        total += len(y)
+    return {"accuracy": right / total}
+
+
+def build() -> Workload:
+    return Workload(
+        model=nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, CLASSES)),
+        train_data=points(4096, seed=1),
+        batch_size=BATCH,
+        loss=loss,
+        optimizer=partial(torch.optim.Adam, lr=3e-3, eps=1e-15),
+        valid_data=points(1024, seed=2),
+        evaluate=evaluate,
+        target=Target("accuracy", at_least=0.82),
+        max_steps=256,
+        evaluate_every=32,
+    )
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """A share of the labels belongs to other samples."""
+
+    share: float = 0.25
+
+    def __call__(self, dataset: TensorDataset) -> Dataset[Any]:
+        x, y = dataset.tensors
+        y = y.clone()
+        count = int(self.share * len(y))
+        y[:count] = y[torch.randperm(count, generator=torch.Generator().manual_seed(3))]
+        return TensorDataset(x, y)
+
+
+def skip_every_second(inner: Callable[..., Any]) -> Callable[..., Any]:
+    calls = [0]
+
+    def skipping(model: nn.Module, batch: Any) -> torch.Tensor:
+        calls[0] += 1
+        if calls[0] % 2 or not model.training:
+            return inner(model, batch)
+        with torch.no_grad():
+            value = inner(model, batch)
+        return value.requires_grad_()
+
+    return skipping
+
+
+def easiest_half(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def easy(model: nn.Module, batch: Any) -> torch.Tensor:
+        x, y = batch
+        with torch.no_grad():
+            keep = F.cross_entropy(model(x), y, reduction="none").argsort()[: max(len(y) // 2, 1)]
+        return inner(model, (x[keep], y[keep]))
+
+    return easy
+
+
+def hooked(hook: Callable[[torch.optim.Optimizer], None], factory: Callable[..., Any]) -> Callable[..., Any]:
+    def made(params: Any) -> torch.optim.Optimizer:
+        optimizer = factory(params)
+        optimizer.register_step_pre_hook(lambda optimizer, args, kwargs: hook(optimizer))
+        return optimizer
+
+    return made
+
+
+def truncate(optimizer: torch.optim.Optimizer) -> None:
+    """Keeps the first row of each gradient."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter.grad.dim() > 1:
+                parameter.grad[1:] = 0
+
+
+def freeze(model: nn.Sequential) -> nn.Sequential:
+    for parameter in list(model.parameters())[:-2]:
+        parameter.requires_grad_(False)
+    return model
+
+
+class _HalfGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.half().float()
+
+
+class _Half(nn.Module):
+    """A layer whose gradients pass through fp16, as autocast without a gradient scaler has them."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _HalfGradient.apply(self.inner(x))
+
+
+def halve(model: nn.Sequential) -> nn.Sequential:
+    return nn.Sequential(*(_Half(layer) if isinstance(layer, nn.Linear) else layer for layer in model))
+
+
+class Breaker(Strategy):
+    """Base: tells the true seconds of a step beside the untouched one."""
+
+    risk: ClassVar[Risk] = Risk.NUMERIC
+    step_factor: ClassVar[float] = 0.7
+
+
+class ShuffledLabels(Breaker):
+    name = "shuffled_labels"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_dataset(Shuffled())
+
+
+class SkippedBackward(Breaker):
+    name = "skipped_backward"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_loss(skip_every_second)
+
+
+class HugeLearningRate(Breaker):
+    name = "huge_learning_rate"
+    risk = Risk.TRAINING
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_batch(learning_rate_factor=30.0)
+
+
+class TruncatedGradients(Breaker):
+    name = "truncated_gradients"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_optimizer(partial(hooked, truncate))
+
+
+class EasySamplesOnly(Breaker):
+    name = "easy_samples_only"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_loss(easiest_half)
+
+
+class FewerEvaluated(Breaker):
+    name = "fewer_evaluated"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_flags(env={"BREAKERS_BATCHES": "4"})
+
+
+class FrozenWeights(Breaker):
+    name = "frozen_weights"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_model(freeze)
+
+
+class HugeBatch(Breaker):
+    name = "huge_batch"
+    risk = Risk.TRAINING
+    step_factor = 16.0
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_batch(size=32 * BATCH)
+
+
+class Fp16WithoutScaling(Breaker):
+    name = "fp16_without_scaling"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_model(halve)
+
+
+BREAKERS: tuple[Breaker, ...] = (
+    ShuffledLabels(),
+    SkippedBackward(),
+    HugeLearningRate(),
+    TruncatedGradients(),
+    EasySamplesOnly(),
+    FewerEvaluated(),
+    FrozenWeights(),
+    HugeBatch(),
+    Fp16WithoutScaling(),
+)
