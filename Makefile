@@ -5,7 +5,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BUDGET ?= 5m
-OUT    ?= autoopt-runs/demo-$(shell date +%Y%m%d-%H%M%S)
+NOW    := $(shell date +%Y%m%d-%H%M%S)
+OUT    ?= autoopt-runs/demo-$(NOW)
 PYTEST ?= -q
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -73,8 +74,9 @@ format: install-dev ## ruff, in place
 gallery: install-dev ## optimize every example and keep the reports in docs/gallery
 	@mkdir -p docs/gallery
 	set -e; for name in photos stdlib_gpt digits; do \
-	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out autoopt-runs/gallery-$$name-$$(date +%Y%m%d-%H%M%S)/ --quiet; \
-	  cp "$$(ls -td autoopt-runs/gallery-$$name-*/ | head -n 1)report.html" docs/gallery/$$name.html; \
+	  out="autoopt-runs/gallery-$$name-$(NOW)"; \
+	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out "$$out"; \
+	  cp "$$out/report.html" docs/gallery/$$name.html; \
 	done
 
 faults: install-dev ## every way in which a trial or a run can break, and what becomes of it

@@ -28,13 +28,11 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     bare = result.model_copy(update={"reproduce": result.reproduce.model_copy(update={"run_directory": None})})
     module.optimize_run = lambda spec, options, *, listeners: bare
     module.profile_run = lambda spec, options: sample.profile()
-    environment: Any = types.ModuleType("autoopt.benchmark.environment")
-    environment.environment = lambda device: result.environment
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setitem(sys.modules, "autoopt.api", module)
-        patch.setitem(sys.modules, "autoopt.benchmark.environment", environment)
+        patch.setattr("autoopt.cli.doctor.examine", lambda device: (result.environment, []))
         patch.setattr("autoopt.cli.finish.show", lambda page: None)
         yield folder
 

@@ -1,0 +1,201 @@
+"""What makes measurements on this machine doubtful, each with the reason and what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoopt.records import Record
+
+BUSY_PER_CORE = 0.3
+SMALL_SHARED_MEMORY = 256 * 1024**2
+SCARCE_MEMORY = 0.15
+TAKEN_DEVICE_MEMORY = 0.05
+
+
+class Doubt(Record):
+    """One reason to doubt, and what to do about it."""
+
+    what: str
+    do: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is looked at. ``None``: could not be found out here.
+
+    Args:
+        cores: cores that this process may use.
+        load: processes that were running or waiting, on average over the last minute.
+        quota: cores' worth of time that a container allows.
+        threads: compute threads that torch starts.
+        ram_bytes, free_ram_bytes: memory of the machine, and what of it can be had.
+        swapped_bytes: memory that lies on disk.
+        shared_bytes: size of /dev/shm, through which loader workers hand over batches.
+        governors: how the cores' clock is governed.
+        on_battery: whether the machine runs on its battery.
+        compiler: the C++ compiler that ``torch.compile`` needs on the CPU.
+        taken_device_bytes, device_bytes: device memory that others hold, and all of it.
+    """
+
+    cores: int
+    load: float | None = None
+    quota: float | None = None
+    threads: int | None = None
+    ram_bytes: int | None = None
+    free_ram_bytes: int | None = None
+    swapped_bytes: int | None = None
+    shared_bytes: int | None = None
+    governors: frozenset[str] = frozenset()
+    on_battery: bool | None = None
+    compiler: str | None = None
+    taken_device_bytes: int | None = None
+    device_bytes: int | None = None
+
+
+def doubts(machine: Machine) -> list[Doubt]:
+    """The reasons to doubt what is measured on a machine; empty on a good one."""
+    return [*_processor(machine), *_memory(machine), *_tools(machine)]
+
+
+def _processor(machine: Machine) -> list[Doubt]:
+    found = []
+    if machine.load is not None and machine.load > BUSY_PER_CORE * machine.cores:
+        found.append(
+            Doubt(
+                what=f"the machine is busy: load {machine.load:.1f} on {machine.cores} cores",
+                do="stop other programs, or read every gain as that of a machine under this load",
+            )
+        )
+    if machine.cores == 1:
+        found.append(
+            Doubt(
+                what="there is one core: loader workers and training share it",
+                do="expect no gain from workers here; measure on the machine that will train",
+            )
+        )
+    if machine.quota is not None and machine.quota < machine.cores:
+        found.append(
+            Doubt(
+                what=f"the container allows {machine.quota:g} cores' worth of time on {machine.cores} cores",
+                do="steps are throttled in bursts; allow whole cores, or pin the container to some",
+            )
+        )
+    if machine.threads is not None and machine.threads > machine.cores:
+        found.append(
+            Doubt(
+                what=f"torch starts {machine.threads} compute threads on {machine.cores} cores",
+                do="set OMP_NUM_THREADS to the number of cores or less",
+            )
+        )
+    slow = machine.governors & {"powersave", "ondemand", "conservative", "schedutil"}
+    if slow:
+        found.append(
+            Doubt(
+                what=f"the cores' clock follows the load (governor {', '.join(sorted(slow))})",
+                do="set the governor to performance for the time of the run",
+            )
+        )
+    if machine.on_battery:
+        found.append(Doubt(what="the machine runs on its battery, which lowers its clock", do="plug it in"))
+    return found
+
+
+def _memory(machine: Machine) -> list[Doubt]:
+    found = []
+    if machine.ram_bytes and machine.free_ram_bytes is not None:
+        share = machine.free_ram_bytes / machine.ram_bytes
+        if share < SCARCE_MEMORY:
+            found.append(
+                Doubt(
+                    what=f"{share:.0%} of the memory is free ({_gib(machine.free_ram_bytes)})",
+                    do="caching and workers may not fit: stop other programs",
+                )
+            )
+    if machine.swapped_bytes:
+        found.append(
+            Doubt(
+                what=f"{_gib(machine.swapped_bytes)} of memory lie on disk (swap)",
+                do="stop other programs; a process that is swapped back in is slow for a while",
+            )
+        )
+    if machine.shared_bytes is not None and machine.shared_bytes < SMALL_SHARED_MEMORY:
+        found.append(
+            Doubt(
+                what=f"/dev/shm holds {_gib(machine.shared_bytes)}: loader workers hand over batches through it",
+                do="give the container more, such as docker run --shm-size=2g",
+            )
+        )
+    if machine.taken_device_bytes is not None and machine.device_bytes:
+        share = machine.taken_device_bytes / machine.device_bytes
+        if share > TAKEN_DEVICE_MEMORY:
+            found.append(
+                Doubt(
+                    what=f"other processes hold {_gib(machine.taken_device_bytes)} of the device's memory",
+                    do="stop them: they may compute too, and batch sizes will look smaller than they can be",
+                )
+            )
+    return found
+
+
+def _tools(machine: Machine) -> list[Doubt]:
+    if machine.compiler is None:
+        return [Doubt(what="there is no C++ compiler: torch.compile cannot be tried on the CPU", do="install g++")]
+    return []
+
+
+def probe(
+    threads: int | None = None, taken_device_bytes: int | None = None, device_bytes: int | None = None
+) -> Machine:
+    """Looks at this machine; the arguments are what only torch knows."""
+    import psutil
+
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    affinity = getattr(os, "sched_getaffinity", None)
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    return Machine(
+        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        quota=cpu_quota(Path("/sys/fs/cgroup")),
+        threads=threads,
+        ram_bytes=memory.total,
+        free_ram_bytes=memory.available,
+        swapped_bytes=swap.used,
+        shared_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
+        governors=_governors(Path("/sys/devices/system/cpu")),
+        on_battery=None if battery is None else not battery.power_plugged,
+        compiler=shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++"),
+        taken_device_bytes=taken_device_bytes,
+        device_bytes=device_bytes,
+    )
+
+
+def cpu_quota(groups: Path) -> float | None:
+    """Cores' worth of time that the control group allows (cgroup v2, else v1); None where there is no limit."""
+    try:
+        quota, period = (groups / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        allowed = int((groups / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period_us = int((groups / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return allowed / period_us if allowed > 0 and period_us > 0 else None
+
+
+def _governors(folder: Path) -> frozenset[str]:
+    found = set()
+    for file in folder.glob("cpu[0-9]*/cpufreq/scaling_governor"):
+        try:
+            found.add(file.read_text(encoding="ascii").strip())
+        except (OSError, ValueError):
+            continue
+    return frozenset(found)
+
+
+def _gib(count: int) -> str:
+    return f"{count / 1024**3:.1f} GiB" if count >= 1024**3 else f"{count / 1024**2:.0f} MiB"

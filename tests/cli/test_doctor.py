@@ -1,0 +1,83 @@
+"""What the doctor prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from autoopt.cli import doctor, main
+from autoopt.cli.doubts import Doubt
+from autoopt.records import Environment, Peaks
+
+MACHINE = Environment(
+    python="3.11.9",
+    torch="2.13.0",
+    device="cpu",
+    cpu="Some CPU",
+    cores=8,
+    threads=4,
+    ram_bytes=64 * 1024**3,
+    os="Linux",
+    packages={"numpy": "2.1.0"},
+    peaks=Peaks(
+        matmul_fp32_flops_per_second=8.5e10,
+        memory_bytes_per_second=2.31e10,
+        launch_seconds=1.5e-6,
+        core_share_under_load=0.47,
+        measured_at="2026-01-01T00:00:00+00:00",
+    ),
+)
+
+
+def test_the_text_tells_machine_peaks_and_doubts() -> None:
+    text = "\n".join(doctor.lines(MACHINE, [Doubt(what="it is busy", do="stop other programs")]))
+    assert "processor        Some CPU" in text
+    assert "memory           64.0 GiB" in text
+    assert "numpy            2.1.0" in text
+    assert "matmul fp32                     85 GFLOP/s" in text
+    assert "memory                          23.1 GB/s" in text
+    assert "starting an operator            1.50 us" in text
+    assert "a worker's core while training  47%" in text
+    assert text.endswith("what makes measuring doubtful\n  it is busy\n    stop other programs")
+
+
+def test_what_was_not_measured_is_never_a_number() -> None:
+    text = "\n".join(doctor.lines(Environment(python="3.12", device="cpu"), []))
+    assert text.count("not measured") == 12
+    assert "nothing here makes measuring doubtful" in text
+
+
+def test_it_prints_one_document(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda device: (MACHINE, [Doubt(what="busy", do="wait")]))
+    assert main(["doctor", "--json", "--device", "cpu"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert set(document) == {"autoopt", "environment", "doubts"}
+    assert Environment.model_validate(document["environment"]) == MACHINE
+    assert document["doubts"] == [{"what": "busy", "do": "wait"}]
+
+
+def test_a_device_that_is_not_there_is_the_environment_s_fault(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--device", "cuda:97"]) == 4
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "there is no device 'cuda:97'" in err
+
+
+def test_it_asks_the_engine_for_the_device_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    peaks = Peaks(launch_seconds=1e-6)
+    for module, name, function in (
+        ("autoopt.benchmark.environment", "environment", lambda device: asked.append(device) or MACHINE),
+        ("autoopt.simplify.peaks", "measured_peaks", lambda device: asked.append(device) or peaks),
+    ):
+        stand_in = types.ModuleType(module)
+        setattr(stand_in, name, function)
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    environment, _ = doctor.examine("cpu")
+    assert [str(device) for device in asked] == ["cpu", "cpu"]
+    assert environment.peaks == peaks
+    assert environment.cpu == "Some CPU"
