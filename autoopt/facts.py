@@ -5,6 +5,8 @@ The parent never builds the user's model; strategies decide on these facts.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from autoopt.records import JsonDict, Record, WorkloadSummary
@@ -93,6 +95,8 @@ class WorkloadFacts(WorkloadSummary):
     loss_source: str | None = None
     has_evaluate: bool = False
     metric: str | None = None
+    mode: Literal["max", "min"] = "max"
+    target: float | None = None
     precision: str | None = None
     clip_grad_norm: float | None = None
     adapter: str | None = None
