@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from autoopt.errors import TrialFailed
+from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.measurements import Block
 from autoopt.optimize.comparison import PairOfProcesses, Rule, SideName
 from autoopt.optimize.contender import Contender, Start
@@ -43,6 +43,9 @@ def blaming(side: SideName, both_alive: bool = False) -> Iterator[None]:
         yield
     except TrialFailed as error:
         raise SideFailedError(side, error, both_alive) from error
+    except WorkloadError as error:  # the untouched workload, which was built before, cannot be built now
+        failed = TrialFailed("error", error.message, detail=error.detail, where="build")
+        raise SideFailedError(side, failed, both_alive) from error
 
 
 def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
