@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -117,6 +118,7 @@ class _Keeper:
         os.close(self._wake_write)
         os.environ.clear()
         os.environ.update(order["environment"])
+        tempfile.tempdir = None  # looked up before, in the server
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(self._log, 1)

@@ -1,0 +1,46 @@
+"""One launcher for all tests of a module: what they start, they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.protocol import TrialSpec
+
+HERE = Path(__file__).parent
+WORKLOADS = HERE.parent / "workloads"
+
+Start = Callable[..., TrialProcess]
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with Launcher(live="mini_live:Live") as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """``start(timeout=30, TINY_FAULT=..., **spec)`` starts a trial of the tiny workload."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    started: list[TrialProcess] = []
+
+    def begin(timeout: float = 60.0, **options: Any) -> TrialProcess:
+        for name in [name for name in options if name.startswith("TINY_")]:
+            monkeypatch.setenv(name, str(options.pop(name)))
+        spec = {
+            "workload": f"{WORKLOADS / 'tiny.py'}:build",
+            "search_path": (str(HERE),),
+            "directory": str(tmp_path),
+            **options,
+        }
+        started.append(launcher.start(TrialSpec(**spec), log=tmp_path / "logs" / "trial.log", timeout=timeout))
+        return started[-1]
+
+    yield begin
+    for trial in started:
+        trial.close()

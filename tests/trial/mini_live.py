@@ -1,0 +1,161 @@
+"""The least that a trial can be made of: builds a workload and trains it step by step. For tests of processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autoopt.errors import TrialFailed
+from autoopt.importing import load
+from autoopt.validation import build
+
+
+class Live:
+    def __init__(self, spec: Any, registry: Any, emit: Callable[[dict[str, Any]], None]) -> None:
+        self.spec, self.registry, self.emit = spec, registry, emit
+        self.workload = build(load(spec.workload, spec.search_path))
+        optimizer = self.workload.optimizer
+        self.optimizer = optimizer(self.workload.model.parameters())
+        self.batches = iter(self.workload.train_data)
+
+
+def steps(live: Live, count: int = 5) -> dict[str, Any]:
+    """Trains; the loss of each step."""
+    losses = []
+    for number in range(count):
+        loss = live.workload.loss(live.workload.model, next(live.batches))
+        live.optimizer.zero_grad()
+        loss.backward()
+        live.optimizer.step()
+        losses.append(loss.item())
+        live.emit({"note": f"step {number + 1}"})
+    return {"losses": losses}
+
+
+def evaluate(live: Live) -> dict[str, Any]:
+    assert live.workload.evaluate is not None
+    return {"metrics": live.workload.evaluate(live.workload.model, live.workload.valid_data)}
+
+
+def about(live: Live) -> dict[str, Any]:
+    """What the process looks like from inside."""
+    import signal
+    import sys
+    import tempfile
+
+    import numpy as np
+    import torch
+
+    return {
+        "pid": os.getpid(),
+        "session": os.getsid(0),
+        "group": os.getpgid(0),
+        "directory": os.getcwd(),
+        "argv": sys.argv,
+        "temporary": tempfile.gettempdir(),
+        "environment": dict(os.environ),
+        "stdin": os.read(0, 1).decode(),
+        "terminal": any(os.isatty(number) for number in range(3)),
+        "sigint_ignored": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        "random": [int(np.random.randint(1 << 30)), int(torch.randint(1 << 30, (1,)))],
+        "hash": hash("a fixed text"),
+        "main": getattr(sys.modules["__main__"], "__file__", None),
+        "torch_cuda": torch.cuda.is_initialized(),
+    }
+
+
+def descriptors(live: Live) -> dict[str, Any]:
+    """Which descriptors a child process of the user's gets, forked and executed."""
+    import subprocess
+    import sys
+
+    code = "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))"
+    executed = subprocess.run([sys.executable, "-c", code], close_fds=False, capture_output=True, text=True).stdout
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.write(write, str(sorted(int(name) for name in os.listdir("/proc/self/fd"))).encode())
+        os._exit(0)
+    return {"executed": executed, "forked": os.read(read, 4096).decode()}
+
+
+def threads_in_server(live: Live) -> dict[str, Any]:
+    return {"python": threading.active_count()}
+
+
+def say(live: Live, **arguments: Any) -> dict[str, Any]:
+    print("said in a trial", flush=True)
+    return arguments
+
+
+def wait(live: Live, seconds: float = 3600.0) -> dict[str, Any]:
+    time.sleep(seconds)
+    return {}
+
+
+def count_time(live: Live, seconds: float) -> dict[str, Any]:
+    """CPU seconds that the process got while the wall clock went on for so long."""
+    start, cpu = time.monotonic(), time.process_time()
+    while time.monotonic() - start < seconds:
+        pass
+    return {"cpu": time.process_time() - cpu}
+
+
+def large(live: Live, size: int) -> dict[str, Any]:
+    return {"text": "x" * size}
+
+
+def nothing(live: Live) -> Any:
+    return None
+
+
+def not_json(live: Live) -> dict[str, Any]:
+    return {"value": object()}
+
+
+def not_finite(live: Live) -> dict[str, Any]:
+    return {"value": float("nan")}
+
+
+def says_why(live: Live) -> dict[str, Any]:
+    raise TrialFailed("not_finite", "the loss is NaN at step 3", where="step")
+
+
+def from_a_thread(live: Live) -> dict[str, Any]:
+    """Progress from another thread must not get between the documents."""
+    threads = [threading.Thread(target=live.emit, args=({"note": "x"},)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {}
+
+
+def fork_that_returns(live: Live) -> dict[str, Any]:
+    """A fork of the user's that comes back through autoopt's own code must not answer."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+    return {"pid": os.getpid()}
+
+
+def fork_that_raises(live: Live) -> dict[str, Any]:
+    pid = os.fork()
+    if pid == 0:
+        raise ValueError("in the fork")
+    os.waitpid(pid, 0)
+    return {"pid": os.getpid()}
+
+
+def spawn_tree(live: Live) -> dict[str, Any]:
+    """Processes in the group, in a session of their own, and orphaned; all busy."""
+    import subprocess
+    import sys
+
+    busy = [sys.executable, "-c", "while True: pass"]
+    first = subprocess.Popen(busy)
+    second = subprocess.Popen(busy, start_new_session=True)
+    subprocess.Popen(["sh", "-c", "setsid sh -c 'while :; do :; done' & exit 0"]).wait()
+    return {"pids": [first.pid, second.pid]}
