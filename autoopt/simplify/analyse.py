@@ -1,0 +1,217 @@
+"""From what the stubs measured to the round's document: stages, ceilings, bottleneck. Pure."""
+
+from __future__ import annotations
+
+from autoopt.facts import WorkloadFacts
+from autoopt.measurements import Block
+from autoopt.records import Environment, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
+from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
+from autoopt.simplify.ceilings import ceiling_step, stage_ceilings
+from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
+from autoopt.simplify.roofline import operator_ceiling
+from autoopt.simplify.survey import Survey, Timing
+
+EDGES = (
+    ("storage", "preparation"),
+    ("preparation", "collate"),
+    ("collate", "pin"),
+    ("pin", "copy"),
+    ("copy", "forward"),
+    ("forward", "backward"),
+    ("backward", "optimizer"),
+    ("optimizer", "host"),
+    ("host", "evaluate"),
+    ("host", "checkpoint"),
+)
+_EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
+
+
+def analyse(
+    index: int,
+    plan: Plan,
+    survey: Survey,
+    block: Block,
+    peaks: Peaks,
+    facts: WorkloadFacts | None = None,
+    environment: Environment | None = None,
+) -> Round:
+    """Everything that a round says of the incumbent.
+
+    Args:
+        index: of the round, from 0.
+        plan: the incumbent's.
+        survey: every stage alone.
+        block: the running system, for the step and what each stage adds to it.
+        peaks: the machine's.
+    """
+    step = block.seconds / max(block.steps, 1)
+    simulation = _simulation(survey, peaks)
+    ceilings = stage_ceilings(survey, peaks)
+    stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(survey, block))
+    round_ = Round(
+        index=index,
+        plan=plan,
+        step_seconds=step,
+        stages=stages,
+        edges=_edges(stages),
+        operators=_operators(survey, peaks),
+        simulation=simulation,
+        notes=(*survey.notes, *survey.inputs.notes),
+    )
+    pipeline = Pipeline(round_)
+    predicted = pipeline.simulate()
+    round_ = round_.model_copy(
+        update={
+            "predicted_step_seconds": predicted,
+            "simulation_error": predicted / step - 1.0 if step > 0 else None,
+            "critical_path": pipeline.critical_path(),
+            "ceiling_step_seconds": ceiling_step(pipeline, survey),
+        }
+    )
+    pipeline = Pipeline(round_)
+    name = bottleneck(pipeline)
+    return round_.model_copy(
+        update={
+            "bottleneck": name,
+            "bottleneck_class": classify(pipeline, name, peaks),
+            "deeper": deeper_chain(pipeline, name, survey, peaks),
+        }
+    )
+
+
+def _stages(survey: Survey, block: Block) -> list[Stage]:
+    """The stages in their order, seconds per optimizer step; an exposed time where the running system has it."""
+    micro = survey.accumulation
+    lanes = max(1, survey.workers)
+    side = Resource.WORKER if survey.workers else Resource.HOST
+    found = _input_stages(survey, lanes, side)
+    backward = _difference(survey.forward_backward, survey.forward)
+    plain: list[tuple[str, Resource, Timing | float | None, float]] = [
+        ("pin", Resource.HOST, survey.pin if survey.pin_memory else None, micro),
+        ("copy", Resource.LINK, survey.copy_running, micro),
+        ("forward", Resource.DEVICE, survey.forward, micro),
+        ("backward", Resource.DEVICE, backward, micro),
+        ("optimizer", Resource.DEVICE, survey.optimizer, 1),
+        ("host", Resource.HOST, _host(survey), 1),
+    ]
+    found += [_stage(name, resource, value, times) for name, resource, value, times in plain if value is not None]
+    if survey.evaluate and survey.evaluate_every:
+        found.append(_stage("evaluate", Resource.DEVICE, survey.evaluate, 1 / survey.evaluate_every))
+    if survey.checkpoint_disk and survey.checkpoint_every:
+        found.append(_stage("checkpoint", Resource.HOST, survey.checkpoint_disk, 1 / survey.checkpoint_every))
+    return [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
+
+
+def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
+    inputs, samples = survey.inputs, survey.batch_size * survey.accumulation
+    found = []
+    if inputs.sample:
+        wait = inputs.sample.wait_seconds or 0.0
+        cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
+        cpu = min(cpu, max(inputs.sample.seconds - wait, 0.0)) if wait else cpu
+        found.append(
+            Stage(name="storage", resource=Resource.STORAGE, seconds=wait * samples / lanes, parallel=lanes)
+        )
+        found.append(
+            Stage(
+                name="preparation",
+                resource=side,
+                seconds=cpu * samples / lanes,
+                parallel=lanes,
+                cpu_seconds=cpu * samples,
+            )
+        )
+    if inputs.collate:
+        seconds = inputs.collate.seconds * survey.accumulation
+        found.append(
+            Stage(name="collate", resource=side, seconds=seconds / lanes, parallel=lanes, cpu_seconds=seconds)
+        )
+    return found
+
+
+def _stage(name: str, resource: Resource, value: Timing | float, times: float) -> Stage:
+    seconds = value.seconds if isinstance(value, Timing) else value
+    return Stage(name=name, resource=resource, seconds=max(0.0, seconds) * times)
+
+
+def _difference(whole: Timing | None, part: Timing | None) -> float | None:
+    return max(0.0, whole.seconds - part.seconds) if whole and part else None
+
+
+def _host(survey: Survey) -> float | None:
+    """What the whole step on cached batches takes beyond its stages alone: Python around them."""
+    if survey.compute is None or survey.forward_backward is None or survey.optimizer is None:
+        return None
+    if survey.device != "cpu" and survey.issue is not None:
+        return survey.issue.seconds
+    return survey.compute.seconds - survey.forward_backward.seconds * survey.accumulation - survey.optimizer.seconds
+
+
+def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
+    """What the stage adds to the running step; the wait for data is shared out by the input stages' weight."""
+    steps = max(block.steps, 1)
+    if stage.name in _EXPOSED:
+        seconds = block.stage_seconds.get(_EXPOSED[stage.name])
+        return None if seconds is None else seconds / steps
+    data = block.stage_seconds.get("data")
+    inputs = [other for other in stages if other.name in ("storage", "preparation", "collate")]
+    total = sum(other.seconds for other in inputs)
+    if stage.name in ("evaluate", "checkpoint"):
+        return stage.seconds
+    if data is None or stage not in inputs or total <= 0:
+        return None
+    return data / steps * stage.seconds / total
+
+
+def _with_gap(stage: Stage, ceiling: float | None) -> Stage:
+    if ceiling is None:
+        return stage
+    note = stage.note
+    if ceiling > stage.seconds:
+        note = f"measured faster than its ceiling of {ceiling:.3g} s, which was wrong and is lowered"
+        ceiling = stage.seconds
+    gap = stage.seconds / ceiling if ceiling > 0 else None
+    return stage.model_copy(update={"ceiling_seconds": ceiling, "gap": gap, "note": note})
+
+
+def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
+    """Must-precede, bridged over stages that this workload does not have."""
+    present = {stage.name for stage in stages}
+    main = [name for name in ("storage", "preparation", "collate", "pin", "copy", *COMPUTE, "host") if name in present]
+    edges = list(zip(main, main[1:], strict=False))
+    return (*edges, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present and main))
+
+
+def _operators(survey: Survey, peaks: Peaks) -> tuple[Operator, ...]:
+    return tuple(
+        operator.model_copy(
+            update={"ceiling_seconds": operator_ceiling(operator, peaks, survey.allowed_precisions)}
+        )
+        for operator in survey.operators
+    )
+
+
+def _simulation(survey: Survey, peaks: Peaks) -> Simulation:
+    micro, inputs = survey.accumulation, survey.inputs
+    handover = inputs.handover.seconds * micro if inputs.handover else 0.0
+    receive = inputs.receive.seconds * micro if inputs.receive else 0.0
+    return Simulation(
+        device=survey.device,
+        cores=survey.cores,
+        threads=survey.threads,
+        workers=survey.workers,
+        prefetch=survey.prefetch or DEFAULT_PREFETCH,
+        accumulation=micro,
+        samples=survey.batch_size * micro,
+        blocking_copy=not (survey.non_blocking and survey.pin_memory),
+        compute_by_threads=survey.compute_by_threads,
+        handover_seconds=handover,
+        receive_seconds=receive,
+        launches=survey.launches,
+        host_seconds=survey.issue.seconds if survey.issue else None,
+        sample_spread=inputs.sample_spread,
+        worker_share=peaks.core_share_under_load,
+        compute_share=peaks.compute_share_under_load,
+        parallel_share=peaks.parallel_share,
+        memory_used=survey.memory_used,
+    )

@@ -1,0 +1,75 @@
+"""The theoretical best of each stage from the machine's measured peaks. Pure."""
+
+from __future__ import annotations
+
+from autoopt.records import Peaks
+from autoopt.simplify.pipeline import LINK, Pipeline
+from autoopt.simplify.roofline import bandwidth, fused_ceiling, matmul_peak
+from autoopt.simplify.survey import Survey
+
+USEFUL_CONCURRENCY = 32
+
+
+def stage_ceilings(survey: Survey, peaks: Peaks) -> dict[str, float]:
+    """Seconds per optimizer step by stage; a stage whose ceiling is not known is left out.
+
+    Preparation: its CPU seconds over all cores. Storage: waiting over the reads that a storage is commonly
+    asked for at once, or its bytes over the measured rate, whichever is more. Collate, pinning, copies and
+    the optimizer: bytes over bandwidth. Forward and backward: arithmetic at the best allowed precision.
+    Host: nothing, since all of it can be compiled away.
+    """
+    samples = survey.batch_size * survey.accumulation
+    found: dict[str, float] = {"host": 0.0}
+    inputs, speed = survey.inputs, bandwidth(peaks, survey.batch_bytes or None)
+    batches = survey.batch_bytes * survey.accumulation
+    if inputs.sample:
+        cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
+        found["preparation"] = cpu * samples / survey.cores
+        found["storage"] = (inputs.sample.wait_seconds or 0.0) * samples / USEFUL_CONCURRENCY
+    if speed:
+        found["collate"] = batches / speed / survey.cores
+        found["pin"] = batches / speed
+        found["optimizer"] = survey.optimizer_bytes / (bandwidth(peaks, survey.optimizer_bytes or None) or speed)
+        found["checkpoint"] = 0.0
+    found["copy"] = _copy(survey, peaks)
+    found |= _compute(survey, peaks)
+    return found
+
+
+def _copy(survey: Survey, peaks: Peaks) -> float:
+    """On the CPU there is nothing to copy."""
+    rate = peaks.copy_pinned_to_device_bytes_per_second
+    if survey.device == "cpu" or not rate:
+        return 0.0
+    return survey.batch_bytes * survey.accumulation / rate
+
+
+def _compute(survey: Survey, peaks: Peaks) -> dict[str, float]:
+    """Forward and backward, and evaluation at the forward's rate."""
+    both = fused_ceiling(survey.operators, peaks, survey.allowed_precisions)
+    if both is None or matmul_peak(peaks, survey.allowed_precisions) is None:
+        return {}
+    share = survey.operators_forward_share if survey.operators_forward_share is not None else 1 / 3
+    found = {
+        "forward": both * share * survey.accumulation,
+        "backward": both * (1 - share) * survey.accumulation,
+    }
+    if survey.evaluation_batches and survey.evaluate_every:
+        found["evaluate"] = 0.0
+    return found
+
+
+def ceiling_step(pipeline: Pipeline, survey: Survey) -> float | None:
+    """The best step that the stages' ceilings allow when everything that can overlap does.
+
+    On the CPU, preparation and compute share the cores, so that their best times add up.
+    """
+    best = {stage.name: stage.ceiling_seconds for stage in pipeline.stages}
+    if best.get("forward") is None or best.get("backward") is None:
+        return None
+    compute = sum(best.get(name) or 0.0 for name in ("forward", "backward", "optimizer"))
+    preparation = (best.get("preparation") or 0.0) + (best.get("collate") or 0.0)
+    link = max((best.get(name) or 0.0 for name in LINK), default=0.0)
+    together = preparation + compute if survey.device == "cpu" else max(preparation, compute)
+    ceiling = max(together, best.get("storage") or 0.0, link)
+    return min(ceiling, pipeline.step_seconds)

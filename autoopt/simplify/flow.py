@@ -1,0 +1,174 @@
+"""A training step as a flow of work through workers, the training process and the device.
+
+A small discrete-event simulation: workers fill bounded queues, the training process takes micro-batches
+in order, the device runs what was issued. Whatever computes on the CPU shares the cores: when more
+threads are ready than there are cores, each gets its share, and threads that wait for each other lose more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_SETTLED, _OBSERVED = 24, 48
+_TINY = 1e-12
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one micro-batch asks for, in seconds, and of whom.
+
+    Args:
+        wait: of a worker, without a core (storage).
+        prepare: of a core, in a worker, or in the training process where there is none; handing over included.
+        receive: of the training process's core.
+        pin, copy: of the link; ``copy_waits``: the training process waits for the copy.
+        compute: of the device, or of ``threads`` cores where the CPU is the device.
+        issue: of the training process's core, to issue ``compute``; only where the device is not the CPU.
+        host: of the training process's core besides.
+        worker_share, compute_share: speeds where the cores are asked for twice over, in which a fair share is a half.
+        parallel_share: one core's speed while all cores work, over its speed alone.
+    """
+
+    wait: float = 0.0
+    prepare: float = 0.0
+    receive: float = 0.0
+    pin: float = 0.0
+    copy: float = 0.0
+    copy_waits: bool = True
+    compute: float = 0.0
+    issue: float | None = None
+    host: float = 0.0
+    workers: int = 0
+    prefetch: int = 2
+    cores: int = 1
+    threads: int = 1
+    worker_share: float = 0.5
+    compute_share: float = 0.5
+    parallel_share: float = 1.0
+
+
+@dataclass
+class _Actor:
+    """Somebody with phases to go through: (what, seconds) pairs."""
+
+    phases: deque[tuple[str, float]] = field(default_factory=deque)
+    kind: str = ""
+    left: float = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not self.kind
+
+    def load(self, phases: list[tuple[str, float]]) -> None:
+        self.phases.extend((kind, seconds) for kind, seconds in phases if seconds > _TINY)
+        self.next()
+
+    def next(self) -> None:
+        self.kind, self.left = self.phases.popleft() if self.phases else ("", 0.0)
+
+
+class _Flow:
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.workers = [_Actor() for _ in range(demand.workers)]
+        self.made = [0] * demand.workers
+        self.taken = 0
+        self.main = _Actor()
+        self.device = _Actor()
+        self.queued = 0
+        self.done: list[float] = []
+        self.now = 0.0
+        self.running = False
+
+    def period(self) -> float:
+        """Seconds between micro-batches once the flow is steady."""
+        while len(self.done) < _SETTLED + _OBSERVED:
+            self._assign()
+            self._advance()
+        return (self.done[-1] - self.done[_SETTLED - 1]) / (len(self.done) - _SETTLED)
+
+    def _assign(self) -> None:
+        demand = self.demand
+        for number, worker in enumerate(self.workers):
+            consumed = (self.taken - number + demand.workers - 1) // demand.workers
+            if worker.idle and self.made[number] - consumed < demand.prefetch:
+                worker.load([("wait", demand.wait), ("core", demand.prepare), ("made", 2 * _TINY)])
+        if self.main.idle and not self.running:
+            self._take()
+        if self.device.idle and self.queued:
+            self.queued -= 1
+            self.device.load([("device", demand.compute), ("computed", 2 * _TINY)])
+
+    def _take(self) -> None:
+        """The training process starts on its next micro-batch, if there is one and the device is not far behind."""
+        demand = self.demand
+        if demand.workers and self.made[self.taken % demand.workers] <= self.taken // demand.workers:
+            return
+        if demand.issue is not None and self.queued >= _AHEAD:
+            return
+        self.taken += 1
+        self.running = True
+        alone = [] if demand.workers else [("wait", demand.wait), ("core", demand.prepare)]
+        compute = [("team", demand.compute)] if demand.issue is None else []
+        drain = [("drain", 2 * _TINY)] if demand.issue is not None and demand.copy_waits and demand.copy else []
+        self.main.load([
+            *alone, ("core", demand.receive), *drain, ("link", demand.pin + demand.copy), *compute,
+            ("core", (demand.issue or 0.0) + demand.host), ("stepped", 2 * _TINY),
+        ])  # fmt: skip
+
+    def _advance(self) -> None:
+        actors = [*self.workers, self.main, self.device]
+        rates = self._rates()
+        pairs = [(actor, rates[actor.kind]) for actor in actors if actor.kind and rates[actor.kind] > 0]
+        if not pairs:
+            raise RuntimeError("the pipeline stands still")
+        passed = min(actor.left / rate for actor, rate in pairs)
+        self.now += passed
+        for actor, rate in pairs:
+            actor.left -= passed * rate
+        for number, worker in enumerate(self.workers):
+            if worker.kind and worker.left <= _TINY:
+                self.made[number] += worker.kind == "made"
+                worker.next()
+        for actor in (self.main, self.device):
+            if actor.kind and actor.left <= _TINY:
+                self._finish(actor)
+
+    def _finish(self, actor: _Actor) -> None:
+        if actor.kind == "computed" or (actor.kind == "stepped" and self.demand.issue is None):
+            self.done.append(self.now)
+        if actor.kind == "stepped":
+            self.running = False
+            self.queued += self.demand.issue is not None
+        actor.next()
+
+    def _rates(self) -> dict[str, float]:
+        """How fast each kind of phase goes now."""
+        demand = self.demand
+        single = sum(worker.kind == "core" for worker in self.workers) + (self.main.kind == "core")
+        team = demand.threads if self.main.kind == "team" else 0
+        busy = single + team
+        idle_device = self.device.idle and not self.queued
+        rates = {"wait": 1.0, "link": 1.0, "device": 1.0, "made": 1.0, "stepped": 1.0, "computed": 1.0,
+                 "drain": 1.0 if idle_device else 0.0}  # fmt: skip
+        crowd = self._speed(min(busy, demand.cores))
+        if busy <= demand.cores:
+            return {**rates, "core": crowd, "team": crowd / self._speed(team)}
+        fair = demand.cores / busy
+        contended = team > 1
+        core = fair * (demand.worker_share / 0.5 if contended else 1.0)
+        gang = fair * (demand.compute_share / 0.5 if contended else 1.0)
+        return {**rates, "core": core * crowd, "team": gang * crowd / self._speed(min(team, demand.cores))}
+
+    def _speed(self, busy: int) -> float:
+        """One core's speed while so many work, over its speed alone."""
+        if busy <= 1 or self.demand.cores <= 1:
+            return 1.0
+        return 1.0 - (1.0 - self.demand.parallel_share) * (busy - 1) / (self.demand.cores - 1)
+
+
+def period(demand: Demand) -> float:
+    """Seconds between micro-batches in the steady state."""
+    return _Flow(demand).period()

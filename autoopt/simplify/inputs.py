@@ -1,0 +1,259 @@
+"""The input side alone: one sample, collate, the user's loader, and what handing a batch over costs."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from autoopt.simplify.deeper_input import open_dataset
+from autoopt.simplify.survey import InputSurvey, Timing
+from autoopt.simplify.timing import is_steady, repeat, summary
+
+_CHUNK_SECONDS = 2e-3
+_STATS = Path("/proc/thread-self/schedstat")
+_IO = Path("/proc/self/io")
+
+
+class Clock:
+    """Wall, CPU and waiting seconds since it was made. Waiting for a core is not waiting."""
+
+    def __init__(self) -> None:
+        self.switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        self.delay = _run_delay()
+        self.cpu = time.process_time()
+        self.wall = time.perf_counter()
+
+    def read(self) -> tuple[float, float, float]:
+        wall = time.perf_counter() - self.wall
+        cpu = time.process_time() - self.cpu
+        delay = _run_delay() - self.delay
+        slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw > self.switches
+        return wall, cpu, max(0.0, wall - cpu - delay) if slept else 0.0
+
+
+def survey_inputs(loader: DataLoader[Any], box: float) -> InputSurvey:
+    """Measures the input side of a loader. Meant for a forked child: it leaves caches warm behind it."""
+    notes: list[str] = []
+    fetch = Fetch(loader)
+    sample, spread, read_bytes = _sample(fetch, box * 0.3)
+    batch, collate = _collate(fetch, box * 0.1)
+    alone = _loader(loader, box * 0.25, notes)
+    handover, receive = _handover(batch, box * 0.15) if batch is not None else (None, None)
+    deeper, more = open_dataset(loader.dataset, fetch.indices(), box * 0.2)
+    return InputSurvey(
+        sample=sample,
+        sample_spread=spread,
+        collate=collate,
+        loader=alone,
+        handover=handover,
+        receive=receive,
+        sample_bytes=read_bytes,
+        collated_bytes=nbytes(batch) if batch is not None else None,
+        deeper=deeper,
+        notes=(*notes, *more),
+    )
+
+
+class Fetch:
+    """Samples in the order of the loader's own sampler, one micro-batch after the other, for ever."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.iterable = isinstance(loader.dataset, IterableDataset)
+        self._stream: Iterator[Any] = iter(())
+        self.size = loader.batch_size or 1
+
+    def indices(self) -> list[Any]:
+        """The next micro-batch's indices; empty for an iterable dataset."""
+        if self.iterable:
+            return []
+        while True:
+            found = next(self._stream, None)
+            if found is None:
+                sampler = self.loader.batch_sampler if self.loader.batch_sampler is not None else self.loader.sampler
+                self._stream = iter(sampler)  # type: ignore[arg-type]
+                found = next(self._stream)
+            if self.loader.batch_sampler is None:
+                return [found]
+            if found:
+                return list(found)
+
+    def samples(self, indices: list[Any], count: int) -> list[Any]:
+        """The samples at these indices, or the next ``count`` of an iterable dataset."""
+        if not self.iterable:
+            many = getattr(self.dataset, "__getitems__", None)
+            return list(many(indices)) if many else [self.dataset[index] for index in indices]
+        found = list(itertools.islice(self._stream, count))
+        if len(found) < count:
+            self._stream = iter(self.dataset)  # type: ignore[arg-type]
+            found += itertools.islice(self._stream, count - len(found))
+        return found
+
+
+def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | None]:
+    """One sample alone, in chunks long enough to be timed; spread: deviation of one sample over its mean."""
+    many = hasattr(fetch.dataset, "__getitems__")
+    pending: list[Any] = []
+    size = 1
+    walls: list[float] = []
+    cpus: list[float] = []
+    waits: list[float] = []
+    cold = None
+    start, read = time.perf_counter(), _bytes_read()
+    total = 0
+    while time.perf_counter() - start < box or len(walls) < 2:
+        if len(walls) >= 30 and is_steady(walls, 30):
+            break
+        while not fetch.iterable and len(pending) < size:
+            pending += fetch.indices()
+        if many:
+            size = max(size, min(len(pending), fetch.size))
+        chunk, pending = pending[:size], pending[size:]
+        clock = Clock()
+        got = fetch.samples(chunk, size)
+        wall, cpu, wait = clock.read()
+        count = max(1, len(got))
+        total += count
+        if cold is None:
+            cold = wall / count
+            size = max(1, min(256, int(_CHUNK_SECONDS / max(cold, 1e-6))))
+            continue
+        walls.append(wall / count)
+        cpus.append(cpu / count)
+        waits.append(wait / count)
+    spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
+    after = _bytes_read()
+    read_bytes = (after - read) / total if read is not None and after is not None else None
+    timing = summary(walls, cold)
+    # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's
+    cpu = _trimmed(cpus)
+    return timing.model_copy(update={"cpu_seconds": cpu, "wait_seconds": _trimmed(waits)}), spread, read_bytes
+
+
+def _collate(fetch: Fetch, box: float) -> tuple[Any, Timing | None]:
+    collate = fetch.loader.collate_fn
+    if fetch.loader.batch_sampler is None and fetch.loader.batch_size is None:
+        return fetch.samples(fetch.indices(), 1)[0], None
+    samples = fetch.samples(fetch.indices(), fetch.size)
+    return collate(samples), repeat(lambda: collate(samples), box)
+
+
+def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | None:
+    """Seconds per micro-batch of the user's loader when nobody uses the batches."""
+    clone = fresh_loader(loader)
+    ahead = clone.num_workers * (clone.prefetch_factor or 0) + clone.num_workers
+    start = time.perf_counter()
+    stream = iter(clone)
+    if next(stream, None) is None:
+        return None
+    cold = time.perf_counter() - start
+    for _ in range(ahead):  # the queue is full at first
+        if next(stream, None) is None:
+            stream = iter(clone)
+    walls: list[float] = []
+    start = time.perf_counter()
+    group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
+    while len(walls) < 3 or (time.perf_counter() - start < box and not is_steady(walls, 8)):
+        mark, taken = time.perf_counter(), 0
+        for _ in range(group):
+            if next(stream, None) is None:
+                break
+            taken += 1
+        if taken == group:
+            walls.append((time.perf_counter() - mark) / group)
+        else:
+            stream = iter(clone)
+            next(stream, None)
+        if time.perf_counter() - start > 4 * box:
+            break
+    if not walls:
+        notes.append("the loader alone was not measured: an epoch is shorter than its queue")
+        return None
+    return summary(walls, cold)
+
+
+def _handover(batch: Any, box: float) -> tuple[Timing | None, Timing | None]:
+    """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
+    loader: DataLoader[Any] = DataLoader(
+        _Same(batch), batch_size=None, num_workers=1, collate_fn=_identity, multiprocessing_context="fork"
+    )
+    walls: list[float] = []
+    cpus: list[float] = []
+    end = None
+    for number, _ in enumerate(loader):
+        now, cpu = time.perf_counter(), time.thread_time()
+        if number >= 4:
+            walls.append(now - mark)
+            cpus.append(cpu - spent)
+        mark, spent = now, cpu
+        end = end or now + box
+        if now > end or is_steady(walls, 60):
+            break
+    if not walls:
+        return None, None
+    return summary(walls), summary(cpus)
+
+
+class _Same(Dataset[Any]):
+    """Always the same batch, copied each time as a collate in a worker would write it."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> Any:
+        return tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, self.batch)
+
+
+def _identity(batch: Any) -> Any:
+    return batch
+
+
+def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The same loader without its running iterator, and without pinning, which a forked child cannot do."""
+    clone = copy.copy(loader)
+    clone.__dict__["_iterator"] = None
+    clone.__dict__["pin_memory"] = False
+    return clone
+
+
+def nbytes(batch: Any) -> int:
+    """Bytes of all tensors in a batch, however it is nested."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
+def _trimmed(values: list[float]) -> float:
+    """The mean without the highest and the lowest tenth."""
+    cut = len(values) // 10
+    ordered = sorted(values)
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+def _run_delay() -> float:
+    """Seconds that this thread was ready and got no core; 0 where the system does not tell."""
+    return _number(_STATS, lambda text: float(text.split()[1]) / 1e9) or 0.0
+
+
+def _bytes_read() -> float | None:
+    """Bytes that this process has read from files, cached or not."""
+    return _number(_IO, lambda text: float(text.split("rchar:")[1].split()[0]))
+
+
+def _number(path: Path, parse: Callable[[str], float]) -> float | None:
+    try:
+        return parse(path.read_text())
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,221 @@
+"""What this machine reaches: measured, never from a datasheet, and kept in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autoopt.records import Peaks
+from autoopt.simplify.contention import contention
+from autoopt.simplify.parts import cores_available
+
+VERSION = 1
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 27)
+
+
+def measured_peaks(device: torch.device, *, box: float = 6.0, cache: Path | None = None) -> Peaks:
+    """The peaks of a device, from the cache where this machine and torch were measured before.
+
+    Args:
+        device: whose peaks.
+        box: seconds for all measurements.
+        cache: the folder of the cache; the user's own by default.
+    """
+    file = (cache or cache_folder()) / f"peaks-{_key(device)}.json"
+    known = _read(file)
+    if known is not None:
+        return known
+    peaks = measure(device, box)
+    _write(file, peaks)
+    return peaks
+
+
+def cache_folder() -> Path:
+    """autoopt's folder in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autoopt"
+
+
+def cpu_model() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _key(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    parts = [VERSION, name, torch.__version__, cpu_model(), cores_available(), torch.get_num_threads()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _read(file: Path) -> Peaks | None:
+    try:
+        return Peaks.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write(file: Path, peaks: Peaks) -> None:
+    """Replaces the file at once; a cache that cannot be written is no error."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_name(f"{file.name}.{os.getpid()}")
+        part.write_text(peaks.model_dump_json(), encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        return
+
+
+def measure(device: torch.device, box: float = 6.0) -> Peaks:
+    """Measures everything anew within about ``box`` seconds."""
+    rates = {name: matmul_rate(device, name, box * 0.12) for name in _TYPES}
+    by_size = {size: stream_rate(device, size, box * 0.03) for size in _SIZES}
+    worker, compute, parallel = contention(box * 0.3)
+    values: dict[str, Any] = {f"matmul_{name}_flops_per_second": rate for name, rate in rates.items()}
+    if device.type == "cuda":
+        values["matmul_tf32_flops_per_second"] = _tf32(device, box * 0.1)
+        values |= copy_rates(device)
+    return Peaks(
+        **values,
+        memory_bytes_per_second=by_size[_SIZES[-1]],
+        memory_bytes_per_second_by_size=by_size,
+        launch_seconds=launch_cost(device),
+        storage_bytes_per_second=storage_rate(),
+        core_share_under_load=worker,
+        compute_share_under_load=compute,
+        parallel_share=parallel,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def matmul_rate(device: torch.device, precision: str, box: float) -> float | None:
+    """FLOP/s of the best square matmul tried; None where this device has no such type."""
+    sizes = (2048, 4096, 8192) if device.type == "cuda" else (512, 1024, 2048)
+    end = time.perf_counter() + box
+    best = 0.0
+    for size in sizes:
+        try:
+            left, right = (torch.randn(size, size, device=device).to(_TYPES[precision]) for _ in range(2))
+            seconds = _best(lambda a=left, b=right: a @ b, device, 0.0)  # type: ignore[misc]
+            if 2 * seconds > end - time.perf_counter() and best:
+                break
+            seconds = _best(lambda a=left, b=right: a @ b, device, box / len(sizes))  # type: ignore[misc]
+        except (RuntimeError, TypeError):
+            break
+        best = max(best, 2.0 * size**3 / seconds)
+    return best or None
+
+
+def _tf32(device: torch.device, box: float) -> float | None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        return matmul_rate(device, "fp32", box)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def stream_rate(device: torch.device, size: int, box: float) -> float:
+    """Bytes per second, read and written together, of a copy whose two sides take ``size`` bytes."""
+    source = torch.ones(size // 8, device=device)
+    target = torch.empty_like(source)
+    at_once = max(1, min(200, (1 << 22) // size))
+
+    def copy() -> None:
+        for _ in range(at_once):
+            target.copy_(source)
+
+    return size * at_once / _best(copy, device, box)
+
+
+def copy_rates(device: torch.device, size: int = 1 << 26) -> dict[str, float]:
+    """Bytes per second between host and device, pageable and pinned, both ways."""
+    found = {}
+    on_device = torch.empty(size, dtype=torch.uint8, device=device)
+    for kind in ("pageable", "pinned"):
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=kind == "pinned").fill_(1)
+        to = _best(lambda h=host: on_device.copy_(h), device, 0.05)  # type: ignore[misc]
+        back = _best(lambda h=host: h.copy_(on_device), device, 0.05)  # type: ignore[misc]
+        found[f"copy_{kind}_to_device_bytes_per_second"] = size / to
+        found[f"copy_{kind}_from_device_bytes_per_second"] = size / back
+    return found
+
+
+def launch_cost(device: torch.device, count: int = 1000) -> float:
+    """Seconds that one operator costs however little it does: dispatch, on a device also the launch."""
+    tiny = torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(count):
+            tiny.add_(1)
+
+    return _best(many, device, 0.05) / count
+
+
+def storage_rate(size: int = 1 << 25) -> float | None:
+    """Bytes per second of reading a file just written, dropped from the page cache where the system allows."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=_storage_folder()) as file:
+            file.write(os.urandom(1 << 20) * (size >> 20))
+            file.flush()
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            with open(file.name, "rb", buffering=0) as again:
+                while again.read(1 << 20):
+                    pass
+            return size / (time.perf_counter() - start)
+    except OSError:
+        return None
+
+
+def _storage_folder() -> str | None:
+    """The user's cache if it is there: a temporary folder often lies in memory."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder)
+
+
+def _best(call: Callable[[], Any], device: torch.device, box: float) -> float:
+    """The shortest of several calls: a peak is what was reached, not what is usual. CUDA by device events."""
+    call()
+    best = float("inf")
+    start = time.perf_counter()
+    while True:
+        best = min(best, _seconds(call, device))
+        if time.perf_counter() - start >= box:
+            return best
+
+
+def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+    if device.type == "cuda":
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()  # type: ignore[no-untyped-call]
+        call()
+        last.record()  # type: ignore[no-untyped-call]
+        last.synchronize()  # type: ignore[no-untyped-call]
+        return max(float(first.elapsed_time(last)) / 1e3, 1e-9)  # type: ignore[no-untyped-call]
+    start = time.perf_counter()
+    call()
+    if device.type == "mps":
+        torch.mps.synchronize()
+    return max(time.perf_counter() - start, 1e-9)

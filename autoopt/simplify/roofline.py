@@ -1,0 +1,173 @@
+"""Each operator of a step on the roofline: FLOPs from shapes, bytes from shapes, seconds from a short profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from autoopt.records import Operator, Peaks
+
+Kind = Literal["matmul", "elementwise", "memory", "other"]
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+_VIEWS = frozenset(
+    "view _unsafe_view reshape _reshape_alias transpose t permute expand as_strided slice select squeeze unsqueeze "
+    "detach alias split split_with_sizes unbind narrow diagonal view_as empty empty_like empty_strided new_empty "
+    "new_empty_strided is_same_size lift_fresh chunk swapaxes movedim unfold".split()
+)
+_MEMORY = frozenset(
+    "copy_ clone _to_copy contiguous cat stack index index_select gather scatter scatter_ embedding fill_ zero_ "
+    "zeros zeros_like ones ones_like full full_like arange index_put_ index_put embedding_dense_backward "
+    "constant_pad_nd repeat roll _pin_memory".split()
+)
+
+
+@dataclass
+class Count:
+    """What all calls of one operator in a step add up to."""
+
+    calls: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    largest: float = 0.0
+    kind: Kind = "elementwise"
+
+
+class Counter(TorchDispatchMode):
+    """Counts calls, FLOPs (torch's own registry of formulas) and bytes (all inputs and outputs once) by operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, Count] = defaultdict(Count)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        packet = getattr(func, "_overloadpacket", func)
+        name = str(packet).replace(".", "::", 1)
+        base = name.split("::")[-1]
+        if base in _VIEWS:
+            return out
+        count = self.counts[name]
+        count.calls += 1
+        moved = float(_tensor_bytes(args) + _tensor_bytes(kwargs or {}) + _tensor_bytes(out))
+        count.bytes += moved
+        count.largest = max(count.largest, moved)
+        formula = flop_registry.get(packet)
+        if formula is not None:
+            count.kind = "matmul"
+            count.flops += float(formula(*args, **(kwargs or {}), out_val=out))
+        elif base in _MEMORY:
+            count.kind = "memory"
+        return out
+
+    @property
+    def launches(self) -> int:
+        return sum(count.calls for count in self.counts.values())
+
+
+def _tensor_bytes(values: Any) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+
+
+def count_operators(run: Callable[[], Any]) -> Counter:
+    """Runs once and counts."""
+    counter = Counter()
+    with counter:
+        run()
+    return counter
+
+
+def profiled_seconds(run: Callable[[], Any], names: set[str], steps: int, cuda: bool) -> dict[str, float]:
+    """Seconds per run by operator, from a short window of the profiler.
+
+    Time of a kernel below goes to the operator above it that ``names`` knows, since a convolution's
+    time stands under the library's name.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    with profile(activities=activities) as profiler:
+        for _ in range(steps):
+            run()
+        if cuda:
+            torch.cuda.synchronize()
+    found: dict[str, float] = defaultdict(float)
+    for event in profiler.events() or ():
+        seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
+        owner = _owner(event, names)
+        if owner and seconds > 0:
+            found[owner] += seconds / 1e6 / steps
+    return dict(found)
+
+
+def _owner(event: Any, names: set[str]) -> str | None:
+    while event is not None:
+        if event.name in names:
+            return str(event.name)
+        event = event.cpu_parent
+    return None
+
+
+def operators(run: Callable[[], Any], *, steps: int = 3, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
+    """The step's operators, the costliest first, and how many are launched. Without ceilings yet."""
+    counter = count_operators(run)
+    seconds = profiled_seconds(run, set(counter.counts), steps, cuda)
+    found = [
+        Operator(
+            name=name,
+            seconds=seconds.get(name, 0.0),
+            flops=count.flops or None,
+            bytes=count.bytes,
+            calls=count.calls,
+            kind=count.kind,
+        )
+        for name, count in counter.counts.items()
+    ]
+    return tuple(sorted(found, key=lambda operator: -operator.seconds)), counter.launches
+
+
+def matmul_peak(peaks: Peaks, precisions: tuple[str, ...] = PRECISIONS) -> float | None:
+    """The best measured matmul rate among the allowed precisions, FLOP/s."""
+    rates = [getattr(peaks, f"matmul_{name}_flops_per_second") for name in precisions]
+    return max((rate for rate in rates if rate), default=None)
+
+
+def bandwidth(peaks: Peaks, size: float | None = None) -> float | None:
+    """The best rate at which ``size`` bytes can move: caches serve small pieces faster than memory does."""
+    rates = [peaks.memory_bytes_per_second or 0.0]
+    table = peaks.memory_bytes_per_second_by_size
+    rates += [rate for at, rate in table.items() if size is not None and at >= size / 2] if table else []
+    best = max(rates)
+    return best or None
+
+
+def operator_ceiling(operator: Operator, peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
+    """The roofline of an operator as it stands: the larger of arithmetic at its best precision and traffic."""
+    rate = matmul_peak(peaks, precisions)
+    each = (operator.bytes or 0.0) / max(operator.calls or 1, 1)
+    speed = bandwidth(peaks, each)
+    if speed is None or (operator.flops and rate is None):
+        return None
+    halved = 0.5 if set(precisions) & {"bf16", "fp16"} else 1.0
+    return max((operator.flops or 0.0) / (rate or 1.0), (operator.bytes or 0.0) * halved / speed)
+
+
+def fused_ceiling(found: tuple[Operator, ...], peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
+    """The step's best: arithmetic of the matmul-like operators alone.
+
+    Traffic between operators is left out, since fusing removes it and caches hide it; what is left no
+    program that does the same arithmetic can beat.
+    """
+    rate = matmul_peak(peaks, precisions)
+    if rate is None or not found:
+        return None
+    return sum(operator.flops or 0.0 for operator in found) / rate

@@ -1,0 +1,212 @@
+"""The compute side alone: forward, backward, optimizer, copies, evaluation, checkpoint, host."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from autoopt.records import JsonDict
+from autoopt.simplify.parts import Parts, cores_available
+from autoopt.simplify.survey import Timing
+from autoopt.simplify.timing import repeat
+
+_EVALUATED = 3
+
+
+def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
+    """Forward, both directions, the optimizer on cached gradients, and the whole step on cached batches.
+
+    Args:
+        batches: micro-batches of one optimizer step, on the device.
+        box: seconds for all of it.
+    """
+    batch = batches[0]
+    parts.model.train()
+    whole = repeat(lambda: parts.whole_step(batches), box * 0.35, wait=parts.synchronize)
+    forward = repeat(lambda: parts.forward(batch), box * 0.2, wait=parts.synchronize)
+
+    def both() -> None:
+        parts.backward(parts.forward(batch))
+
+    def no_gradients() -> None:
+        parts.optimizer.zero_grad(set_to_none=True)
+
+    found: JsonDict = {
+        "compute": whole,
+        "forward": forward,
+        "forward_backward": repeat(both, box * 0.3, before=no_gradients, wait=parts.synchronize),
+        "optimizer": _optimizer(parts, box * 0.15),
+    }
+    if parts.cuda:
+        found["issue"] = issue(parts, batches)
+    return found
+
+
+def _optimizer(parts: Parts, box: float) -> Timing:
+    """The optimizer on the gradients that are there; they are kept, so that each repeat does the same."""
+    gradients = [(parameter, parameter.grad) for parameter in parts.model.parameters() if parameter.grad is not None]
+
+    def again() -> None:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+    def step() -> None:
+        parts.optimizer_step()
+        parts.optimizer.zero_grad(set_to_none=True)
+
+    if parts.scaler:  # unscaling twice is refused; the scaler's own part is small beside the update
+        return repeat(lambda: (parts.optimizer.step(), parts.optimizer.zero_grad()), box, before=again,
+                      wait=parts.synchronize)  # fmt: skip
+    return repeat(step, box, before=again, wait=parts.synchronize)
+
+
+def issue(parts: Parts, batches: list[Any], repeats: int = 5) -> Timing:
+    """Seconds until a step is issued to an idle device: Python and launches, without waiting for results."""
+    return repeat(lambda: parts.whole_step(batches), 2.0, before=parts.synchronize, least=repeats, most=repeats)
+
+
+def by_threads(parts: Parts, batches: list[Any], measured: Timing, box: float) -> dict[int, float]:
+    """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
+
+    The present number is measured again beside each other one, so that a burst does not pass for a speedup.
+    """
+    present = torch.get_num_threads()
+    others = sorted({1, max(1, cores_available() // 2), cores_available()} - {present})
+    found = {present: measured.seconds}
+    for threads in others:
+        ratios = []
+        end = time.perf_counter() + box / len(others)
+        while len(ratios) < 3 or (time.perf_counter() < end and len(ratios) < 15):
+            ratios.append(_with_threads(parts, batches, threads) / _with_threads(parts, batches, present))
+        found[threads] = measured.seconds * sorted(ratios)[len(ratios) // 2]
+    torch.set_num_threads(present)
+    return found
+
+
+def _with_threads(parts: Parts, batches: list[Any], threads: int) -> float:
+    """The median of a few steps with so many threads, after one that wakes them."""
+    torch.set_num_threads(threads)
+    parts.whole_step(batches)
+    walls = []
+    start = time.perf_counter()
+    while len(walls) < 2 or (len(walls) < 15 and time.perf_counter() - start < 0.03):
+        mark = time.perf_counter()
+        parts.whole_step(batches)
+        walls.append(time.perf_counter() - mark)
+    return sorted(walls)[len(walls) // 2]
+
+
+def copies(parts: Parts, batch: Any, box: float) -> JsonDict:
+    """A host batch to the device: as the training does it, from pageable and from pinned memory; pinning itself."""
+    found: JsonDict = {"copy_running": repeat(lambda: parts.to_device(batch), box * 0.4, wait=parts.synchronize)}
+    if not parts.cuda:
+        return found
+
+    def move(source: Any, non_blocking: bool) -> None:
+        tree_map(lambda x: x.to(parts.device, non_blocking=non_blocking) if isinstance(x, torch.Tensor) else x, source)
+
+    def pin() -> Any:
+        return tree_map(lambda x: x.pin_memory() if isinstance(x, torch.Tensor) else x, batch)
+
+    pinned = pin()
+    found["copy_pageable"] = repeat(lambda: move(batch, False), box * 0.2, wait=parts.synchronize)
+    found["copy_pinned"] = repeat(lambda: move(pinned, True), box * 0.2, wait=parts.synchronize)
+    found["pin"] = repeat(pin, box * 0.2)
+    return found
+
+
+def evaluation(parts: Parts, box: float) -> JsonDict:
+    """One whole evaluation, scaled from a few of its batches."""
+    if parts.evaluate is None or parts.valid_batches is None:
+        return {}
+    total = _length(parts.valid_batches)
+    evaluate = parts.evaluate
+    stream = iter(parts.valid_batches)
+    start = time.perf_counter()
+    batches = list(itertools.islice(stream, _EVALUATED if total is None else min(_EVALUATED, total)))
+    loading = time.perf_counter() - start
+    if not batches:
+        return {}
+    with _evaluating(parts):
+        timing = repeat(lambda: evaluate(batches), box, wait=parts.synchronize, least=2, most=5)
+    if total is None:
+        total = len(batches) + sum(1 for _ in itertools.islice(stream, 10_000))
+    scale = total / len(batches)
+    return {
+        "evaluate": Timing(
+            seconds=(timing.seconds + loading) * scale,
+            low=(timing.low + loading) * scale,
+            high=(timing.high + loading) * scale,
+            n=timing.n,
+        ),
+        "evaluated_batches": len(batches),
+        "evaluation_batches": total,
+    }
+
+
+@contextmanager
+def _evaluating(parts: Parts) -> Iterator[None]:
+    parts.model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        parts.model.train()
+
+
+def checkpoint(parts: Parts, box: float) -> JsonDict:
+    """A checkpoint of model and optimizer, to memory and to a file that is on the disk."""
+    state = {"model": parts.model.state_dict(), "optimizer": parts.optimizer.state_dict()}
+    size = 0
+
+    def to_memory() -> None:
+        nonlocal size
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        size = buffer.tell()
+
+    def to_disk() -> None:
+        with tempfile.TemporaryFile() as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    memory = repeat(to_memory, box / 2, least=2, most=5)
+    return {
+        "checkpoint_memory": memory,
+        "checkpoint_disk": repeat(to_disk, box / 2, least=2, most=5),
+        "checkpoint_bytes": size,
+    }
+
+
+def optimizer_bytes(parts: Parts) -> int:
+    """Bytes that one optimizer step must move: parameters, gradients and states read, parameters and states written."""
+    total = 0
+    for group in parts.optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            size = parameter.numel() * parameter.element_size()
+            states = sum(
+                leaf.numel() * leaf.element_size()
+                for leaf in tree_leaves(parts.optimizer.state.get(parameter, {}))
+                if isinstance(leaf, torch.Tensor) and leaf.numel() == parameter.numel()
+            )
+            total += 3 * size + 2 * states
+    return total
+
+
+def _length(batches: Any) -> int | None:
+    try:
+        return len(batches)
+    except TypeError:
+        return None

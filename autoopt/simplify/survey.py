@@ -1,0 +1,96 @@
+"""What the stubs measured in a trial's process: plain data from which the round is computed."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from autoopt.records import Deeper, Operator, Record
+
+
+class Timing(Record):
+    """One stub, repeated. ``seconds``: the median; ``low`` and ``high``: its quartiles.
+
+    ``cold_seconds``: the first call, where it differs. ``cpu_seconds``: CPU time of the calling
+    thread. ``wait_seconds``: neither on a core nor waiting for one: storage, network, sleep.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    n: int
+    cpu_seconds: float | None = None
+    wait_seconds: float | None = None
+    cold_seconds: float | None = None
+
+
+class InputSurvey(Record):
+    """The input side, measured in a forked process so that nothing of it stays behind.
+
+    ``sample``: one sample of the dataset, one process, one thread. ``collate``: one micro-batch from
+    samples that are there. ``loader``: seconds per micro-batch of the user's own loader with nobody
+    using the batches. ``handover``: a ready micro-batch from one worker to the training process, as
+    wall-clock; ``receive``: the part of it that the training process spends. ``sample_bytes``: what
+    reading one sample took from files, as the kernel counts it.
+    """
+
+    sample: Timing | None = None
+    sample_spread: float | None = None
+    collate: Timing | None = None
+    loader: Timing | None = None
+    handover: Timing | None = None
+    receive: Timing | None = None
+    sample_bytes: float | None = None
+    collated_bytes: int | None = None
+    deeper: tuple[Deeper, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Survey(Record):
+    """Every stage alone. Times are per micro-batch unless said otherwise.
+
+    ``forward``: forward and loss. ``forward_backward``: both. ``optimizer``: one optimizer step on
+    cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
+    batches that are on the device. ``issue``: seconds in which the training process has issued such a
+    step. ``evaluate``: one whole evaluation, scaled from ``evaluated_batches``.
+    """
+
+    device: str
+    cores: int
+    threads: int
+    workers: int
+    prefetch: int | None = None
+    pin_memory: bool = False
+    non_blocking: bool = False
+    batch_size: int
+    accumulation: int = 1
+    batch_bytes: int = 0
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    allowed_precisions: tuple[str, ...] = ("fp32",)
+    inputs: InputSurvey = InputSurvey()
+    pin: Timing | None = None
+    copy_pageable: Timing | None = None
+    copy_pinned: Timing | None = None
+    copy_running: Timing | None = None
+    forward: Timing | None = None
+    forward_backward: Timing | None = None
+    optimizer: Timing | None = None
+    compute: Timing | None = None
+    compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    issue: Timing | None = None
+    evaluate: Timing | None = None
+    evaluated_batches: int | None = None
+    evaluation_batches: int | None = None
+    evaluate_every: int | None = None
+    checkpoint_memory: Timing | None = None
+    checkpoint_disk: Timing | None = None
+    checkpoint_bytes: int | None = None
+    checkpoint_every: int | None = None
+    operators: tuple[Operator, ...] = ()
+    operators_forward_share: float | None = None
+    launches: int | None = None
+    deeper: tuple[Deeper, ...] = ()
+    memory_used: float | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()

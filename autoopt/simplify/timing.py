@@ -1,0 +1,83 @@
+"""Repeating a stub until its median is steady, within a box of time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autoopt.simplify.survey import Timing
+
+STEADY = 0.03
+SHORTEST = 5e-4
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile of one or more values."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def summary(values: list[float], cold: float | None = None, **more: float | None) -> Timing:
+    """A timing from repeats of one thing, in seconds."""
+    low, middle, high = quartiles(values)
+    return Timing(seconds=middle, low=low, high=high, n=len(values), cold_seconds=cold, **more)
+
+
+def is_steady(values: list[float], least: int) -> bool:
+    """Whether the median's own standard error is below ``STEADY`` of it."""
+    if len(values) < least:
+        return False
+    low, middle, high = quartiles(values)
+    return bool((high - low) / 1.349 * 1.253 / len(values) ** 0.5 <= STEADY * middle)
+
+
+def repeat(
+    call: Callable[[], Any],
+    box: float,
+    *,
+    before: Callable[[], Any] | None = None,
+    wait: Callable[[], Any] | None = None,
+    least: int = 5,
+    most: int = 200,
+) -> Timing:
+    """Times a call again and again: until the median is steady, the box is full or ``most`` is reached.
+
+    Args:
+        call: what is timed. The first call is kept apart as cold.
+        box: seconds for all of it; at least two calls are made however long they take.
+        before: made ready before each repeat, not timed.
+        wait: ends what ``call`` started (a device's synchronize), timed.
+
+    A call far shorter than the clock's own cost is timed several at once.
+    """
+    start = time.perf_counter()
+    cold = _once(call, before, wait, 1)[0]
+    at_once = 1 if before else max(1, min(1000, int(SHORTEST / max(cold, 1e-7))))
+    walls: list[float] = []
+    cpus: list[float] = []
+    while not walls or (
+        len(walls) < most and time.perf_counter() - start < box and not is_steady(walls, least)
+    ):
+        wall, cpu = _once(call, before, wait, at_once)
+        walls.append(wall)
+        cpus.append(cpu)
+    return summary(walls, cold, cpu_seconds=statistics.median(cpus))
+
+
+def _once(
+    call: Callable[[], Any], before: Callable[[], Any] | None, wait: Callable[[], Any] | None, at_once: int
+) -> tuple[float, float]:
+    if before:
+        before()
+    if wait:
+        wait()
+    cpu, wall = time.thread_time(), time.perf_counter()
+    for _ in range(at_once):
+        call()
+    if wait:
+        wait()
+    return (time.perf_counter() - wall) / at_once, (time.thread_time() - cpu) / at_once
