@@ -101,7 +101,7 @@ def _time_memory(result: Result) -> Tradeoff | None:
     return Tradeoff(
         "Time against memory",
         _headline(marked, failed),
-        "seconds per 1,000 samples",
+        "seconds per thousand samples",
         "peak memory",
         marked,
         tuple(failed),

@@ -1,0 +1,165 @@
+"""The page as a file: self-contained, small, closed to injection, and made without torch."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autoopt.records import Profile, Result
+from autoopt_reports import html, sample
+
+NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand"]
+SECTIONS = [
+    "verdict", "trust", "adopt", "waterfall", "ablation", "time", "pipeline", "roofline", "learning", "tradeoff",
+    "predictions", "search", "trials", "advice", "reproduce",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_sections_stand_there_in_reading_order(name: str, golden: Callable[[str], Result]) -> None:
+    page = html.render(golden(name))
+    assert [section for section in re.findall(r'<section id="([a-z]+)"', page) if section != "warnings"] == SECTIONS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_in_the_page_points_to_the_network(name: str, golden: Callable[[str], Result]) -> None:
+    page = html.render(golden(name))
+    links = re.findall(r'\b(?:src|href|action|poster|data)="([^"]*)"', page)
+    assert all(link.startswith(("#", "data:application/gzip", "data:,")) for link in links)
+    markup = re.sub(r"<(pre|code|bdi|title|desc)\b.*?</\1>", "", page, flags=re.S)
+    assert "@import" not in page
+    assert "url(" not in page
+    assert not re.search(r"\bstyle=|\bon[a-z]+=", markup)
+
+
+def test_the_policy_allows_the_page_its_own_style_and_script_and_nothing_else(golden: Callable[[str], Result]) -> None:
+    page = html.render(golden("win"))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    rules = policy[1].replace("&#39;", "'")
+    assert rules.startswith("default-src 'none'")
+    for tag in ("style", "script"):
+        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.S)
+        assert len(found) == 1
+        assert base64.b64encode(hashlib.sha256(found[0].encode()).digest()).decode() in rules
+
+
+def test_the_embedded_document_is_the_document(golden: Callable[[str], Result]) -> None:
+    for name in NAMES:
+        result = golden(name)
+        packed = re.search(
+            r'download="result.json.gz" href="data:application/gzip;base64,([^"]+)"', html.render(result)
+        )
+        assert packed
+        assert json.loads(gzip.decompress(base64.b64decode(packed[1]))) == json.loads(result.model_dump_json())
+
+
+def test_the_same_document_gives_the_same_page(golden: Callable[[str], Result]) -> None:
+    assert html.render(golden("win")) == html.render(golden("win"))
+
+
+@pytest.mark.parametrize(("count", "limit"), [(50, 250 * 1024), (1000, 1024 * 1024)])
+def test_sizes(count: int, limit: int) -> None:
+    assert len(html.render(sample.many(count)).encode()) <= limit
+
+
+def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
+    page = html.render(golden("hostile"))
+    assert "<script>alert" not in page
+    assert page.count("<script>") == page.count("</script>") == page.count("</style>") == 1
+    assert page.count("{{7*7}}") > 20, "a name must not be run as a template"
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert "x" * 2000 not in page
+
+
+def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[str], Result]) -> None:
+    page = html.render(golden("win"))
+    charts = re.findall(r'<svg class="(?:fluid|fixed)" role="img" aria-labelledby="([\w-]+) ([\w-]+)"', page)
+    assert len(charts) >= 12
+    for title, description in charts:
+        assert re.search(rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>', page)
+    for figure in re.findall(r"<figure.*?</figure>", page, flags=re.S):
+        has_table = "<table" in figure or "Against" in figure or "less baseline" in figure or "best-t" in figure
+        assert has_table, figure[:300]
+
+
+def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str], Result]) -> None:
+    page = html.render(golden("interrupted"))
+    assert page.count("not measured") > 20
+    for section in ("ablation", "tradeoff", "learning"):
+        part = re.search(rf'<section id="{section}">.*?</section>', page, flags=re.S)
+        assert part
+        assert "Not measured" in part[0]
+    assert '<dt class="u">peak memory</dt><dd><span class="missing"' in page
+
+
+def test_empty_lists_say_so(golden: Callable[[str], Result]) -> None:
+    page = html.render(golden("interrupted"))
+    assert page.count(">None.</p>") == 7, "all lists of trials but one are empty"
+    assert "Nothing found that only a person could change" in page
+
+
+def test_write_replaces_the_file_whole(tmp_path: Path, golden: Callable[[str], Result]) -> None:
+    target = tmp_path / "deep" / "report.html"
+    assert html.write(golden("no_gain"), target) == target
+    html.write(golden("win"), target)
+    assert "2.31×" in target.read_text(encoding="utf-8")
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+
+
+def test_lone_surrogates_do_not_stop_a_report(tmp_path: Path) -> None:
+    result = sample.win().model_copy(update={"warnings": ("a name from the file system: \udcff",)})
+    html.write(result, tmp_path / "r.html")
+
+
+def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
+    page = html.write_profile(golden_profile, tmp_path / "profile.html").read_text(encoding="utf-8")
+    assert "does not apply" in page
+    assert "no prediction" in page
+    assert 'download="profile.json.gz"' in page
+
+
+def test_golden_documents_are_those_that_the_code_makes(
+    golden: Callable[[str], Result], golden_profile: Profile
+) -> None:
+    """After a change of the records or samples: ``python -m autoopt_reports.sample tests/golden``."""
+    assert golden_profile == sample.profile()
+    for name, build in sample.DOCUMENTS.items():
+        assert golden(name) == build(), name
+
+
+BLOCKED = """
+import sys
+for name in ("torch", "numpy", "scipy", "networkx"):
+    sys.modules[name] = None  # any import of it fails
+from pathlib import Path
+from autoopt.records import Result
+from autoopt_reports import console, html, live
+result = Result.model_validate_json(Path(sys.argv[1]).read_bytes())
+html.write(result, Path(sys.argv[2]))
+console.summary(result, console.console_for(sys.stdout))
+print(sorted(name for name in sys.modules if name.startswith("autoopt.")))
+"""
+
+
+def test_a_report_needs_no_torch_and_nothing_of_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(sample.win().model_dump_json())
+    out = subprocess.run(
+        [sys.executable, "-c", BLOCKED, str(tmp_path / "result.json"), str(tmp_path / "report.html")],
+        check=True, capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    ).stdout  # fmt: skip
+    assert (
+        out.splitlines()[-1] == "['autoopt.errors', 'autoopt.events', 'autoopt.records']"
+        or out.splitlines()[-1] == "['autoopt.events', 'autoopt.records']"
+    )
+    assert (tmp_path / "report.html").stat().st_size > 50_000

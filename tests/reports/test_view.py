@@ -1,0 +1,332 @@
+"""What the report claims, and that it claims no more than was measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from autoopt import records as r
+from autoopt_reports import html, sample
+from autoopt_reports.charts.plane import Frame, frame
+from autoopt_reports.charts.scale import Scale, linear_ticks, log_ticks, span
+from autoopt_reports.view import report_view, units
+from autoopt_reports.view.learning import at, thin
+from autoopt_reports.view.pipeline import columns_of, lanes_views
+from autoopt_reports.view.quality import claim_of, quality_view
+from autoopt_reports.view.steps import step_basis, waterfall_view
+from autoopt_reports.view.text import change_name, clip, interval, name, say, setting_text
+from autoopt_reports.view.tradeoff import knee, pareto
+from autoopt_reports.view.verdict import status_of, verdict_view
+
+WIN = sample.win()
+positive = st.floats(0.01, 100)
+
+
+@st.composite
+def estimates(draw: Any) -> r.Estimate:
+    low, value, high = sorted(draw(st.lists(positive, min_size=3, max_size=3)))
+    return r.Estimate(value=value, low=low, high=high, n=draw(st.integers(1, 50)))
+
+
+def with_speedup(estimate: r.Estimate | None, **more: object) -> r.Result:
+    return WIN.model_copy(update={"speedup": r.Speedup(time_to_target=estimate, **more)})  # type: ignore[arg-type]
+
+
+@given(estimates())
+def test_faster_is_said_only_where_the_whole_interval_is_above_one(estimate: r.Estimate) -> None:
+    view = verdict_view(with_speedup(estimate))
+    text = str(view.headline)
+    assert ("faster" in text) == (estimate.low > 1)
+    assert text.startswith("Slower") == (estimate.high < 1)
+    assert text.startswith("No gain shown") == (estimate.low <= 1 <= estimate.high)
+    offered = [command.label for command in view.commands]
+    assert ("Train with it" in offered) == (estimate.low > 1), "only a shown gain is to be trained with"
+
+
+@given(estimates())
+def test_an_interval_is_never_shown_narrower_than_it_is(estimate: r.Estimate) -> None:
+    shown = interval(estimate, "/x")
+    assert shown is not None
+    assert float(shown.low.text.replace(",", "")) <= estimate.low
+    assert float(shown.high.text.replace(",", "")) >= estimate.high
+
+
+def test_the_empty_plan_is_no_gain_whatever_the_numbers_say() -> None:
+    view = verdict_view(with_speedup(sample_estimate(2.0)).model_copy(update={"best": WIN.baseline}))
+    assert str(view.headline) == "No safe gain found"
+    assert view.speedup is None
+    assert not view.commands
+
+
+def sample_estimate(value: float) -> r.Estimate:
+    return r.Estimate(value=value, low=value * 0.99, high=value * 1.01, n=5)
+
+
+def test_throughput_is_not_called_time_to_target() -> None:
+    result = WIN.model_copy(update={"speedup": r.Speedup(throughput=sample_estimate(1.5))})
+    assert str(verdict_view(result).headline) == "1.50× faster in samples per second"
+
+
+def test_a_plan_that_was_not_run_again_says_so() -> None:
+    view = report_view(with_speedup(sample_estimate(1.5), end_to_end_verified=False))
+    check = next(check for check in view.trust if check.label == "End to end")
+    assert check.level == "caution"
+    assert "not run again" in str(check.text)
+    assert view.verdict.commands[0].text == "autoopt verify autoopt-runs/synthetic-1"
+
+
+def test_a_gain_inside_the_noise_is_marked() -> None:
+    noisy = with_speedup(sample_estimate(1.02)).model_copy(
+        update={"noise": r.Noise(aa_ratio=sample_estimate(1.0), floor=0.05)}
+    )
+    check = next(check for check in report_view(noisy).trust if check.label == "Noise floor")
+    assert check.level == "caution"
+
+
+def gate(**fields: Any) -> r.Quality:
+    return r.Quality(method=fields.pop("method", "metric"), **fields)
+
+
+@pytest.mark.parametrize(
+    ("quality", "claim"),
+    [
+        (None, "not_tested"),
+        (gate(method="not_tested"), "not_tested"),
+        (gate(method="losses"), "not_tested"),
+        (gate(method="losses", passed=True), "same_losses"),
+        (gate(method="loss_path", passed=True), "not_inferior"),
+        (gate(passed=False), "lost"),
+        (gate(passed=True), "not_inferior"),
+        (gate(passed=True, margin=0.01, difference=r.Estimate(value=0, low=-0.009, high=0.01, n=3)), "equivalent"),
+        (gate(passed=True, margin=0.01, difference=r.Estimate(value=0.05, low=-0.009, high=0.1, n=3)), "not_inferior"),
+    ],
+)
+def test_a_gate_allows_its_claim_and_no_more(quality: r.Quality | None, claim: str) -> None:
+    assert claim_of(quality) == claim
+
+
+def test_the_plan_claims_what_its_weakest_change_may() -> None:
+    assert quality_view(WIN).short == "same quality"
+    trials = tuple(t.model_copy(update={"quality": None}) if t.strategy == "compile" else t for t in WIN.trials)
+    view = quality_view(WIN.model_copy(update={"trials": trials}))
+    assert view.short == "quality not tested"
+    assert "compile" in str(view.detail)
+
+
+@given(st.lists(st.floats(0.2, 5), max_size=12), positive, positive)
+def test_the_waterfall_sums_exactly_also_as_printed(ratios: list[float], before: float, after: float) -> None:
+    trials = tuple(
+        sample.win().trials[0].model_copy(update={"id": k, "throughput": sample_estimate(ratio)})
+        for k, ratio in enumerate(ratios)
+    )
+    percentiles = [r.Percentiles(p50=s, p95=s, p99=s) for s in (before, after)]
+    base, best = (c.model_copy(update={"step_seconds": p, "samples_per_second": None})
+                  for c, p in zip((WIN.baseline, WIN.best), percentiles, strict=True))  # fmt: skip
+    view = waterfall_view(WIN.model_copy(update={"trials": trials, "baseline": base, "best": best}))
+    assert view is not None
+    first, *middle, last = view.bars
+    assert math.isclose(first.end + sum(bar.end - bar.start for bar in middle), last.end)
+    for one, following in zip(view.bars, view.bars[1:-1], strict=False):
+        assert one.end == following.start
+    printed = [printed_number(bar.shown.text) for bar in view.bars]
+    assert math.isclose(sum(printed[:-1]), printed[-1], abs_tol=1e-9 * max(map(abs, printed))), [
+        b.shown.text for b in view.bars
+    ]
+
+
+def printed_number(text: str) -> float:
+    return float(text.split()[0].replace("−", "-").replace(",", ""))
+
+
+def test_a_larger_batch_is_compared_on_as_many_samples() -> None:
+    doubled = WIN.best.model_copy(
+        update={"samples_per_second": 1200.0, "step_seconds": r.Percentiles(p50=0.4267, p95=0.5, p99=0.6)}
+    )
+    basis = step_basis(WIN.model_copy(update={"best": doubled}))
+    assert basis is not None
+    assert basis.after == 256 / 1200
+    assert "256" in str(basis.words)
+
+
+def test_each_verdict_has_a_list_of_its_own() -> None:
+    groups = report_view(WIN).groups
+    assert [group.key for group in groups] == [verdict.value for verdict in r.Verdict]
+    assert sum(len(group.rows) for group in groups) == len(WIN.trials)
+    failed = next(group for group in groups if group.key == "failed")
+    assert str(failed.rows[0].reason).startswith("out of memory: tried")
+
+
+points = st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=40)
+
+
+@given(points)
+def test_nothing_beats_a_point_of_the_front(pairs: list[tuple[float, float]]) -> None:
+    front = pareto(pairs)
+    assert front
+    for i in front:
+        assert not any(x <= pairs[i][0] and y <= pairs[i][1] and (x, y) != pairs[i] for x, y in pairs)
+    bend = knee(pairs, front)
+    assert bend is None or bend in front
+
+
+def test_the_knee_is_where_the_front_bends() -> None:
+    pairs = [(0.0, 10.0), (1.0, 2.0), (5.0, 1.0), (10.0, 0.0)]
+    assert knee(pairs, pareto(pairs)) == 1
+    straight = [(0.0, 2.0), (1.0, 1.0), (2.0, 0.0)]
+    assert knee(straight, pareto(straight)) is None
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=30))
+    )
+)
+def test_columns_follow_the_edges_and_circles_do_not_hang(case: tuple[int, list[tuple[int, int]]]) -> None:
+    count, pairs = case
+    names = [str(k) for k in range(count)]
+    columns = columns_of(names, [(str(a), str(b)) for a, b in pairs if a != b])
+    assert set(columns) == set(names)
+    if all(a < b for a, b in pairs):
+        assert all(columns[str(a)] < columns[str(b)] for a, b in pairs)
+
+
+def test_no_two_stages_share_a_place_and_new_changes_are_pinned() -> None:
+    for view in lanes_views(WIN.rounds, WIN.snippets):
+        places = [(node.lane, node.column) for node in view.nodes]
+        assert len(set(places)) == len(places)
+    pins = [
+        {str(node.label): [str(p) for p in node.pins] for node in view.nodes}
+        for view in lanes_views(WIN.rounds, WIN.snippets)
+    ]
+    assert pins[0]["decode"] == []
+    assert pins[1]["decode"] == ["workers"]
+    assert pins[2]["decode"] == []
+    assert pins[2]["forward"] == ["amp", "compile"]
+
+
+def test_curves_are_read_between_their_points_and_not_beyond() -> None:
+    line = ((0.0, 0.0), (10.0, 1.0))
+    assert at(line, 5.0) == 0.5
+    assert at(line, 11.0) is None
+    assert len(thin(tuple(range(1000)))) == 48
+    assert thin(tuple(range(1000)))[-1] == 999
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
+def test_linear_ticks_stand_inside(low: float, width: float) -> None:
+    ticks = linear_ticks(low, low + width)
+    assert len(ticks) <= 24
+    slack = 1e-6 * width + 1e-9 * abs(low)
+    assert all(low - slack <= t <= low + width + slack for t in ticks) or len(ticks) == 1
+
+
+@given(st.floats(1e-6, 1e12), st.floats(1.001, 1e9))
+def test_log_ticks_stand_inside(low: float, factor: float) -> None:
+    ticks = log_ticks(low, low * factor)
+    assert all(low * 0.999 <= t <= low * factor * 1.001 for t in ticks)
+    assert len(ticks) < 40
+
+
+@given(st.lists(st.floats(1e-9, 1e12), min_size=1), st.booleans())
+def test_a_scale_keeps_everything_on_the_paper(values: list[float], log: bool) -> None:
+    low, high = span(values, log=log)
+    assert low < high
+    scale = Scale(low, high, 3, 97, log=log)
+    assert all(3 <= scale.at(v) <= 97 for v in [*values, -1.0, 0.0, 1e300])
+
+
+def test_dots_and_paths_are_numbers_only() -> None:
+    f: Frame = frame((0, 1), (0, 1))
+    assert f.path([(0, 0), (1, 1)], "x").d == "M30 212L970 14"
+    assert f.dots([(0, 0)], "x").d == "M30 212h0"
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        (units.duration, 0.0123, "12.3 ms"),
+        (units.duration, 3e-6, "3.00 µs"),
+        (units.duration, 90, "90.0 s"),
+        (units.duration, 3540, "59.0 min"),
+        (units.duration, 32760, "9.10 h"),
+        (units.bytes_, 31.2 * 2**30, "31.2 GiB"),
+        (units.bytes_, 12, "12 B"),
+        (units.flops, 7.2e14, "720 TFLOP/s"),
+        (units.percent, 0.0, "0 %"),
+        (units.percent, 0.012, "1.2 %"),
+        (units.ratio, 2.31, "2.31×"),
+        (units.plain, 0.93, "0.93"),
+        (units.plain, 120.0, "120"),
+        (units.count, 25557032, "25,557,032"),
+    ],
+)
+def test_units(form: Callable[[float], str], value: float, text: str) -> None:
+    assert form(value) == text
+
+
+def test_names_are_cleaned_and_shortened() -> None:
+    assert name("a\x1b[31mb\u202ec").text == "a\ufffd[31mb\ufffdc"
+    assert len(name("x" * 10_000).text) == 240
+    assert clip("abcdefgh", 5) == "abc…h"
+    assert setting_text({"a": True, "b": "x", "c": [1, None]}) == "a=true, b=x, c=[1, null]"
+    both = change_name("workers", {"n": 2}, (r.Change(strategy="threads", setting={"compute": 1}),))
+    assert both.text == "workers n=2 + threads compute=1"
+    with pytest.raises(ValueError, match="2 places for 1"):
+        say("{} {}", "a")
+
+
+def nullable_paths(document: Any, validate: Callable[[Any], object]) -> list[tuple[Any, ...]]:
+    """Places of a document that may be null, or empty where they hold a list."""
+    found: list[tuple[Any, ...]] = []
+
+    def walk(part: Any, path: tuple[Any, ...]) -> None:
+        items = part.items() if isinstance(part, dict) else enumerate(part[:2]) if isinstance(part, list) else ()
+        for key, value in list(items):
+            for hole in (None, []):
+                part[key] = hole
+                try:
+                    validate(document)
+                    found.append((*path, key, hole is None))
+                except ValidationError:
+                    continue
+                finally:
+                    part[key] = value
+            walk(value, (*path, key))
+
+    walk(document, ())
+    return found
+
+
+_PARTS = WIN.model_dump(mode="json", exclude={"rounds": {"__all__": {"operators"}}}) | {
+    "trials": WIN.model_dump(mode="json")["trials"][:4]
+}
+_THEIRS = {"setting", "lightning", "transformers", "accelerate", "packages"}  # a null in there is the user's own
+HOLES = [path for path in nullable_paths(_PARTS, r.Result.model_validate) if not _THEIRS & set(path[:-2])]
+
+
+@settings(max_examples=40)
+@given(st.sets(st.sampled_from(HOLES), max_size=12))
+def test_whatever_was_not_measured_the_report_is_rendered(holes: set[tuple[Any, ...]]) -> None:
+    document = r.Result.model_validate(_PARTS).model_dump(mode="json")
+    for *path, key, null in sorted(holes, key=len, reverse=True):
+        part = document
+        for step in path:
+            part = part[step] if part is not None and len(part) else None
+            if part is None:
+                break
+        if part:
+            part[key] = None if null else []
+    result = r.Result.model_validate(document)
+    page = html.render(result)
+    assert not re.search(r"\bNone\b(?!\.<)", page), "only an empty list says None."
+    assert ">nan" not in page
+    assert ("faster to target" in page.split("</h1>")[0]) == (
+        status_of(result) == "faster" and result.speedup.time_to_target is not None
+    )
