@@ -102,3 +102,4 @@ class WorkloadFacts(WorkloadSummary):
     adapter: str | None = None
     available_ram_bytes: int | None = None
     inspected: dict[str, JsonDict] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -82,9 +82,9 @@ def check(made: Any) -> Workload:
         WorkloadError: one clear error for the first thing that is wrong.
     """
     if _adaptable(made):
-        from autoopt.adapters import adapt  # local: only for those who use these libraries
+        from autoopt import adapters  # local: only for those who use these libraries
 
-        made = adapt(made)
+        made = adapters.adapt(made)
     if not isinstance(made, Workload):
         hint = "return it from build()" if made is None else ""
         raise _wrong(f"build() returned {_kind(made)}", "an autoopt.Workload", hint)

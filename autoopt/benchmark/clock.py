@@ -11,6 +11,8 @@ from autoopt.benchmark.device import Device
 STAGES = ("data", "copy", "forward", "backward", "optimizer", "evaluate", "other")
 """``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler."""
 
+_AHEAD = 4
+
 
 @dataclass
 class Lap:
@@ -81,15 +83,25 @@ class EventClock(StageClock):
         self._count = 0
         self._fine = True
         self._events: list[tuple[str, Any]] = [("start", self._device.event())]
+        self._boundaries: list[Any] = []
 
     def mark(self, stage: str) -> None:
         if self._fine:
             self._events.append((stage, self._device.event()))
 
     def step_done(self) -> None:
-        self._events.append(("step" if self._fine else "coarse", self._device.event()))
+        event = self._device.event()
+        self._events.append(("step" if self._fine else "coarse", event))
+        self._boundaries.append(event)
         self._count += 1
         self._fine = self._count % self._every == 0
+
+    def elapsed(self) -> float:
+        """Seconds since ``start``; waits where the host is more than a few steps ahead of the device,
+        so that who ends a block by time does not end it with a long queue."""
+        if len(self._boundaries) > _AHEAD:
+            self._boundaries[-1 - _AHEAD].synchronize()
+        return perf_counter() - self._began
 
     def stop(self) -> Lap:
         self._device.synchronize()

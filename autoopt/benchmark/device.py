@@ -131,7 +131,7 @@ class CudaDevice(Device):
 
     def event(self) -> Any:
         """An event that has been recorded on the current stream."""
-        event = torch.cuda.Event(enable_timing=True)
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 

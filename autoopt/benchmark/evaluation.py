@@ -93,9 +93,7 @@ def checked_metrics(returned: Any, metric: str | None) -> dict[str, float]:
     """
     example = f'such as return {{"{metric or "accuracy"}": hits / total}}'
     if not isinstance(returned, Mapping):
-        raise WorkloadError(
-            f"evaluate returned {type(returned).__name__}; wanted: a dict of numbers", hint=example
-        )
+        raise WorkloadError(f"evaluate returned {type(returned).__name__}; wanted: a dict of numbers", hint=example)
     metrics = {}
     for name, value in returned.items():
         try:

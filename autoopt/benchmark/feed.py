@@ -168,7 +168,7 @@ class _Ahead:
     """Batches that are copied on a stream of their own while the device computes."""
 
     def __init__(self, device: torch.device, move: Move, depth: int) -> None:
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._move = move
         self._depth = depth
         self._ready: deque[tuple[Any, Any, Any]] = deque()
@@ -183,7 +183,7 @@ class _Ahead:
                 return
             with torch.cuda.stream(self._stream):
                 moved = self._move(batch)
-                event = torch.cuda.Event()
+                event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 event.record()
             self._ready.append((moved, event, batch))  # the source lives until its copy is done
 

@@ -37,6 +37,6 @@ def apply_flags(setup: Setup) -> None:
     if flags.get("cudnn_benchmark") is not None:
         torch.backends.cudnn.benchmark = bool(flags["cudnn_benchmark"])
     if flags.get("multiprocessing_sharing_strategy"):
-        torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])
+        torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])  # type: ignore[no-untyped-call]
     if setup.precision.matmul is not None:
         torch.set_float32_matmul_precision(setup.precision.matmul)

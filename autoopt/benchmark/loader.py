@@ -73,7 +73,8 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
     unknown = set(setup.loader) - set(OPTIONS)
     if unknown:
         raise WorkloadError(
-            f"a DataLoader option {sorted(unknown)[0]!r} cannot be set by a plan", hint=f"there are: {', '.join(OPTIONS)}"
+            f"a DataLoader option {sorted(unknown)[0]!r} cannot be set by a plan",
+            hint=f"there are: {', '.join(OPTIONS)}",
         )
     if isinstance(data, DataLoader):
         return rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
@@ -180,9 +181,7 @@ def _sized(data: DataLoader[Any], size: int) -> int:
     return size
 
 
-def _sampler(
-    sampler: Any, dataset: Any, old: Any, generators: Generators, shields: list[Shielded], seed: int
-) -> Any:
+def _sampler(sampler: Any, dataset: Any, old: Any, generators: Generators, shields: list[Shielded], seed: int) -> Any:
     kind = type(sampler)
     if kind is SequentialSampler:
         return SequentialSampler(dataset if sampler.data_source is old else sampler.data_source)

@@ -15,8 +15,9 @@ from autoopt.errors import WorkloadError
 Loss = Callable[[Any, Any], torch.Tensor]
 
 _MODEL_NAMES = {"model", "module", "net", "network", "m"}
-_OUTPUT_NAMES = {"input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits", "logit",
-                 "y_pred", "y_hat", "yhat", "scores", "out"}  # fmt: skip
+_OUTPUT_NAMES = set(
+    "input inputs output outputs pred preds prediction predictions logits logit y_pred y_hat yhat scores out".split()
+)
 
 
 def is_criterion(loss: Any) -> bool:
@@ -86,9 +87,7 @@ def check_loss(loss: Any) -> None:
     example = "loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])"
     if not isinstance(loss, torch.Tensor):
         inner = " with a field .loss: return that" if hasattr(loss, "loss") else ""
-        raise WorkloadError(
-            f"the loss is {structure(loss)}{inner}; wanted: a scalar tensor", hint=f"such as {example}"
-        )
+        raise WorkloadError(f"the loss is {structure(loss)}{inner}; wanted: a scalar tensor", hint=f"such as {example}")
     if loss.dim() != 0 and loss.numel() != 1:
         raise WorkloadError(
             f"the loss is a tensor of shape {tuple(loss.shape)}; wanted: a scalar",

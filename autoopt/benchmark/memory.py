@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class TensorMemory(TorchDispatchMode):
+class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of storages that are made under it, or shown to it, until they are freed.
 
     It stands for a device's memory where there is none: activations that autograd saves, gradients and
@@ -22,7 +22,7 @@ class TensorMemory(TorchDispatchMode):
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.limit = limit
         self.bytes = 0
         self.peak = 0

@@ -16,24 +16,30 @@ from autoopt.errors import WorkloadError
 Factory = Callable[[Any], torch.optim.Optimizer]
 
 
+def users_factory(given: Any, model: nn.Module, names: dict[int, str]) -> Factory:
+    """The workload's optimizer as ``factory(params)``, an instance rebuilt over the model as it is now.
+
+    Args:
+        given: ``optimizer(params)`` or an instance.
+        model: as it is trained, on its device, transformed.
+        names: id of each parameter of the model as the user gave it, to its name.
+    """
+    return _Rebuild(given, model, names) if isinstance(given, torch.optim.Optimizer) else given
+
+
 def make_optimizer(
-    given: Any, model: nn.Module, names: dict[int, str], transforms: Iterable[Callable[[Factory], Factory]] = ()
+    factory: Factory, model: nn.Module, transforms: Iterable[Callable[[Factory], Factory]] = ()
 ) -> torch.optim.Optimizer:
     """Makes the optimizer.
 
     Args:
-        given: the workload's optimizer: ``optimizer(params)`` or an instance.
+        factory: the user's, as ``users_factory`` gives it.
         model: as it is trained, on its device, transformed.
-        names: id of each parameter of the model as the user gave it, to its name.
         transforms: the setup's ``fn(factory) -> factory``.
 
     Raises:
         WorkloadError: what came out is no optimizer, or one that needs a closure.
     """
-    if isinstance(given, torch.optim.Optimizer):
-        factory: Factory = _Rebuild(given, model, names)
-    else:
-        factory = given
     for transform in transforms:
         factory = transform(factory)
     optimizer = factory(list(model.parameters()))

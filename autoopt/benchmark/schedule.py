@@ -1,4 +1,4 @@
-"""The learning rate over time: the user's scheduler over the same samples, whatever the batch, times the setup's factor.
+"""The learning rate: the user's scheduler over the same samples, whatever the batch, times the setup's factor.
 
 The scheduler is made as the user makes it, for the steps of their own batch, and moved on by the
 samples that were trained: with a batch twice as large, two of its steps per optimizer step. So any
@@ -153,7 +153,11 @@ def _takes_metric(scheduler: Any) -> bool:
         parameters = list(inspect.signature(scheduler.step).parameters.values())
     except (TypeError, ValueError):
         return False
-    return bool(parameters) and parameters[0].default is inspect.Parameter.empty and parameters[0].name.startswith("metric")
+    return (
+        bool(parameters)
+        and parameters[0].default is inspect.Parameter.empty
+        and parameters[0].name.startswith("metric")
+    )
 
 
 def _value(rate: Any) -> float:

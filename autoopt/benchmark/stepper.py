@@ -113,9 +113,7 @@ class Stepper:
         if self.clip is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(
-                [p for group in optimizer.param_groups for p in group["params"]], self.clip
-            )
+            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.clip)
         if scaler is None:
             optimizer.step()
         else:

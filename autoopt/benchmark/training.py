@@ -11,14 +11,14 @@ from torch import nn
 
 from autoopt.benchmark.clock import StageClock, clock_for
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
-from autoopt.benchmark.device import Device, open_device
+from autoopt.benchmark.device import Device, host_peak_bytes, open_device
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.feed import Feed
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.lengths import lengths
 from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.benchmark.losses import as_closure
-from autoopt.benchmark.optimizer import make_optimizer
+from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.stepper import Stepper
@@ -65,6 +65,7 @@ class Training:
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
         self.steps = self.samples = 0
+        self.users_optimizer: Any = None
         self.autocast = self._autocast()
         with self.device.watched():
             self._assemble()
@@ -77,9 +78,7 @@ class Training:
         self.loader = training_loader(workload, setup, self.seed)
         self.lengths = lengths(workload, setup, self.loader)
         move = mover(device, non_blocking=setup.transfer.non_blocking)
-        self.feed = Feed(
-            self.loader, move, self.lengths.accumulation, self._mark, setup.transfer.prefetch, device
-        )
+        self.feed = Feed(self.loader, move, self.lengths.accumulation, self._mark, setup.transfer.prefetch, device)
         self.loss = as_closure(workload.loss, device)
         for transform in setup.loss:
             self.loss = transform(self.loss)
@@ -94,7 +93,7 @@ class Training:
             warmup_steps=setup.batch.warmup_steps,
         )
         self.feed.on_epoch = self.schedule.epoch
-        self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None  # type: ignore[attr-defined]
+        self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
         self.stepper = Stepper(
             self.model,
             self.loss,
@@ -128,7 +127,17 @@ class Training:
         if setup.compile is not None:
             compile_model(model, setup.compile)
         names = {id(p): name for name, p in before.items()}
-        return model, make_optimizer(workload.optimizer, model, names, setup.optimizer)
+        factory = users_factory(workload.optimizer, model, names)
+        return model, make_optimizer(self._remembering(factory), model, setup.optimizer)
+
+    def _remembering(self, factory: Factory) -> Factory:
+        """The user's factory; the optimizer that it made last is ``users_optimizer``."""
+
+        def make(params: Any) -> torch.optim.Optimizer:
+            made = self.users_optimizer = factory(params)
+            return made
+
+        return make
 
     def _evaluation(self, move: Any) -> Evaluation | None:
         workload = self.workload
@@ -240,6 +249,10 @@ class Training:
         self.feed.load_state_dict(state["feed"])
         set_random_state(state["random"])  # last: finding the place in the data draws numbers
         self.clock.start()
+
+    def host_peak_bytes(self) -> int | None:
+        """Peak resident memory of this process and its workers since the device's ``reset_peak``, bytes."""
+        return host_peak_bytes()
 
     def close(self) -> None:
         """Ends the loader's workers."""

@@ -68,5 +68,5 @@ def samples_of(batch: Any) -> int | None:
         return None
     if isinstance(batch, Mapping):
         return samples_of(list(batch.values()))
-    found = next((tensor for _, tensor in tensors(batch) if tensor.dim()), None)
-    return found.shape[0] if found is not None else None
+    first = next((tensor for _, tensor in tensors(batch) if tensor.dim()), None)
+    return first.shape[0] if first is not None else None

@@ -1,0 +1,60 @@
+"""CPU seconds of this trial and of everybody else, from what the kernel counts."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from autoopt.benchmark.device import descendants
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """``own``: this process and its descendants; ``busy``: the whole machine, stolen time included."""
+
+    own: float
+    busy: float | None
+
+
+def cpu_times(*, with_children: bool) -> CpuTimes:
+    """Counters now; differences between two of them mean something."""
+    return CpuTimes(own_seconds(with_children=with_children), busy_seconds())
+
+
+def own_seconds(*, with_children: bool) -> float:
+    """CPU seconds of this process, of children that ended, and of live descendants where asked for."""
+    ended = os.times()
+    total = time.process_time() + ended.children_user + ended.children_system
+    if with_children:
+        total += sum(_seconds_of(pid) for pid in descendants())
+    return total
+
+
+def busy_seconds() -> float | None:
+    """CPU seconds that the machine was not idle since boot, all cores, stolen time included."""
+    try:
+        with open("/proc/stat") as file:
+            fields = [int(value) for value in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    user, nice, system, _idle, _wait, irq, softirq, steal = fields
+    return (user + nice + system + irq + softirq + steal) / _TICKS
+
+
+def foreign_seconds(before: CpuTimes, after: CpuTimes) -> float | None:
+    """CPU seconds of others between two readings; the counters tick in hundredths, so that below 0 reads 0."""
+    if before.busy is None or after.busy is None:
+        return None
+    return max((after.busy - before.busy) - (after.own - before.own), 0.0)
+
+
+def _seconds_of(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(int(value) for value in fields[11:15]) / _TICKS

@@ -1,0 +1,191 @@
+"""One training from its first step to the target or a limit, evaluations included."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autoopt.benchmark.blocks import finite_losses, kept
+from autoopt.benchmark.live import Live
+from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
+from autoopt.benchmark.training import Training
+from autoopt.measurements import TrainingRun
+from autoopt.records import Curve, CurvePoint
+
+_NO_HOPE = 20
+"""After so many losses in a row that are not finite a run is given up."""
+
+
+@dataclass
+class _Log:
+    """What a run has seen so far. Seconds since its first step."""
+
+    times: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    points: list[CurvePoint] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    training_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    evaluations: int = 0
+    finite: bool = True
+    beyond: int = 0
+    peak: int | None = None
+    host_peak: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.training_seconds + self.evaluation_seconds
+
+
+def train(
+    live: Live,
+    max_seconds: float,
+    max_steps: int | None,
+    target: float | None,
+    evaluate_every: int | None,
+    confirm: int,
+) -> TrainingRun:
+    """Trains a run from its first step; see ``autoopt.benchmark.tasks.train``."""
+    training = live.training if live.training.steps == 0 else live.restart(live.seed)
+    wanted = target if target is not None else live.target
+    limit = max_steps if max_steps is not None else training.total_steps
+    every = evaluate_every or training.evaluate_every
+    can_evaluate = training.evaluation is not None
+    log = _Log()
+    training.device.reset_peak()
+    stopped = ""
+    while not stopped:
+        stop_at = min(limit, (training.steps // every + 1) * every if can_evaluate else limit)
+        _leg(live, training, log, stop_at, max_seconds)
+        out_of_time = log.seconds >= max_seconds
+        hopeless = len(log.losses) >= _NO_HOPE and all(loss is None for loss in log.losses[-_NO_HOPE:])
+        if can_evaluate and not hopeless:
+            _evaluate(live, training, log)
+        _peaks(training, log)
+        if hopeless:
+            stopped = "not_finite"
+        elif wanted is not None and _reached(live, log, wanted, confirm):
+            stopped = "target"
+        elif training.steps >= limit:
+            stopped = "steps"
+        elif out_of_time or log.seconds >= max_seconds:
+            stopped = "seconds"
+    return _document(live, training, log, wanted, stopped)
+
+
+def _leg(live: Live, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
+    """Trains to a step or to the end of the time, and tells how it stands about once a second."""
+    clock = training.clock
+    losses: list[torch.Tensor] = []
+    clock.start()
+    told = 0.0
+    while training.steps < stop_at:
+        losses.append(kept(training.step(training.next()), training))
+        elapsed = clock.elapsed()
+        if log.seconds + elapsed >= max_seconds:
+            break
+        if elapsed - told >= 1.0:
+            told = elapsed
+            live.emit({"step": training.steps, "seconds": log.seconds + elapsed})
+    lap = clock.stop()
+    log.times += lap.steps
+    log.training_seconds += lap.seconds
+    found = finite_losses(losses)
+    log.losses += found
+    log.finite = log.finite and None not in found
+
+
+def _evaluate(live: Live, training: Training, log: _Log) -> None:
+    began = training.device.now()
+    metrics = training.evaluate()
+    log.evaluation_seconds += training.device.now() - began
+    log.evaluations += 1
+    log.finite = log.finite and all(math.isfinite(value) for value in metrics.values())
+    log.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    metric = _metric(live, metrics)
+    recent = [loss for loss in log.losses[-training.evaluate_every :] if loss is not None]
+    point = CurvePoint(
+        step=training.steps,
+        seconds=log.seconds,
+        metric=metric if metric is not None and math.isfinite(metric) else None,
+        train_loss=statistics.fmean(recent) if recent else None,
+    )
+    log.points.append(point)
+    live.emit({"step": point.step, "seconds": point.seconds, "metric": point.metric, "train_loss": point.train_loss})
+
+
+def _metric(live: Live, metrics: dict[str, float]) -> float | None:
+    target = live.workload.target
+    if target is not None:
+        return metrics[target.metric]
+    return next(iter(metrics.values()), None)
+
+
+def _reached(live: Live, log: _Log, wanted: float, confirm: int) -> bool:
+    """Whether the target is reached, and as many evaluations beyond it are done as were asked for."""
+    metric = log.points[-1].metric if log.points else None
+    target = live.workload.target
+    if log.beyond == 0:
+        if metric is None or target is None:
+            return False
+        if not (metric >= wanted if target.direction == "max" else metric <= wanted):
+            return False
+    log.beyond += 1
+    return log.beyond > confirm
+
+
+def _peaks(training: Training, log: _Log) -> None:
+    for name, now in (("peak", training.device.peak_bytes()), ("host_peak", training.host_peak_bytes())):
+        if now is not None:
+            setattr(log, name, max(getattr(log, name) or 0, now))
+
+
+def _document(live: Live, training: Training, log: _Log, wanted: float | None, stopped: str) -> TrainingRun:
+    first = _first_reaching(live, log, wanted)
+    reached = None if wanted is None else first is not None
+    evaluation: Any = training.evaluation
+    return TrainingRun(
+        seed=live.seed,
+        curve=Curve(
+            seed=live.seed,
+            points=tuple(log.points),
+            reached=reached,
+            seconds_to_target=first.seconds if first else None,
+            steps_to_target=first.step if first else None,
+        ),
+        seconds=log.seconds,
+        training_seconds=log.training_seconds,
+        evaluation_seconds=log.evaluation_seconds,
+        evaluations=log.evaluations,
+        evaluated_samples=evaluation.samples if log.evaluations else None,
+        steps=training.steps,
+        samples=training.samples,
+        fixed_seconds=live.build_seconds + live.setup_seconds + _excess(log.times),
+        reached=reached,
+        finite=log.finite,
+        metrics=log.metrics,
+        losses=tuple(log.losses),
+        peak_memory_bytes=log.peak,
+        peak_host_memory_bytes=log.host_peak,
+        stopped=stopped,
+    )
+
+
+def _first_reaching(live: Live, log: _Log, wanted: float | None) -> CurvePoint | None:
+    target = live.workload.target
+    if wanted is None or target is None:
+        return None
+    sign = 1 if target.direction == "max" else -1
+    return next((p for p in log.points if p.metric is not None and sign * p.metric >= sign * wanted), None)
+
+
+def _excess(times: list[float]) -> float:
+    """Seconds of warming up: what the first steps took beyond the steady ones."""
+    if len(times) < 2:
+        return 0.0
+    steady = find_steady(times) or Steady(len(times) // 2, statistics.median(times[len(times) // 2 :]))
+    return warmup_excess(times, steady)

@@ -1,0 +1,116 @@
+"""Where the steady state begins, found in the step times themselves.
+
+Barrett et al., "Virtual machine warmup blows hot and cold" (OOPSLA 2017), cut a series into segments
+at its change points and call it steady when the last segment is long enough, taking segments of
+equal level as one. The same here on a robust scale: step times are grouped, each group's median
+stands for it, and the change points are the cheapest cut under an absolute-deviation cost with a
+penalty, so that a burst of foreign load neither ends nor begins a warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_MOST_GROUPS = 60
+_PENALTY = 3.0
+"""A cut must save this many typical deviations per group, times the log of the number of groups."""
+_EQUAL = 0.10
+"""Levels that differ by less than this are one level."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """``start``: index of the first steady step; ``seconds``: the mean steady step."""
+
+    start: int
+    seconds: float
+
+
+def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
+    """The steady part at the end of a series of step times.
+
+    Args:
+        times: seconds of each step, from the first.
+        min_groups: groups that the steady part must fill, and it must be a third of the series' groups.
+
+    Returns:
+        None while the end of the series is not steady yet.
+    """
+    x = np.asarray(times, dtype=np.float64)
+    if len(x) < 2 * min_groups:
+        return None
+    size = max(1, -(-len(x) // _MOST_GROUPS))
+    bounds = list(range(0, len(x), size))
+    logs = np.log(np.maximum([np.median(x[at : at + size]) for at in bounds], 1e-9))
+    cuts = change_points(logs)
+    levels = [float(np.median(logs[a:b])) for a, b in cuts]
+    first = _first_steady(cuts, levels)
+    groups = len(logs) - cuts[first][0]
+    if groups < max(min_groups, len(logs) // 3):
+        return None
+    start = bounds[cuts[first][0]]
+    return Steady(start, float(np.mean(x[start:])))
+
+
+def _first_steady(cuts: list[tuple[int, int]], levels: list[float]) -> int:
+    """The first segment from which on everything is at the lasting level, or an excursion that came back."""
+    lengths = [b - a for a, b in cuts]
+    later = [(level, length) for level, length in zip(levels, lengths, strict=True)]
+    half = sum(lengths) / 2
+    # The lasting level: the lowest that holds for a quarter of the second half; one lucky group is none.
+    seen = 0
+    held: list[float] = []
+    for level, length in reversed(later):
+        weight = min(length, max(half - seen, 0))
+        seen += length
+        if weight >= half / 4:
+            held.append(level)
+    lasting = min(held) if held else levels[-1]
+    for index, level in enumerate(levels):
+        if level <= lasting + _EQUAL:
+            return index
+    return len(levels) - 1
+
+
+def change_points(values: Floats) -> list[tuple[int, int]]:
+    """Cuts a series into segments of constant level.
+
+    Args:
+        values: any series; the cost of a segment is its sum of absolute deviations from its median.
+
+    Returns:
+        ``(from, to)`` of each segment, in order.
+    """
+    n = len(values)
+    noise = max(float(np.median(np.abs(np.diff(values)))) if n > 1 else 0.0, 0.01)
+    penalty = _PENALTY * noise * max(np.log(n), 1.0)
+    cost = [[0.0] * (n + 1) for _ in range(n + 1)]
+    for a in range(n):
+        for b in range(a + 1, n + 1):
+            part = values[a:b]
+            cost[a][b] = float(np.abs(part - np.median(part)).sum())
+    best = [0.0] + [float("inf")] * n
+    came = [0] * (n + 1)
+    for b in range(1, n + 1):
+        for a in range(b):
+            total = best[a] + cost[a][b] + (penalty if a else 0.0)
+            if total < best[b]:
+                best[b], came[b] = total, a
+    segments: list[tuple[int, int]] = []
+    end = n
+    while end:
+        segments.insert(0, (came[end], end))
+        end = came[end]
+    return segments
+
+
+def warmup_excess(times: Sequence[float], steady: Steady) -> float:
+    """Seconds that the steps before the steady state took beyond what steady ones would have, not below 0."""
+    before = sum(times[: steady.start])
+    return max(before - steady.start * steady.seconds, 0.0)

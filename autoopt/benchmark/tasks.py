@@ -1,0 +1,94 @@
+"""What a trial's process can be asked to do: ``task(live, **arguments) -> dict``, JSON both ways."""
+
+from __future__ import annotations
+
+from autoopt.benchmark import run, warmup
+from autoopt.benchmark.blocks import run_block as run_block_until
+from autoopt.benchmark.facts import inspected
+from autoopt.benchmark.flops import count_flops
+from autoopt.benchmark.live import Live
+from autoopt.benchmark.worst import largest_step
+from autoopt.measurements import Ready
+from autoopt.records import JsonDict
+
+
+def ready(live: Live) -> JsonDict:
+    """Assembles the training and says what was found: a :class:`~autoopt.measurements.Ready`."""
+    _ = live.training
+    facts = live.facts.model_copy(update={"inspected": live.inspected})
+    document = Ready(facts=facts, build_seconds=live.build_seconds, setup_seconds=live.setup_seconds)
+    return document.model_dump(mode="json")
+
+
+def warm_up(live: Live, max_seconds: float) -> JsonDict:
+    """Trains until steps are steady or the time is up: a :class:`~autoopt.measurements.Startup`."""
+    return warmup.warm_up(live, max_seconds).model_dump(mode="json")
+
+
+def run_block(live: Live, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
+    """Trains ``ramp_seconds`` unmeasured, then measures: a :class:`~autoopt.measurements.Block`.
+
+    Args:
+        seconds: at least so long.
+        min_steps: and at least so many steps.
+        ramp_seconds: after a thaw, until caches and clocks are as they were.
+    """
+    block = run_block_until(
+        live.training, lambda done, elapsed: done >= min_steps and elapsed >= seconds, ramp_seconds=ramp_seconds
+    )
+    return block.model_dump(mode="json")
+
+
+def probe_losses(live: Live, steps: int) -> JsonDict:
+    """Trains so many steps for their losses: a :class:`~autoopt.measurements.Block`."""
+    return run_block_until(live.training, lambda done, _: done >= steps).model_dump(mode="json")
+
+
+def train(
+    live: Live,
+    max_seconds: float,
+    max_steps: int | None = None,
+    target: float | None = None,
+    evaluate_every: int | None = None,
+    confirm: int = 0,
+) -> JsonDict:
+    """Trains from the first step to the target or a limit: a :class:`~autoopt.measurements.TrainingRun`.
+
+    Args:
+        max_seconds: of training and evaluating.
+        max_steps: optimizer steps; the planned run's where None.
+        target: value of the target metric; the workload's where None. Without either it trains to a limit.
+        evaluate_every: optimizer steps between evaluations; the setup's where None.
+        confirm: evaluations to go on with after the target was reached.
+    """
+    return run.train(live, max_seconds, max_steps, target, evaluate_every, confirm).model_dump(mode="json")
+
+
+def flops(live: Live) -> JsonDict:
+    """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
+    return count_flops(live.training)
+
+
+def facts(live: Live) -> JsonDict:
+    """What strategies may know: :class:`~autoopt.facts.WorkloadFacts`."""
+    return live.facts.model_copy(update={"inspected": live.inspected}).model_dump(mode="json")
+
+
+def inspect(live: Live, strategies: list[str]) -> JsonDict:
+    """What the named strategies find in the live workload, by name."""
+    live.inspected.update(inspected(live, strategies))
+    return {name: live.inspected[name] for name in strategies}
+
+
+def largest_batch(live: Live, batches: int = 64, steps: int = 2) -> JsonDict:
+    """Trains on the largest of the coming batches, for the peak of memory.
+
+    Args:
+        batches: how many are looked at.
+        steps: trained on the largest.
+
+    Returns:
+        ``bytes`` of the largest batch, ``shapes`` of its tensors, ``looked_at``, ``peak_memory_bytes``,
+        ``limit_bytes``, ``allocation_retries``.
+    """
+    return largest_step(live.training, batches, steps)

@@ -1,0 +1,66 @@
+"""From the first step to the steady state: found in the step times, charged to ``fixed_seconds``."""
+
+from __future__ import annotations
+
+import statistics
+from time import perf_counter
+
+from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.live import Live
+from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
+from autoopt.measurements import Startup
+
+_LEAST_SECONDS = 0.5
+_LEAST_GROUPS = 4
+_PART_SECONDS = 0.25
+
+
+def warm_up(live: Live, max_seconds: float) -> Startup:
+    """Trains until steps are steady, or until the time is up.
+
+    A step that compiles again (``torch.compile`` meets a new shape) starts the wait anew, and so does
+    any lasting change of level, such as a late search of cuDNN for a new shape.
+
+    Args:
+        live: goes on from where its training stands.
+        max_seconds: of training; at least two steps are trained.
+    """
+    training = live.training
+    began = perf_counter()
+    times: list[float] = []
+    losses: list[float | None] = []
+    compiled_until = 0
+    steady: Steady | None = None
+    last_look = 0.0
+    while True:
+        left = max_seconds - (perf_counter() - began)
+        part = min(max(_PART_SECONDS, last_look * 0.2), max(left, 0.0))
+        block = run_block(training, lambda steps, seconds, part=part: seconds >= part)  # type: ignore[misc]
+        times += block.step_seconds
+        losses += block.losses
+        if block.recompilations:
+            compiled_until = len(times)
+        last_look = perf_counter() - began
+        live.emit({"warm_up_steps": len(times), "seconds": last_look, "compiling": bool(block.recompilations)})
+        if last_look >= _LEAST_SECONDS:
+            steady = find_steady(times[compiled_until:], _LEAST_GROUPS)
+        if steady is not None or (last_look >= max_seconds and len(times) >= 2):
+            break
+    return _startup(live, times, losses, steady, compiled_until)
+
+
+def _startup(live: Live, times: list[float], losses: list[float | None], steady: Steady | None, offset: int) -> Startup:
+    if steady is not None:
+        level = Steady(steady.start + offset, steady.seconds)
+    else:
+        later = times[len(times) // 2 :]
+        level = Steady(len(times) // 2, statistics.median(later))
+    return Startup(
+        build_seconds=live.build_seconds,
+        setup_seconds=live.setup_seconds,
+        warmup_seconds=sum(times),
+        warmup_steps=len(times),
+        steady=steady is not None,
+        fixed_seconds=live.build_seconds + live.setup_seconds + warmup_excess(times, level),
+        losses=tuple(losses),
+    )

@@ -1,0 +1,41 @@
+"""The worst case of memory: a step on the largest batch there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.transfer import tensors
+from autoopt.records import JsonDict
+
+
+def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
+    """Looks through coming batches and trains on the largest, every micro-batch of the step being it.
+
+    Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
+    is what a real run meets sooner or later.
+    """
+    largest: Any = None
+    most = -1
+    seen = 0
+    for _ in range(max(1, looks)):
+        for batch in training.next():
+            seen += 1
+            size = sum(t.numel() * t.element_size() for _, t in tensors(batch))
+            if size > most:
+                largest, most = batch, size
+    group = [largest] * training.lengths.accumulation
+    device = training.device
+    device.reset_peak()
+    retries = device.allocation_retries()
+    for _ in range(max(1, steps)):
+        training.step(group)
+    device.synchronize()
+    return {
+        "bytes": most,
+        "shapes": {path: list(tensor.shape) for path, tensor in tensors(largest)},
+        "looked_at": seen,
+        "peak_memory_bytes": device.peak_bytes(),
+        "limit_bytes": device.limit_bytes(),
+        "allocation_retries": device.allocation_retries() - retries,
+    }
