@@ -77,6 +77,11 @@ class Plan(Record):
     def names(self) -> tuple[str, ...]:
         return tuple(change.strategy for change in self.changes)
 
+    @property
+    def key(self) -> str:
+        """The plan as text: equal for equal plans, and usable as a dictionary's key."""
+        return self.model_dump_json()
+
     def setting(self, strategy: str) -> JsonDict | None:
         """The setting that this plan gives to a strategy, or None where it does not hold it."""
         return next((c.setting for c in self.changes if c.strategy == strategy), None)

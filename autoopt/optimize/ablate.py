@@ -39,10 +39,8 @@ def _row(tools: Tools, search: Search, change: Change, deadline: float) -> Ablat
     plan = search.incumbent
     alone_plan = Plan(changes=(change,))
     without = _ratio(tools, search, plan.without(change.strategy), plan, deadline, "ablation: without")
-    if plan == alone_plan:
-        alone = without  # the only change: leaving it out and trying it alone are the same comparison
-    else:
-        alone = _ratio(tools, search, Plan(), alone_plan, deadline, "ablation: alone")
+    only = plan == alone_plan  # then leaving it out and trying it alone are the same comparison
+    alone = without if only else _ratio(tools, search, Plan(), alone_plan, deadline, "ablation: alone")
     return Ablation(strategy=change.strategy, setting=change.setting, without=without, alone=alone)
 
 

@@ -13,6 +13,7 @@ from autoopt.optimize.bench import Bench
 from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Comparison, Decision, Rule
 from autoopt.optimize.gate import Gate
+from autoopt.optimize.noise import learned
 from autoopt.optimize.planner import Choice, Proposal, candidate_plan, plugin_error, predict
 from autoopt.optimize.shares import Shares
 from autoopt.optimize.state import Search, changes_text
@@ -138,9 +139,7 @@ class StrategySearch:
                 wanted.append(companion)
         return tuple(wanted)
 
-    def _measure(
-        self, change: Change, companions: tuple[Change, ...], plan: Plan, predicted: Estimate | None
-    ) -> Trial:
+    def _measure(self, change: Change, companions: tuple[Change, ...], plan: Plan, predicted: Estimate | None) -> Trial:
         tools, search = self.tools, self.search
         number, began = search.next_id(), tools.now()
         tools.announce(
@@ -164,7 +163,16 @@ class StrategySearch:
             progress_id=number,
         )
         search.comparisons[number] = comparison
-        ruling = tools.gate.rule(self.strategy.risk, plan, comparison, search, deadline=self.deadline)
+        ruling = tools.gate.rule(
+            plan,
+            comparison,
+            search.facts,
+            search.objective,
+            search.noise,
+            deadline=self.deadline,
+            number=number,
+        )
+        search.noise = learned(search.noise, comparison)
         trial = Trial(
             id=number,
             round=len(search.rounds),
@@ -203,9 +211,7 @@ class StrategySearch:
         self.search.incumbent = self.tools.bench.registry.order(plan)
         self.search.base = str(trial.id)
 
-    def _passengers(
-        self, before: Plan, changes: tuple[Change, ...], plan: Plan, number: int
-    ) -> Iterator[Change]:
+    def _passengers(self, before: Plan, changes: tuple[Change, ...], plan: Plan, number: int) -> Iterator[Change]:
         """Of changes that won together, those without which it is as fast."""
         if len(changes) < 2:
             return

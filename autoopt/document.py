@@ -1,0 +1,111 @@
+"""result.json from what the loop found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import autoopt
+from autoopt.budget import format_duration
+from autoopt.loop import Outcome
+from autoopt.options import DEFAULT_RISKS, Options
+from autoopt.records import (
+    BreakEven,
+    Configuration,
+    JsonDict,
+    Reproduce,
+    Result,
+    Snippets,
+    WorkloadSummary,
+)
+
+
+def result_of(
+    spec: str,
+    options: Options,
+    outcome: Outcome,
+    *,
+    created: str,
+    seconds: float,
+    directory: Path,
+    snippets: tuple[Snippets, ...] = (),
+) -> Result:
+    """The document of a run that came to an end, by itself or by interruption."""
+    search = outcome.search
+    facts = search.facts.model_dump()
+    return Result(
+        autoopt_version=autoopt.__version__,
+        created=created,
+        finished=now(),
+        seconds=seconds,
+        budget_seconds=options.budget_seconds,
+        workload=WorkloadSummary.model_validate({**facts, "spec": spec}),
+        environment=search.environment,
+        objective=search.objective,
+        noise=search.noise,
+        baseline=outcome.baseline,
+        best=outcome.best,
+        speedup=outcome.speedup,
+        break_even=break_even(seconds, outcome.baseline, outcome.best, search.planned_steps),
+        rounds=tuple(search.rounds),
+        trials=search.all_trials(),
+        ablation=tuple(outcome.ablation),
+        stop=outcome.stop,
+        advice=outcome.advice,
+        warnings=tuple(outcome.warnings),
+        snippets=snippets,
+        reproduce=Reproduce(
+            command=command(spec, options),
+            seed=options.seed,
+            strategies=options.strategies,
+            run_directory=str(directory),
+        ),
+        not_measured=(*outcome.missing, *_missing(outcome.baseline, "baseline"), *_missing(outcome.best, "best")),
+    )
+
+
+def break_even(seconds: float, baseline: Configuration, best: Configuration, planned_steps: int | None) -> BreakEven:
+    """How many planned runs pay for the search; None where nothing is saved or it is not known."""
+    saved = _saved(baseline, best, planned_steps)
+    return BreakEven(search_seconds=seconds, runs=seconds / saved if saved is not None and saved > 0 else None)
+
+
+def _saved(baseline: Configuration, best: Configuration, planned_steps: int | None) -> float | None:
+    """Seconds that one planned run saves: over its planned length where samples are counted, else to the target."""
+    if not best.plan.changes:
+        return None
+    before, after = baseline.time_to_target_seconds, best.time_to_target_seconds
+    if before is not None and after is not None:
+        return before.value - after.value
+    if planned_steps and baseline.step_seconds and best.step_seconds:
+        fixed = (baseline.fixed_seconds or 0.0) - (best.fixed_seconds or 0.0)
+        return fixed + planned_steps * (baseline.step_seconds.p50 - best.step_seconds.p50)
+    return None
+
+
+def command(spec: str, options: Options) -> str:
+    """The command line that asks for the same."""
+    words = ["autoopt optimize", spec, f"--budget {format_duration(options.budget_seconds)}"]
+    default = Options()
+    for name, value in asdict(options).items():
+        if name in ("budget_seconds", "json", "quiet", "open", "out") or value == getattr(default, name):
+            continue
+        if name == "allow":
+            value = tuple(risk for risk in value if risk not in DEFAULT_RISKS)
+        if name in ("tolerance", "min_gain"):
+            value = f"{100 * value:g}%"
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        if text:
+            words.append(f"--{name.replace('_', '-')} {text}")
+    return " ".join(words)
+
+
+def _missing(configuration: Configuration, name: str) -> list[str]:
+    """Fields that no trial could fill."""
+    fields: JsonDict = configuration.model_dump()
+    return [f"{name}.{field}" for field, value in fields.items() if value is None]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

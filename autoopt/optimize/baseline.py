@@ -1,0 +1,132 @@
+"""How it is now: the A/A control, the baseline's training, and the target that follows from it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoopt.benchmark.target import reachable
+from autoopt.errors import TrialFailed
+from autoopt.facts import WorkloadFacts
+from autoopt.measurements import TrainingRun
+from autoopt.optimize.bench import baseline_error
+from autoopt.optimize.comparison import Comparison, Decision, Rule, Side
+from autoopt.optimize.noise import control, doubts, noise_of
+from autoopt.optimize.search import Tools
+from autoopt.optimize.shares import Shares
+from autoopt.optimize.state import Search
+from autoopt.optimize.timing import parts_to
+from autoopt.optimize.trainings import PATIENCE
+from autoopt.options import Options
+from autoopt.records import Noise, Objective, Plan, Record
+
+AA_PAIRS = 4
+
+
+class AAControl(Record):
+    """The A/A control, and what it says of the baseline besides."""
+
+    noise: Noise
+    comparison: Comparison
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def side(self) -> Side:
+        return self.comparison.incumbent
+
+    @property
+    def start_seconds(self) -> float:
+        """What it costs to start a trial and warm it up, in seconds: half of what a pair of them took."""
+        pairs = [pair.startup_seconds for pair in self.comparison.pairs]
+        return max(float(np.median(pairs)) / 2 if pairs else 5.0, 0.5)
+
+
+def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
+    """What the search is after, before the baseline was trained."""
+    target = options.target if options.target is not None else facts.target
+    return Objective(
+        metric=facts.metric,
+        mode=facts.mode,
+        target=target,
+        target_source="user" if target is not None else "baseline",
+        tolerance=options.tolerance,
+        min_gain=options.min_gain,
+        price_per_hour=options.price,
+    )
+
+
+def measure_noise(tools: Tools, search: Search) -> AAControl:
+    """Compares the baseline with itself in separate processes.
+
+    Raises:
+        WorkloadError: the baseline fails.
+    """
+    seconds = tools.shares.noise
+    began = tools.now()
+
+    def measure() -> Comparison:
+        rule = Rule(min_gain=tools.min_gain, max_seconds=seconds)
+        rng = np.random.default_rng([tools.seed, 1])
+        return control(
+            tools.bench.start,
+            Plan(),
+            rule,
+            clock=tools.now,
+            pairs=AA_PAIRS,
+            deadline=began + seconds,
+            rng=rng,
+        )[1]
+
+    comparison = tools.run.step("control", {}, measure, Comparison)
+    if comparison.decision is Decision.FAILED and comparison.failure is not None:
+        raise baseline_error(comparison.failure, f"in the step ({comparison.failure.where or 'training'})")
+    noise = noise_of(comparison, Rule(min_gain=tools.min_gain))
+    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, search.environment)))
+
+
+def measure_baseline(tools: Tools, search: Search, start_seconds: float) -> tuple[TrainingRun, list[str]]:
+    """Trains the baseline to its target in its share of the budget; sets the target where that is not reached.
+
+    Returns:
+        The training, and notes for the report.
+
+    Raises:
+        WorkloadError: the baseline fails.
+    """
+    trainings, objective = tools.gate.trainings, search.objective
+    trainings.target = objective.target
+    trainings.limit_seconds = tools.shares.baseline
+    try:
+        run = trainings.get(Plan(), tools.seed, purpose=f"baseline seed {tools.seed}")
+    except TrialFailed as failure:
+        raise baseline_error(failure, f"in training ({failure.where or 'to the target'})") from failure
+    notes = []
+    if objective.metric is not None and parts_to(run, objective) is None:
+        search.objective, note = _replaced(objective, run)
+        notes.append(note)
+    trainings.target = search.objective.target
+    trainings.limit_seconds = PATIENCE * run.seconds + start_seconds
+    trainings.expected_seconds = run.seconds + start_seconds
+    return run, notes
+
+
+def shares_after(tools: Tools, aa: AAControl, run: TrainingRun) -> Shares:
+    """The shares, now that a start and a training were measured."""
+    return Shares(budget=tools.shares.budget, start_seconds=aa.start_seconds, baseline_seconds=run.seconds)
+
+
+def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
+    """The metric that the baseline did reach in its share, less the tolerance, as the target."""
+    value = reachable([run.curve], objective.mode, objective.tolerance)
+    replaced = objective.model_copy(update={"target": value, "target_source": "baseline"})
+    if value is None:
+        return replaced, (
+            f"the baseline was not evaluated within {run.seconds:.0f} s, its share of the budget: time to target "
+            "cannot be measured; give the run more budget, or evaluate more often"
+        )
+    reached = f"the target is {objective.metric} {value:.4g}, which the baseline reached in {run.seconds:.0f} s"
+    if objective.target is None:
+        return replaced, f"{reached}, less the tolerance (no value was given)"
+    return replaced, (
+        f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
+        "a larger --budget lets the whole way be measured"
+    )

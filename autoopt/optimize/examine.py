@@ -1,0 +1,97 @@
+"""One trial that is measured from the inside: its block, its stubs, its operators, what strategies ask of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from autoopt.errors import TrialFailed
+from autoopt.facts import WorkloadFacts
+from autoopt.measurements import Block, Startup
+from autoopt.optimize.bench import Bench
+from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
+
+BENCHMARK = "autoopt.benchmark.tasks"
+SIMPLIFY = "autoopt.simplify.tasks"
+WARM_UP_SECONDS = 120.0
+
+
+class Inspection(Record):
+    """What is known before anything is tried: the workload's facts and the machine's peaks."""
+
+    facts: WorkloadFacts
+    environment: Environment
+
+
+class Examined(Record):
+    """A plan looked at from the inside. ``missing``: what could not be measured, and why."""
+
+    plan: Plan
+    startup: Startup
+    block: Block
+    survey: JsonDict = Field(default_factory=dict)
+    flops_per_step: float | None = None
+    inspected: dict[str, JsonDict] = Field(default_factory=dict)
+    advice: tuple[Advice, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def inspect(bench: Bench) -> Inspection:
+    """Starts the baseline once and asks for its facts and the machine's peaks.
+
+    Raises:
+        TrialFailed: the baseline cannot be built or set up.
+    """
+    with bench.trial(Plan(), "inspect") as process:
+        facts = WorkloadFacts.model_validate(process.call(f"{BENCHMARK}:facts", timeout=120.0))
+        environment = Environment.model_validate(process.call(f"{BENCHMARK}:environment", timeout=60.0))
+        try:
+            peaks = Peaks.model_validate(process.call(f"{SIMPLIFY}:measure_peaks", timeout=120.0))
+        except TrialFailed:  # without peaks there are no ceilings, which the report says; the rest goes on
+            peaks = Peaks()
+    return Inspection(facts=facts, environment=environment.model_copy(update={"peaks": peaks}))
+
+
+def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: str | None = None) -> Examined:
+    """Runs a plan, then stubs its stages one by one.
+
+    Args:
+        seconds: for the stubs; the block takes about a quarter of it besides.
+        advise: also look for what only a person can change.
+        trace: a folder for a short torch.profiler trace.
+
+    Raises:
+        TrialFailed: the plan does not train.
+    """
+    missing: list[str] = []
+    with bench.trial(plan, "examine") as process:
+        startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
+        block = process.call(
+            f"{BENCHMARK}:run_block", timeout=seconds * 10 + 60.0, seconds=max(seconds / 4, 1.0), min_steps=8
+        )
+
+        def optional(what: str, task: str, **arguments: Any) -> JsonDict:
+            """What may fail without spoiling the rest."""
+            try:
+                return process.call(task, timeout=seconds * 10 + 120.0, **arguments)
+            except TrialFailed as failure:
+                missing.append(f"{what}: {failure.reason}")
+                return {}
+
+        flops = optional("floating-point operations", f"{BENCHMARK}:flops")
+        survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
+        inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
+        advice = optional("advice", f"{SIMPLIFY}:advise") if advise else {}
+        if trace:
+            optional("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
+    return Examined(
+        plan=plan,
+        startup=Startup.model_validate(startup),
+        block=Block.model_validate(block),
+        survey=survey,
+        flops_per_step=flops.get("flops"),
+        inspected=inspected,
+        advice=tuple(Advice.model_validate(item) for item in advice.get("advice", ())),
+        missing=tuple(missing),
+    )

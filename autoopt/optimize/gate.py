@@ -1,0 +1,111 @@
+"""Gathers what the judge still wants, within the time there is, and asks for the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoopt.errors import TrialFailed
+from autoopt.facts import WorkloadFacts
+from autoopt.optimize.comparison import Comparison, SideFailure
+from autoopt.optimize.evidence import Evidence, Judgement, Needs
+from autoopt.optimize.judge import judge, needs
+from autoopt.optimize.trainings import Clock, Trainings
+from autoopt.records import Noise, Objective, Plan
+from autoopt.registry import Registry
+from autoopt.strategy import Risk
+
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, None: 2.0**-23}
+MOST_ROUNDS = 8
+
+
+@dataclass
+class Gate:
+    """The quality gate of a run.
+
+    Args:
+        trainings: durable trainings.
+        registry: knows the risk and the setup of a plan.
+        seed: the first seed; further ones follow.
+        now: the run's clock.
+    """
+
+    trainings: Trainings
+    registry: Registry
+    seed: int
+    now: Clock
+
+    def rule(
+        self,
+        plan: Plan,
+        comparison: Comparison,
+        facts: WorkloadFacts,
+        objective: Objective,
+        noise: Noise,
+        *,
+        deadline: float,
+        number: int,
+    ) -> Judgement:
+        """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
+
+        Args:
+            plan: the candidate.
+            deadline: on the run's clock.
+            number: of the trial, which names its trainings.
+        """
+        incumbent = comparison.incumbent.plan
+        risk = self.risk_over(plan, incumbent)
+        for _ in range(MOST_ROUNDS):
+            evidence = self.evidence(plan, incumbent, facts)
+            wanted = needs(risk, comparison, evidence, objective, noise)
+            if not wanted or not self._gather(wanted, plan, incumbent, deadline, number):
+                break
+        return judge(risk, comparison, self.evidence(plan, incumbent, facts), objective, noise)
+
+    def risk_over(self, plan: Plan, incumbent: Plan) -> Risk:
+        """The class of the riskiest change that the plan has and the incumbent has not."""
+        new = [change for change in plan.changes if change not in incumbent.changes]
+        return max((self.registry[change.strategy].risk for change in new), key=lambda r: r.rank, default=Risk.EXACT)
+
+    def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
+        """What is known of these plans so far."""
+        failure = self.trainings.failure(plan)
+        return Evidence(
+            baseline_runs=self.trainings.of(Plan()),
+            incumbent_runs=self.trainings.of(incumbent) if self._steps_differ(incumbent) else (),
+            candidate_runs=self.trainings.of(plan),
+            deterministic=facts.dataset.deterministic,
+            epsilon=ROUNDING.get(self.registry.fold(incumbent).precision.dtype, ROUNDING[None]),
+            planned_steps=facts.max_steps,
+            failure=SideFailure(
+                side="candidate",
+                kind=failure.kind,
+                message=failure.message,
+                where=failure.where,
+                detail=failure.detail,
+            )
+            if failure
+            else None,
+        )
+
+    def _steps_differ(self, plan: Plan) -> bool:
+        """Whether a plan takes other steps than the baseline, by the class of its changes."""
+        return any(self.registry[c.strategy].risk in (Risk.TRAINING, Risk.MODEL) for c in plan.changes)
+
+    def _gather(self, wanted: Needs, plan: Plan, incumbent: Plan, deadline: float, number: int) -> bool:
+        """Trains the next plan and seed that is wanted. False where nothing is left that fits the time."""
+        queue = [(Plan(), seed) for seed in range(wanted.baseline_seeds)]
+        queue += [(plan, seed) for seed in range(wanted.candidate_seeds)]
+        if incumbent != Plan() and self._steps_differ(incumbent):
+            queue += [(incumbent, seed) for seed in range(wanted.candidate_seeds)]
+        missing = [
+            (which, self.seed + offset) for which, offset in queue if not self.trainings.has(which, self.seed + offset)
+        ]
+        if not missing or self.now() + len(missing) * self.trainings.expected_seconds > deadline:
+            return False
+        for which, seed in missing:
+            name = "baseline" if which == Plan() else f"trial {number}"
+            try:
+                self.trainings.get(which, seed, purpose=f"{name} seed {seed}")
+            except TrialFailed:
+                return True  # the judge is told through the evidence
+        return True

@@ -1,0 +1,169 @@
+"""The final plan from start to end against the baseline: throughput again, trainings from fresh seeds, quality."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from autoopt.benchmark.target import mean_seconds
+from autoopt.errors import TrialFailed
+from autoopt.measurements import TrainingRun
+from autoopt.optimize.baseline import AAControl
+from autoopt.optimize.comparison import Comparison, Decision, Side
+from autoopt.optimize.judge import judge_runs
+from autoopt.optimize.search import Tools
+from autoopt.optimize.state import Search
+from autoopt.optimize.timing import parts_to, same_steps_ratio, trained_ratio
+from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup
+from autoopt.strategy import Risk
+
+MOST_SEEDS = 3
+UNTIL_ERROR = 0.03
+
+
+class Verification(Record):
+    """What the end of the run showed."""
+
+    speedup: Speedup
+    quality: Quality | None = None
+    baseline_side: Side | None = None
+    best_side: Side | None = None
+    baseline_runs: tuple[TrainingRun, ...] = ()
+    best_runs: tuple[TrainingRun, ...] = ()
+    baseline_seconds: Estimate | None = None
+    best_seconds: Estimate | None = None
+    modelled: bool = False
+    fell_back: bool = False
+    notes: tuple[str, ...] = Field(default_factory=tuple)
+
+
+def verify(tools: Tools, search: Search, aa: AAControl, end: float) -> Verification:
+    """Trains the incumbent again from start to end; gives up changes until what is left passes.
+
+    Args:
+        end: of the budget, on the run's clock.
+    """
+    notes: list[str] = []
+    while search.incumbent.changes:
+        found, trouble = _check(tools, search, end)
+        if trouble is None:
+            return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
+        given_up = _riskiest(tools, search)
+        notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
+        search.incumbent = search.incumbent.without(given_up.strategy)
+    return _nothing_kept(tools, search, aa, notes)
+
+
+def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str | None]:
+    """One plan against the baseline. The sentence says why it does not pass, None where it does."""
+    plan, gate = search.incumbent, tools.gate
+    comparison = tools.compare(
+        "comparison",
+        Plan(),
+        plan,
+        search,
+        seconds=2 * tools.shares.trial,
+        deadline=max(end - gate.trainings.expected_seconds, tools.now() + tools.shares.comparison),
+        purpose="verification",
+        until_error=UNTIL_ERROR,
+    )
+    if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
+        return Verification(speedup=Speedup()), comparison.failure.reason
+    gate.trainings.forget(plan)
+    seeds = _train(tools, search, plan, end)
+    failure = gate.trainings.failure(plan)
+    if failure is not None:
+        return Verification(speedup=Speedup()), failure.reason
+    evidence = gate.evidence(plan, Plan(), search.facts)
+    quality = judge_runs(evidence, search.objective, search.noise) if seeds else None
+    if quality is not None and quality.passed is False:
+        return Verification(speedup=Speedup(), quality=quality), quality.detail
+    found = _verification(tools, search, comparison, quality)
+    ratio = found.speedup.time_to_target or found.speedup.throughput
+    if ratio is not None and ratio.high < 1.0:
+        return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
+    return found, None
+
+
+def _train(tools: Tools, search: Search, plan: Plan, end: float) -> int:
+    """Trains plan and baseline from the same seeds, as many as the time allows, the order turned each time."""
+    trainings, done = tools.gate.trainings, 0
+    for offset in range(MOST_SEEDS):
+        seed = tools.seed + offset
+        pair = [p for p in ((plan, Plan()) if offset % 2 == 0 else (Plan(), plan)) if not trainings.has(p, seed)]
+        if tools.now() + len(pair) * trainings.expected_seconds > end and done:
+            break
+        try:
+            for which in pair:
+                name = "baseline" if which == Plan() else "verification"
+                trainings.get(which, seed, purpose=f"{name} seed {seed}")
+        except TrialFailed:
+            break
+        done += 1
+    return done
+
+
+def _verification(tools: Tools, search: Search, comparison: Comparison, quality: Quality | None) -> Verification:
+    gate, objective = tools.gate, search.objective
+    evidence = gate.evidence(search.incumbent, Plan(), search.facts)
+    trains_otherwise = gate.risk_over(search.incumbent, Plan()) in (Risk.TRAINING, Risk.MODEL)
+    ratio = trained_ratio(comparison, evidence, objective) if trains_otherwise else None
+    ratio = ratio or same_steps_ratio(comparison, evidence, objective)
+    before = [p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))]
+    after = [p.seconds for run in evidence.candidate_runs if (p := parts_to(run, objective))]
+    reached = bool(evidence.candidate_runs) and len(after) == len(evidence.candidate_runs)
+    whole = reached if objective.target is not None else bool(evidence.candidate_runs)
+    faster = ratio is not None and ratio.low > 1.0
+    notes = []
+    if quality is not None and quality.passed is None:
+        notes.append(f"quality could not be told apart from its noise: {quality.detail}")
+    return Verification(
+        speedup=Speedup(
+            time_to_target=ratio,
+            throughput=comparison.estimate,
+            end_to_end_verified=whole and faster,
+            detail=_detail(objective.metric, before, after),
+        ),
+        quality=quality,
+        baseline_side=comparison.incumbent,
+        best_side=comparison.candidate,
+        baseline_runs=evidence.baseline_runs,
+        best_runs=evidence.candidate_runs,
+        baseline_seconds=mean_seconds(before),
+        best_seconds=mean_seconds(after),
+        notes=tuple(notes),
+    )
+
+
+def _detail(metric: str | None, before: list[float], after: list[float]) -> str:
+    if not before or not after:
+        return "no training of both reached the target; the time is modelled from its measured parts"
+    pairs = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=False))
+    return f"trained to {metric} from start to end, baseline to final plan by seed: {pairs}"
+
+
+def _nothing_kept(tools: Tools, search: Search, aa: AAControl, notes: list[str]) -> Verification:
+    """The best is the baseline: what is known of it against itself is the A/A control."""
+    evidence = tools.gate.evidence(Plan(), Plan(), search.facts)
+    objective = search.objective
+    seconds = mean_seconds([p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))])
+    return Verification(
+        speedup=Speedup(
+            time_to_target=same_steps_ratio(aa.comparison, evidence, objective),
+            throughput=aa.noise.aa_ratio,
+            end_to_end_verified=bool(evidence.baseline_runs),
+            detail="nothing was kept: these are the baseline against itself",
+        ),
+        baseline_side=aa.side,
+        best_side=aa.side,
+        baseline_runs=evidence.baseline_runs,
+        best_runs=evidence.baseline_runs,
+        baseline_seconds=seconds,
+        best_seconds=seconds,
+        fell_back=bool(notes),
+        notes=tuple(notes),
+    )
+
+
+def _riskiest(tools: Tools, search: Search) -> Change:
+    """The change that goes first where the plan as a whole does not pass: the riskiest, and of those the last."""
+    return max(reversed(search.incumbent.changes), key=lambda change: tools.bench.registry[change.strategy].risk.rank)
