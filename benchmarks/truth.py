@@ -60,7 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="false keeps, coverage and times in simulated time")
     parser.add_argument("--runs", type=int, default=200, help="simulated runs of five comparisons, per kind of noise")
-    parser.add_argument("--live-placebos", type=int, default=0, help="compare a plan with itself until so many are done")
+    parser.add_argument(
+        "--live-placebos", type=int, default=0, help="compare a plan with itself until so many are done"
+    )
     parser.add_argument("--live-effects", action="store_true", help="planted effects on this machine")
     parser.add_argument("--effects", default="0.97,1.0,1.03,1.1,1.5,3.0", help="true speedups to plant")
     parser.add_argument("--repeats", type=int, default=3, help="live comparisons of each planted effect")

@@ -38,8 +38,16 @@ def comparisons(effect: float, kind: str, runs: int) -> list[Comparison]:
         fake, rng = machine(effect, kind, seed), np.random.default_rng([seed, 1])
         noise, _ = control(fake.start, INCUMBENT, RULE, clock=fake.clock, rng=rng)
         for _ in range(PER_RUN):
-            one = compare(fake.start, INCUMBENT, CANDIDATE, RULE, clock=fake.clock, noise=noise, rng=rng,
-                          deadline=fake.clock() + RULE.max_seconds)
+            one = compare(
+                fake.start,
+                INCUMBENT,
+                CANDIDATE,
+                RULE,
+                clock=fake.clock,
+                noise=noise,
+                rng=rng,
+                deadline=fake.clock() + RULE.max_seconds,
+            )
             noise = learned(noise, one)
             found.append(one)
     return found

@@ -74,12 +74,12 @@ def _live(live: dict[str, Any]) -> str:
     for effect, found in sorted(live.get("effects", {}).items(), key=lambda item: float(item[0])):
         inside = sum(one["low"] <= one["true"] <= one["high"] for one in found)
         seconds = sorted(one["block_seconds"] for one in found)[len(found) // 2]
-        shown = ", ".join(f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}] {one['decision']}" for one in found)
+        shown = ", ".join(
+            f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}] {one['decision']}" for one in found
+        )
         rows.append([effect, f"{found[0]['true']:.3f}", f"{inside} of {len(found)}", f"{seconds:.1f}", shown])
     if rows:
-        text += "## Live: planted effects\n\n" + table(
-            ["planted", "true", "covered", "block seconds", "found"], rows
-        )
+        text += "## Live: planted effects\n\n" + table(["planted", "true", "covered", "block seconds", "found"], rows)
     return text
 
 
