@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from autoopt.facts import WorkloadFacts
 from autoopt.measurements import Block
 from autoopt.records import Environment, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
@@ -109,9 +111,7 @@ def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
         wait = inputs.sample.wait_seconds or 0.0
         cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
         cpu = min(cpu, max(inputs.sample.seconds - wait, 0.0)) if wait else cpu
-        found.append(
-            Stage(name="storage", resource=Resource.STORAGE, seconds=wait * samples / lanes, parallel=lanes)
-        )
+        found.append(Stage(name="storage", resource=Resource.STORAGE, seconds=wait * samples / lanes, parallel=lanes))
         found.append(
             Stage(
                 name="preparation",
@@ -123,9 +123,7 @@ def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
         )
     if inputs.collate:
         seconds = inputs.collate.seconds * survey.accumulation
-        found.append(
-            Stage(name="collate", resource=side, seconds=seconds / lanes, parallel=lanes, cpu_seconds=seconds)
-        )
+        found.append(Stage(name="collate", resource=side, seconds=seconds / lanes, parallel=lanes, cpu_seconds=seconds))
     return found
 
 
@@ -144,7 +142,19 @@ def _host(survey: Survey) -> float | None:
         return None
     if survey.device != "cpu" and survey.issue is not None:
         return survey.issue.seconds
-    return survey.compute.seconds - survey.forward_backward.seconds * survey.accumulation - survey.optimizer.seconds
+    compute = survey.compute.seconds - survey.forward_backward.seconds * survey.accumulation - survey.optimizer.seconds
+    return max(0.0, compute) + _loader_overhead(survey)
+
+
+def _loader_overhead(survey: Survey) -> float:
+    """What a loader without workers takes beyond samples and collate: its own Python, in the training process."""
+    inputs = survey.inputs
+    if survey.workers or not (inputs.loader and inputs.sample and inputs.collate):
+        return 0.0
+    known = inputs.sample.seconds * survey.batch_size + inputs.collate.seconds
+    extra = inputs.loader.seconds - known
+    noise = inputs.loader.high - inputs.loader.low
+    return max(0.0, extra) * survey.accumulation if extra > noise or extra < 0.1 * known else 0.0
 
 
 def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
@@ -178,15 +188,13 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     """Must-precede, bridged over stages that this workload does not have."""
     present = {stage.name for stage in stages}
     main = [name for name in ("storage", "preparation", "collate", "pin", "copy", *COMPUTE, "host") if name in present]
-    edges = list(zip(main, main[1:], strict=False))
+    edges = list(itertools.pairwise(main))
     return (*edges, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present and main))
 
 
 def _operators(survey: Survey, peaks: Peaks) -> tuple[Operator, ...]:
     return tuple(
-        operator.model_copy(
-            update={"ceiling_seconds": operator_ceiling(operator, peaks, survey.allowed_precisions)}
-        )
+        operator.model_copy(update={"ceiling_seconds": operator_ceiling(operator, peaks, survey.allowed_precisions)})
         for operator in survey.operators
     )
 
@@ -211,7 +219,7 @@ def _simulation(survey: Survey, peaks: Peaks) -> Simulation:
         host_seconds=survey.issue.seconds if survey.issue else None,
         sample_spread=inputs.sample_spread,
         worker_share=peaks.core_share_under_load,
-        compute_share=peaks.compute_share_under_load,
+        compute_share=survey.compute_share or peaks.compute_share_under_load,
         parallel_share=peaks.parallel_share,
         memory_used=survey.memory_used,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.records import Deeper, Peaks
+from autoopt.records import Deeper, Peaks, Simulation
 from autoopt.simplify.pipeline import INTERRUPTIONS, Pipeline
 from autoopt.simplify.survey import Survey
 
@@ -46,11 +46,11 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
         return None
     if name in _CLASS:
         return _CLASS[name]
-    known = pipeline.round.simulation
-    if known and known.memory_used and known.memory_used > _FULL_MEMORY:
+    known = pipeline.round.simulation or Simulation()
+    if known.memory_used and known.memory_used > _FULL_MEMORY:
         return "memory capacity"
     both = sum(stage.seconds for stage in pipeline.stages if stage.name in ("forward", "backward", "optimizer"))
-    launches = (known.launches or 0) * (peaks.launch_seconds or 0.0) * (known.accumulation if known else 1)
+    launches = (known.launches or 0) * (peaks.launch_seconds or 0.0) * known.accumulation
     if both and launches >= 0.5 * both:
         return "launch overhead"
     operators = pipeline.round.operators
@@ -75,9 +75,7 @@ def deeper_chain(pipeline: Pipeline, name: str | None, survey: Survey, peaks: Pe
     )
     if name in ("storage", "preparation"):
         samples = survey.batch_size * survey.accumulation / stage.parallel
-        below = tuple(
-            link.model_copy(update={"seconds": link.seconds * samples}) for link in survey.inputs.deeper
-        )
+        below = tuple(link.model_copy(update={"seconds": link.seconds * samples}) for link in survey.inputs.deeper)
     elif name in ("forward", "backward"):
         below = survey.deeper
     else:

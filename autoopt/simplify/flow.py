@@ -45,7 +45,7 @@ class Demand:
     cores: int = 1
     threads: int = 1
     worker_share: float = 0.5
-    compute_share: float = 0.5
+    compute_share: float = 0.25
     parallel_share: float = 1.0
 
 

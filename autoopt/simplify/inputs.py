@@ -82,7 +82,7 @@ class Fetch:
             found = next(self._stream, None)
             if found is None:
                 sampler = self.loader.batch_sampler if self.loader.batch_sampler is not None else self.loader.sampler
-                self._stream = iter(sampler)  # type: ignore[arg-type]
+                self._stream = iter(sampler)
                 found = next(self._stream)
             if self.loader.batch_sampler is None:
                 return [found]
@@ -96,7 +96,7 @@ class Fetch:
             return list(many(indices)) if many else [self.dataset[index] for index in indices]
         found = list(itertools.islice(self._stream, count))
         if len(found) < count:
-            self._stream = iter(self.dataset)  # type: ignore[arg-type]
+            self._stream = iter(self.dataset)
             found += itertools.islice(self._stream, count - len(found))
         return found
 
@@ -191,6 +191,7 @@ def _handover(batch: Any, box: float) -> tuple[Timing | None, Timing | None]:
     walls: list[float] = []
     cpus: list[float] = []
     end = None
+    mark = spent = 0.0
     for number, _ in enumerate(loader):
         now, cpu = time.perf_counter(), time.thread_time()
         if number >= 4:

@@ -19,7 +19,7 @@ from autoopt.records import Peaks
 from autoopt.simplify.contention import contention
 from autoopt.simplify.parts import cores_available
 
-VERSION = 1
+VERSION = 3
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 27)
 
@@ -37,7 +37,8 @@ def measured_peaks(device: torch.device, *, box: float = 6.0, cache: Path | None
     if known is not None:
         return known
     peaks = measure(device, box)
-    _write(file, peaks)
+    if peaks.core_share_under_load is not None:  # else others kept the cores busy: measured again next time
+        _write(file, peaks)
     return peaks
 
 
@@ -85,7 +86,7 @@ def measure(device: torch.device, box: float = 6.0) -> Peaks:
     """Measures everything anew within about ``box`` seconds."""
     rates = {name: matmul_rate(device, name, box * 0.12) for name in _TYPES}
     by_size = {size: stream_rate(device, size, box * 0.03) for size in _SIZES}
-    worker, compute, parallel = contention(box * 0.3)
+    shares = contention(box * 0.4)
     values: dict[str, Any] = {f"matmul_{name}_flops_per_second": rate for name, rate in rates.items()}
     if device.type == "cuda":
         values["matmul_tf32_flops_per_second"] = _tf32(device, box * 0.1)
@@ -96,9 +97,9 @@ def measure(device: torch.device, box: float = 6.0) -> Peaks:
         memory_bytes_per_second_by_size=by_size,
         launch_seconds=launch_cost(device),
         storage_bytes_per_second=storage_rate(),
-        core_share_under_load=worker,
-        compute_share_under_load=compute,
-        parallel_share=parallel,
+        core_share_under_load=shares.worker,
+        compute_share_under_load=shares.team,
+        parallel_share=shares.parallel,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -208,12 +209,13 @@ def _best(call: Callable[[], Any], device: torch.device, box: float) -> float:
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> float:
     if device.type == "cuda":
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()  # type: ignore[no-untyped-call]
+        event: Any = torch.cuda.Event
+        first, last = event(enable_timing=True), event(enable_timing=True)
+        first.record()
         call()
-        last.record()  # type: ignore[no-untyped-call]
-        last.synchronize()  # type: ignore[no-untyped-call]
-        return max(float(first.elapsed_time(last)) / 1e3, 1e-9)  # type: ignore[no-untyped-call]
+        last.record()
+        last.synchronize()
+        return max(float(first.elapsed_time(last)) / 1e3, 1e-9)
     start = time.perf_counter()
     call()
     if device.type == "mps":

@@ -161,12 +161,12 @@ class Pipeline:
             cores=known.cores,
             threads=min(threads or known.threads, 4 * known.cores),
         )
-        shares = {
-            "worker_share": known.worker_share,
-            "compute_share": known.compute_share,
-            "parallel_share": known.parallel_share,
-        }
-        return replace(demand, **{name: value for name, value in shares.items() if value is not None})
+        return replace(
+            demand,
+            worker_share=demand.worker_share if known.worker_share is None else known.worker_share,
+            compute_share=demand.compute_share if known.compute_share is None else known.compute_share,
+            parallel_share=demand.parallel_share if known.parallel_share is None else known.parallel_share,
+        )
 
 
 def thread_ratio(known: Simulation, threads: int | None) -> float:

@@ -18,14 +18,18 @@ Kind = Literal["matmul", "elementwise", "memory", "other"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 _VIEWS = frozenset(
-    "view _unsafe_view reshape _reshape_alias transpose t permute expand as_strided slice select squeeze unsqueeze "
-    "detach alias split split_with_sizes unbind narrow diagonal view_as empty empty_like empty_strided new_empty "
-    "new_empty_strided is_same_size lift_fresh chunk swapaxes movedim unfold".split()
+    """
+    view _unsafe_view reshape _reshape_alias transpose t permute expand as_strided slice select squeeze unsqueeze
+    detach alias split split_with_sizes unbind narrow diagonal view_as empty empty_like empty_strided new_empty
+    new_empty_strided is_same_size lift_fresh chunk swapaxes movedim unfold
+    """.split()  # noqa: SIM905
 )
 _MEMORY = frozenset(
-    "copy_ clone _to_copy contiguous cat stack index index_select gather scatter scatter_ embedding fill_ zero_ "
-    "zeros zeros_like ones ones_like full full_like arange index_put_ index_put embedding_dense_backward "
-    "constant_pad_nd repeat roll _pin_memory".split()
+    """
+    copy_ clone _to_copy contiguous cat stack index index_select gather scatter scatter_ embedding fill_ zero_
+    zeros zeros_like ones ones_like full full_like arange index_put_ index_put embedding_dense_backward
+    constant_pad_nd repeat roll _pin_memory
+    """.split()  # noqa: SIM905
 )
 
 
@@ -40,11 +44,11 @@ class Count:
     kind: Kind = "elementwise"
 
 
-class Counter(TorchDispatchMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts calls, FLOPs (torch's own registry of formulas) and bytes (all inputs and outputs once) by operator."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: dict[str, Count] = defaultdict(Count)
 
     def __torch_dispatch__(

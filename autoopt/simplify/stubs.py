@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from autoopt.records import JsonDict
 from autoopt.simplify.parts import Parts, cores_available
 from autoopt.simplify.survey import Timing
-from autoopt.simplify.timing import repeat
+from autoopt.simplify.timing import Stub, interleaved, repeat
 
 _EVALUATED = 3
 
@@ -30,9 +30,8 @@ def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
         box: seconds for all of it.
     """
     batch = batches[0]
-    parts.model.train()
-    whole = repeat(lambda: parts.whole_step(batches), box * 0.35, wait=parts.synchronize)
-    forward = repeat(lambda: parts.forward(batch), box * 0.2, wait=parts.synchronize)
+    wait = parts.synchronize
+    gradients: list[tuple[Any, Any]] = []
 
     def both() -> None:
         parts.backward(parts.forward(batch))
@@ -40,33 +39,31 @@ def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
     def no_gradients() -> None:
         parts.optimizer.zero_grad(set_to_none=True)
 
-    found: JsonDict = {
-        "compute": whole,
-        "forward": forward,
-        "forward_backward": repeat(both, box * 0.3, before=no_gradients, wait=parts.synchronize),
-        "optimizer": _optimizer(parts, box * 0.15),
-    }
-    if parts.cuda:
-        found["issue"] = issue(parts, batches)
-    return found
-
-
-def _optimizer(parts: Parts, box: float) -> Timing:
-    """The optimizer on the gradients that are there; they are kept, so that each repeat does the same."""
-    gradients = [(parameter, parameter.grad) for parameter in parts.model.parameters() if parameter.grad is not None]
-
-    def again() -> None:
+    def cached_gradients() -> None:
+        if not gradients:
+            no_gradients()
+            both()
+            gradients.extend((p, p.grad) for p in parts.model.parameters() if p.grad is not None)
         for parameter, gradient in gradients:
             parameter.grad = gradient
 
-    def step() -> None:
-        parts.optimizer_step()
-        parts.optimizer.zero_grad(set_to_none=True)
+    def update() -> None:
+        if parts.scaler:  # unscaling what was unscaled is refused; its own part is small beside the update
+            parts.optimizer.step()
+        else:
+            parts.optimizer_step()
+        no_gradients()
 
-    if parts.scaler:  # unscaling twice is refused; the scaler's own part is small beside the update
-        return repeat(lambda: (parts.optimizer.step(), parts.optimizer.zero_grad()), box, before=again,
-                      wait=parts.synchronize)  # fmt: skip
-    return repeat(step, box, before=again, wait=parts.synchronize)
+    stubs = {
+        "compute": Stub(lambda: parts.whole_step(batches), None, wait),
+        "forward": Stub(lambda: parts.forward(batch), None, wait),
+        "forward_backward": Stub(both, no_gradients, wait),
+        "optimizer": Stub(update, cached_gradients, wait),
+    }
+    found: JsonDict = dict(zip(stubs, interleaved(list(stubs.values()), box), strict=True))
+    if parts.cuda:
+        found["issue"] = issue(parts, batches)
+    return found
 
 
 def issue(parts: Parts, batches: list[Any], repeats: int = 5) -> Timing:
@@ -83,7 +80,7 @@ def by_threads(parts: Parts, batches: list[Any], measured: Timing, box: float) -
     others = sorted({1, max(1, cores_available() // 2), cores_available()} - {present})
     found = {present: measured.seconds}
     for threads in others:
-        ratios = []
+        ratios: list[float] = []
         end = time.perf_counter() + box / len(others)
         while len(ratios) < 3 or (time.perf_counter() < end and len(ratios) < 15):
             ratios.append(_with_threads(parts, batches, threads) / _with_threads(parts, batches, present))
@@ -96,7 +93,7 @@ def _with_threads(parts: Parts, batches: list[Any], threads: int) -> float:
     """The median of a few steps with so many threads, after one that wakes them."""
     torch.set_num_threads(threads)
     parts.whole_step(batches)
-    walls = []
+    walls: list[float] = []
     start = time.perf_counter()
     while len(walls) < 2 or (len(walls) < 15 and time.perf_counter() - start < 0.03):
         mark = time.perf_counter()

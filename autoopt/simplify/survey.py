@@ -50,7 +50,8 @@ class Survey(Record):
 
     ``forward``: forward and loss. ``forward_backward``: both. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
-    batches that are on the device. ``issue``: seconds in which the training process has issued such a
+    batches that are on the device. ``compute_share``: the
+    speed of that step while every core has a busy worker too, over its speed alone. ``issue``: seconds in which the training process has issued such a
     step. ``evaluate``: one whole evaluation, scaled from ``evaluated_batches``.
     """
 
@@ -78,6 +79,7 @@ class Survey(Record):
     optimizer: Timing | None = None
     compute: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    compute_share: float | None = None
     issue: Timing | None = None
     evaluate: Timing | None = None
     evaluated_batches: int | None = None

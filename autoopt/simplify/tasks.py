@@ -13,6 +13,7 @@ import torch
 
 from autoopt.records import JsonDict
 from autoopt.simplify import stubs
+from autoopt.simplify.contention import team_share
 from autoopt.simplify.forked import ChildFailed, can_fork, in_child
 from autoopt.simplify.inputs import Fetch, fresh_loader, nbytes, survey_inputs
 from autoopt.simplify.live import parts_of
@@ -141,6 +142,10 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
         attempt(
             "compute by threads",
             lambda: {"compute_by_threads": stubs.by_threads(parts, batches, values["compute"], box * 0.15)},
+        )
+        attempt(
+            "compute beside workers",
+            lambda: {"compute_share": team_share(lambda: parts.whole_step(batches), box * 0.12)},
         )
     attempt("operators", lambda: _operators(parts, batches[0]))
     attempt("evaluation", lambda: stubs.evaluation(parts, box * 0.1))

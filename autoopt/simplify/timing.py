@@ -5,12 +5,22 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from autoopt.simplify.survey import Timing
 
-STEADY = 0.03
+STEADY = 0.02
 SHORTEST = 5e-4
+
+
+@dataclass(frozen=True)
+class Stub:
+    """What is timed, what is made ready before each repeat, and what ends it on a device."""
+
+    call: Callable[[], Any]
+    before: Callable[[], Any] | None = None
+    wait: Callable[[], Any] | None = None
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
@@ -56,16 +66,44 @@ def repeat(
     """
     start = time.perf_counter()
     cold = _once(call, before, wait, 1)[0]
-    at_once = 1 if before else max(1, min(1000, int(SHORTEST / max(cold, 1e-7))))
+    at_once = 1 if before else _several(cold)
     walls: list[float] = []
     cpus: list[float] = []
-    while not walls or (
-        len(walls) < most and time.perf_counter() - start < box and not is_steady(walls, least)
-    ):
+    while not walls or (len(walls) < most and time.perf_counter() - start < box and not is_steady(walls, least)):
         wall, cpu = _once(call, before, wait, at_once)
         walls.append(wall)
         cpus.append(cpu)
     return summary(walls, cold, cpu_seconds=statistics.median(cpus))
+
+
+def interleaved(stubs: list[Stub], box: float, *, least: int = 8, most: int = 200) -> list[Timing]:
+    """Times several stubs in turn, so that a burst of the machine does not fall on one of them alone.
+
+    Args:
+        box: seconds for all of them; at least two turns are made however long they take.
+    """
+    start = time.perf_counter()
+    colds = [_once(stub.call, stub.before, stub.wait, 1)[0] for stub in stubs]
+    at_once = [
+        1 if s.before else max(1, min(1000, int(SHORTEST / max(c, 1e-7)))) for s, c in zip(stubs, colds, strict=True)
+    ]
+    walls: list[list[float]] = [[] for _ in stubs]
+    cpus: list[list[float]] = [[] for _ in stubs]
+    while len(walls[0]) < 2 or (len(walls[0]) < most and time.perf_counter() - start < box):
+        if all(is_steady(values, least) for values in walls):
+            break
+        for number, stub in enumerate(stubs):
+            wall, cpu = _once(stub.call, stub.before, stub.wait, at_once[number])
+            walls[number].append(wall)
+            cpus[number].append(cpu)
+    return [
+        summary(values, cold, cpu_seconds=statistics.median(cpu))
+        for values, cold, cpu in zip(walls, colds, cpus, strict=True)
+    ]
+
+
+def _several(seconds: float) -> int:
+    return max(1, min(1000, int(SHORTEST / max(seconds, 1e-7))))
 
 
 def _once(
