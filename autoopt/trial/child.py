@@ -8,7 +8,6 @@ import fcntl
 import importlib
 import multiprocessing.util
 import os
-import random
 import signal
 import sys
 import threading
@@ -68,8 +67,10 @@ class _Trial:
         os.chdir(spec.directory)
         sys.path[:0] = [folder for folder in spec.search_path if folder not in sys.path]
         sys.argv = [spec.workload.partition(":")[0]]
-        seed_everything(spec.seed)
+        from autoopt.benchmark.seeding import seed_everything
         from autoopt.registry import load_strategies
+
+        seed_everything(spec.seed)  # a strategy's module may draw when it is imported
 
         registry = load_strategies(spec.strategies)
         return _resolve(self._live_name)(spec, registry, emit=self.emit)
@@ -116,16 +117,6 @@ class _Trial:
     def _kills_so_far(self) -> int | None:
         now = tree.oom_kills()
         return None if now is None or self._kills is None else now - self._kills
-
-
-def seed_everything(seed: int) -> None:
-    """Seeds Python, NumPy and torch."""
-    import numpy as np
-    import torch
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
 
 
 def _resolve(task: str) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -35,7 +35,7 @@ _DEVICE_LOST = re.compile(
     re.I,
 )
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) is killed by signal: ([^.]*)")
-_WORKER_GONE = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) exited unexpectedly")
+_WORKER_GONE = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) exited unexpectedly(?: with (exit code \d+))?")
 _WORKER_SLOW = re.compile(r"DataLoader timed out after (\S+) seconds")
 _FROM_WORKER = re.compile(r"Caught \w+ in (DataLoader worker process \d+|pin memory thread\S*.*?)\.\n")
 
@@ -65,10 +65,13 @@ def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | N
 
 def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[str, str]:
     text = str(error)
+    if _WORKER_GONE.search(text):  # how the first of them ended stands further up the chain
+        text = next((str(link) for link in _chain(error) if _WORKER_KILLED.search(str(link))), text)
     if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
         return "out_of_memory", _first_sentences(text) or "the device has no memory left"
     if isinstance(error, MemoryError) or _HOST_MEMORY.search(text):
-        return "out_of_memory", f"the host has no memory left{_said(text)}{_at(error)}"
+        said = " in a data loader worker" if _FROM_WORKER.match(text) else _said(text)
+        return "out_of_memory", f"the host has no memory left{said}{_at(error)}"
     if _SHARED_MEMORY.search(text):
         return "out_of_memory", f"/dev/shm is full{_said(text)}"
     if found := _WORKER_KILLED.search(text):
@@ -77,7 +80,7 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
             return "out_of_memory", f"the kernel killed data loader worker {found[1]} for lack of memory"
         return "crashed", f"data loader worker {found[1]} was killed by a signal: {how}"
     if found := _WORKER_GONE.search(text):
-        return "crashed", f"data loader worker {found[1]} ended without a word"
+        return "crashed", f"data loader worker {found[1]} ended without a word{f' ({found[2]})' if found[2] else ''}"
     if found := _WORKER_SLOW.search(text):
         return "timeout", f"the data loader gave no batch within {found[1]} s, the limit that the workload sets"
     if _DEVICE_LOST.search(text):
@@ -137,13 +140,19 @@ def _cause(error: AutooptError) -> str:
 
 def trimmed(error: BaseException) -> str:
     """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
+    for link in _chain(error):
+        link.__traceback__ = _without_own(link.__traceback__)
+    return "".join(traceback.format_exception(error, limit=-40)).rstrip()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that led to it."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        link.__traceback__ = _without_own(link.__traceback__)
+        yield link
         link = link.__cause__ or link.__context__
-    return "".join(traceback.format_exception(error, limit=-40)).rstrip()
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

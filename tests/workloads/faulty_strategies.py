@@ -18,7 +18,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "nonsense": lambda: "nonsense",
     "none": lambda: None,
 }
-METHODS = ("applies", "predict", "settings", "companions", "apply", "recipe")
+METHODS = ("applies", "predict", "settings", "companions", "apply", "recipe", "inspect")
 
 
 class Faulty(Strategy):
@@ -49,6 +49,9 @@ class Faulty(Strategy):
 
     def recipe(self, setting: Any) -> Any:
         return self._break("recipe", Recipe(pytorch="pass"))
+
+    def inspect(self, live: Any) -> Any:
+        return self._break("inspect", {})
 
 
 def same(step: Any) -> Any:
