@@ -44,7 +44,10 @@ class Startup(Record):
 
 
 class TrainingRun(Record):
-    """One training from the first step to the target or the limit, evaluations included."""
+    """One training from the first step to the target or the limit, evaluations included.
+
+    ``evaluated_samples``: those that the latest evaluation read.
+    """
 
     seed: int
     curve: Curve

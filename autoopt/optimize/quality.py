@@ -134,13 +134,7 @@ def _in_unit(better: Estimate, objective: Objective) -> Estimate:
 def fewer_evaluated(pairs: Pairs) -> str | None:
     """A sentence where the candidate was evaluated on fewer samples than the baseline, else None."""
     for before, after in pairs:
-        left, right = _per_evaluation(before), _per_evaluation(after)
+        left, right = before.evaluated_samples, after.evaluated_samples
         if left is not None and right is not None and right < left:
-            return f"evaluated on {right:g} samples where the baseline was evaluated on {left:g}"
+            return f"evaluated on {right} samples where the baseline was evaluated on {left}"
     return None
-
-
-def _per_evaluation(run: TrainingRun) -> float | None:
-    if run.evaluated_samples is None or not run.evaluations:
-        return None
-    return run.evaluated_samples / run.evaluations

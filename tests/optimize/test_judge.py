@@ -64,7 +64,9 @@ def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int 
     metric = 0.9 * steps / to if to else best * steps / 220
     metric = np.minimum(metric, best)
     keep = int(np.argmax(metric >= 0.9)) + 1 if (metric >= 0.9).any() else len(steps)
-    points = tuple(CurvePoint(step=int(s), seconds=0.01 * s, metric=float(m)) for s, m in zip(steps, metric))[:keep]
+    points = tuple(
+        CurvePoint(step=int(s), seconds=0.01 * s, metric=float(m)) for s, m in zip(steps, metric, strict=True)
+    )[:keep]
     return TrainingRun(
         **{
             "seed": seed,
@@ -73,7 +75,7 @@ def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int 
             "training_seconds": 0.01 * points[-1].step,
             "evaluation_seconds": 0.1 * len(points),
             "evaluations": len(points),
-            "evaluated_samples": evaluated * len(points),
+            "evaluated_samples": evaluated,
             "steps": points[-1].step,
             "samples": 10 * points[-1].step,
             "fixed_seconds": 1.0,
