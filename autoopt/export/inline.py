@@ -1,0 +1,347 @@
+"""Prints functions by their source: each with what it needs of its module, and no more.
+
+A strategy's transforms are module-level functions, partials of them, or frozen dataclasses with
+``__call__``. What they name at module level is followed (functions, classes, constants, imports) until
+nothing is missing. Modules of ours are copied into the script; those of others are imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoopt.export.text import call, literal
+
+OURS = ("autoopt", "autoopt_strategies")
+
+
+class NotExportable(Exception):  # noqa: N818 - reads as the sentence that the user gets
+    """Something has no source that could be printed."""
+
+
+@dataclass
+class _Module:
+    """What a module defines at its top level. ``defined``: name to node; ``imported``: name to its import."""
+
+    name: str
+    lines: list[str]
+    defined: dict[str, ast.stmt]
+    imported: dict[str, tuple[str, str | None]]
+
+
+@dataclass
+class Inliner:
+    """Collects definitions and imports of everything that is asked for.
+
+    Args:
+        inlined: top-level packages whose modules are copied rather than imported.
+    """
+
+    inlined: tuple[str, ...] = OURS
+    imports: set[tuple[str, str | None, str]] = field(default_factory=set)
+    _modules: dict[str, _Module] = field(default_factory=dict)
+    _order: list[str] = field(default_factory=list)
+    _wanted: dict[str, set[str]] = field(default_factory=dict)
+    _owner: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _renamed: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def expression(self, item: Any) -> str:
+        """Python that makes the same object, its definitions collected on the way.
+
+        Raises:
+            NotExportable: it has no importable source.
+        """
+        if isinstance(item, functools.partial):
+            self.imports.add(("functools", "partial", "partial"))
+            keywords = {name: self.expression(value) for name, value in item.keywords.items()}
+            return call("partial", [self.expression(item.func), *map(self.expression, item.args)], keywords)
+        if inspect.isfunction(item) or inspect.isclass(item):
+            return self._named(item)
+        if isinstance(item, types.BuiltinFunctionType):
+            return self._imported(item.__module__ or "builtins", item.__name__)
+        if dataclasses.is_dataclass(item):
+            values = {f.name: self.expression(getattr(item, f.name)) for f in dataclasses.fields(item) if f.init}
+            return call(self._named(type(item)), [], values)
+        return self._value(item)
+
+    def _value(self, item: Any) -> str:
+        if type(item).__module__ == "torch" and type(item).__name__ in ("dtype", "memory_format", "device"):
+            self.imports.add(("torch", None, "torch"))
+            return repr(item).replace("'", '"') if type(item).__name__ != "device" else f'torch.device("{item}")'
+        if isinstance(item, (tuple, list, set, frozenset)):
+            inner = [self.expression(value) for value in item]
+            if isinstance(item, tuple):
+                return f"({', '.join(inner)}{',' if len(inner) == 1 else ''})"
+            if isinstance(item, list):
+                return f"[{', '.join(inner)}]"
+            made = f"{{{', '.join(inner)}}}" if inner else ""
+            return made if isinstance(item, set) and inner else f"{type(item).__name__}({made})"
+        if isinstance(item, Mapping):
+            return "{" + ", ".join(f"{self.expression(k)}: {self.expression(v)}" for k, v in item.items()) + "}"
+        try:
+            return literal(item)
+        except ValueError:
+            raise NotExportable(f"{type(item).__name__} {item!r} has no source that could be printed") from None
+
+    def _named(self, item: Any) -> str:
+        module, name = item.__module__, item.__qualname__
+        if "<locals>" in name or "<lambda>" in name:
+            raise NotExportable(f"{module}.{name} is defined inside a function, so that it cannot be printed alone")
+        outer = name.split(".")[0]
+        inner = name[len(outer) :]
+        if module.split(".")[0] in self.inlined or module == "__main__" or not _importable(module):
+            return self.want(module, outer) + inner
+        return self._imported(module, outer) + inner
+
+    def _imported(self, module: str, name: str) -> str:
+        if module == "builtins":
+            return name
+        self.imports.add((module, name, name))
+        return name
+
+    def want(self, module: str, name: str) -> str:
+        """Collects a top-level definition with all that it needs; the name that it has in the script."""
+        known = self._read(module)
+        if name not in known.defined:
+            if name in known.imported:
+                return self._follow_import(known, name)
+            raise NotExportable(f"{module} has no definition of {name!r} at its top level")
+        if name in self._wanted.setdefault(module, set()):
+            return self._renamed.get((module, name), name)
+        self._wanted[module].add(name)
+        self._claim(module, name)
+        for used in _names_of(known.defined[name]):
+            if used == name:
+                continue
+            if used in known.defined:
+                self.want(module, used)
+            elif used in known.imported:
+                self._follow_import(known, used)
+        self._want_annotations(known, known.defined[name])
+        if module not in self._order:
+            self._order.append(module)
+        return self._renamed.get((module, name), name)
+
+    def _want_annotations(self, known: _Module, node: ast.stmt) -> None:
+        """What annotations name: imports of others and aliases. Classes of ours are not brought in for them."""
+        for used in {part.id for note in _annotations(node) for part in ast.walk(note) if isinstance(part, ast.Name)}:
+            if isinstance(known.defined.get(used), (ast.Assign, ast.AnnAssign)):
+                self.want(known.name, used)
+            elif used in known.imported:
+                module, attribute = known.imported[used]
+                if module.split(".")[0] not in self.inlined:
+                    self.imports.add((module, attribute, used))
+                elif attribute and isinstance(self._read(module).defined.get(attribute), ast.Assign):
+                    self._follow_import(known, used)
+
+    def _claim(self, module: str, name: str) -> None:
+        """Gives a definition its name in the script; a second one of that name gets another."""
+        owner = self._owner.setdefault(name, (module, name))
+        if owner == (module, name):
+            return
+        other = f"{name}_{module.rpartition('.')[2]}"
+        while other in self._owner:
+            other += "_"
+        self._owner[other] = (module, name)
+        self._renamed[(module, name)] = other
+
+    def _follow_import(self, known: _Module, name: str) -> str:
+        module, attribute = known.imported[name]
+        if module.split(".")[0] not in self.inlined:
+            self.imports.add((module, attribute, name))
+            return name
+        if attribute is None or _is_module(f"{module}.{attribute}"):
+            raise NotExportable(f"{known.name} uses the module {module} as a whole, which the script must not import")
+        module, attribute = _home(module, attribute)
+        self.want(module, attribute)
+        final = self._renamed.get((module, attribute), attribute)
+        if final != name:
+            self._renamed[(known.name, name)] = final
+        return final
+
+    def _read(self, module: str) -> _Module:
+        if module not in self._modules:
+            self._modules[module] = _parse(module)
+        return self._modules[module]
+
+    def definitions(self) -> list[str]:
+        """The collected source, helpers before their users, each block without blank lines around it."""
+        blocks = []
+        for module in self._order:
+            known = self._modules[module]
+            nodes = {id(known.defined[name]): known.defined[name] for name in self._wanted[module]}
+            names = {name: new for (owner, name), new in self._renamed.items() if owner == module}
+            for node in sorted(nodes.values(), key=lambda n: n.lineno):
+                blocks.append(_source(known, node, names, self._unknown(node)))
+        return blocks
+
+    def _unknown(self, node: ast.stmt) -> set[str]:
+        """Names in a definition's annotations that the script does not have; they are written as ``Any``."""
+        there = {*self._owner, *(name for _, _, name in self.imports), *dir(builtins)}
+        used = {part.id for note in _annotations(node) for part in ast.walk(note) if isinstance(part, ast.Name)}
+        unknown = used - there
+        if unknown:
+            self.imports.add(("typing", "Any", "Any"))
+        return unknown
+
+    def import_lines(self) -> list[str]:
+        return import_lines(self.imports)
+
+
+def import_lines(imports: Iterable[tuple[str, str | None, str]]) -> list[str]:
+    """Sorted import statements: the standard library, an empty line, the rest."""
+    whole: set[str] = set()
+    parts: dict[str, set[str]] = {}
+    for module, attribute, name in imports:
+        if attribute is None:
+            whole.add(f"import {module}" + (f" as {name}" if name != module.split(".")[0] and name != module else ""))
+        else:
+            parts.setdefault(module, set()).add(attribute if name == attribute else f"{attribute} as {name}")
+    lines = sorted(whole) + [
+        f"from {module} import {', '.join(sorted(names, key=_case))}" for module, names in sorted(parts.items())
+    ]
+    standard = [line for line in lines if line.split()[1].split(".")[0] in sys.stdlib_module_names]
+    others = [line for line in lines if line not in standard]
+    return [*standard, *([""] if standard and others else []), *others]
+
+
+def _case(name: str) -> tuple[int, str]:
+    """The order that import sorters use: CONSTANTS, Classes, functions."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def _parse(module: str) -> _Module:
+    try:
+        loaded = sys.modules.get(module) or importlib.import_module(module)
+        source = inspect.getsource(loaded)
+    except (OSError, TypeError, ImportError) as error:
+        raise NotExportable(f"the source of {module} cannot be read: {error}") from None
+    found = _Module(module, source.splitlines(), {}, {})
+    package = module if hasattr(loaded, "__path__") else module.rpartition(".")[0]
+    for node in ast.parse(source).body:
+        _note(node, node, found, package)
+    return found
+
+
+def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
+    """Notes what a statement at the top level binds; inside ``if`` and ``try`` the whole block binds it."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        found.defined[node.name] = top
+    elif isinstance(node, (ast.Import, ast.ImportFrom)) and node is top:
+        _note_import(node, found, package)
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        for alias in node.names:
+            found.defined[alias.asname or alias.name.split(".")[0]] = top
+    elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For)):
+        for child in ast.iter_child_nodes(node):
+            inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
+            for item in inner:
+                if isinstance(item, ast.stmt):
+                    _note(item, top, found, package)
+    else:
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                found.defined[name.id] = top
+
+
+def _note_import(node: ast.Import | ast.ImportFrom, found: _Module, package: str) -> None:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            name = alias.asname or alias.name.split(".")[0]
+            found.imported[name] = (alias.name if alias.asname or "." not in alias.name else alias.name, None)
+        return
+    module = node.module or ""
+    if node.level:
+        base = package.split(".")
+        base = base[: len(base) - (node.level - 1)]
+        module = ".".join([*base, *([module] if module else [])])
+    if module == "__future__":
+        return
+    for alias in node.names:
+        found.imported[alias.asname or alias.name] = (module, alias.name)
+
+
+def _names_of(node: ast.stmt) -> list[str]:
+    """Every name that a definition reads, annotations left out: they are not evaluated."""
+    names: dict[str, None] = {}
+    skipped = {id(part) for note in _annotations(node) for part in ast.walk(note)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and id(part) not in skipped:
+            names[part.id] = None
+    return list(names)
+
+
+def _annotations(node: ast.stmt) -> list[ast.expr]:
+    """Annotations of functions and their variables. Those of a class stay: a dataclass reads them."""
+    found: list[ast.expr] = []
+    for part in ast.walk(node):
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = part.args
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+            found += [argument.annotation for argument in every if argument is not None and argument.annotation]
+            found += [part.returns] if part.returns is not None else []
+    return found
+
+
+def _source(known: _Module, node: ast.stmt, names: Mapping[str, str], unknown: set[str]) -> str:
+    """The lines of a definition with the comment above it; names changed where they have to be."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
+    last = node.end_lineno or node.lineno
+    lines = [line.encode() for line in known.lines[first:last]]
+    for row, start, end_row, end, text in sorted(_edits(node, names, unknown), reverse=True):
+        head, tail = lines[row - 1 - first][:start], lines[end_row - 1 - first][end:]
+        lines[row - 1 - first : end_row - first] = [head + text.encode() + tail]
+    while first and known.lines[first - 1].startswith("#"):
+        first -= 1
+        lines.insert(0, known.lines[first].encode())
+    return b"\n".join(lines).decode()
+
+
+def _edits(node: ast.stmt, names: Mapping[str, str], unknown: set[str]) -> list[tuple[int, int, int, int, str]]:
+    """Replacements (row, column, end row, end column, text) in the source; columns in bytes."""
+    edits = []
+    noted = {id(inner) for note in _annotations(node) for inner in ast.walk(note)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            new = "Any" if id(part) in noted and part.id in unknown else names.get(part.id)
+            if new is not None:
+                edits.append((part.lineno, part.col_offset, part.lineno, part.end_col_offset or 0, new))
+        if isinstance(part, (ast.FunctionDef, ast.ClassDef)) and part is node and part.name in names:
+            column = part.col_offset + (4 if isinstance(part, ast.FunctionDef) else 6)
+            edits.append((part.lineno, column, part.lineno, column + len(part.name.encode()), names[part.name]))
+    return edits
+
+
+def _home(module: str, name: str) -> tuple[str, str]:
+    """Where a name that one of our modules offers is defined: the facade and packages re-export."""
+    value = getattr(importlib.import_module(module), name, None)
+    home = getattr(value, "__module__", module)
+    return (home, value.__qualname__) if inspect.isfunction(value) or inspect.isclass(value) else (module, name)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
+def _importable(module: str) -> bool:
+    """Whether another process could import it by that name."""
+    if module in sys.builtin_module_names:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
