@@ -96,7 +96,7 @@ def test_every_chart_has_a_title_a_description_and_its_data(golden: Callable[[st
 def test_what_was_not_measured_says_so_and_is_never_zero(golden: Callable[[str], Result]) -> None:
     page = html.render(golden("interrupted"))
     assert page.count("not measured") > 20
-    for section in ("ablation", "tradeoff", "learning"):
+    for section in ("ablation", "learning"):
         part = re.search(rf'<section id="{section}">.*?</section>', page, flags=re.S)
         assert part
         assert "Not measured" in part[0]

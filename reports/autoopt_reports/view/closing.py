@@ -56,7 +56,7 @@ def machine_lines(environment: Environment) -> tuple[Detail, ...]:
         _text("compiler", environment.compiler),
         _text("git commit", environment.git_commit),
     ]
-    lines += [_text(package, version) for package, version in sorted(environment.packages.items())[:40]]
+    lines += [_text(name(package, 60).text, version) for package, version in sorted(environment.packages.items())[:40]]
     return tuple(lines)
 
 
