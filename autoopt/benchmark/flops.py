@@ -40,6 +40,7 @@ def count_flops(training: Training) -> JsonDict:
             buffer.copy_(buffers[name])
     samples = sum(samples_of(batch) or 1 for batch in batches)
     return {
+        "flops": int(total),
         "flops_per_step": int(total),
         "forward_flops": int(forward),
         "flops_per_sample": total / samples,

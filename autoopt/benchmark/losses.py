@@ -15,9 +15,10 @@ from autoopt.errors import WorkloadError
 Loss = Callable[[Any, Any], torch.Tensor]
 
 _MODEL_NAMES = {"model", "module", "net", "network", "m"}
-_OUTPUT_NAMES = set(
-    "input inputs output outputs pred preds prediction predictions logits logit y_pred y_hat yhat scores out".split()
-)
+_OUTPUT_NAMES = {
+    *("input", "inputs", "output", "outputs", "out", "logit", "logits", "scores"),
+    *("pred", "preds", "prediction", "predictions", "y_pred", "y_hat", "yhat"),
+}
 
 
 def is_criterion(loss: Any) -> bool:

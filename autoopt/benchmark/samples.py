@@ -36,7 +36,8 @@ class Samples:
     def _read(self) -> list[Any]:
         count = self._size or 1
         if isinstance(self._dataset, IterableDataset):
-            if iter(self._dataset) is self._dataset:
+            iterator: Any = iter(self._dataset)
+            if iterator is self._dataset:
                 return []  # it can be read once: what is taken here would be missing there
             return list(itertools.islice(self._dataset, count))
         try:

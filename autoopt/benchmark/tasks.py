@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from autoopt.benchmark import run, warmup
 from autoopt.benchmark.blocks import run_block as run_block_until
+from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
 from autoopt.benchmark.live import Live
+from autoopt.benchmark.monitors import Monitor, other_users
+from autoopt.benchmark.tb_profile import read_profile
+from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.worst import largest_step
 from autoopt.measurements import Ready
 from autoopt.records import JsonDict
@@ -72,6 +76,30 @@ def flops(live: Live) -> JsonDict:
 def facts(live: Live) -> JsonDict:
     """What strategies may know: :class:`~autoopt.facts.WorkloadFacts`."""
     return live.facts.model_copy(update={"inspected": live.inspected}).model_dump(mode="json")
+
+
+def environment(live: Live) -> JsonDict:
+    """The machine as this process may use it: :class:`~autoopt.records.Environment`, without peaks."""
+    return machine(live.device.torch).model_dump(mode="json")
+
+
+def trace(live: Live, directory: str, steps: int = 4, name: str = "") -> JsonDict:
+    """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
+    torch-tb-profiler reads in it (None where it cannot)."""
+    written = write_trace(live.training, directory, steps, name)
+    try:
+        written["profile"] = read_profile(written["readable"])
+    except Exception as error:  # a parser of its own age: the trace is there all the same
+        written["profile"] = None
+        written["profile_error"] = f"{type(error).__name__}: {error}"
+    return written
+
+
+def monitored_block(live: Live, seconds: float, min_steps: int = 1) -> JsonDict:
+    """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.monitors.Monitor.summary`)."""
+    with Monitor(live.device) as monitor:
+        block = run_block(live, seconds, min_steps)
+    return {"block": block, "monitor": monitor.summary(), "other_users": other_users(live.device)}
 
 
 def inspect(live: Live, strategies: list[str]) -> JsonDict:

@@ -56,11 +56,16 @@ class Training:
     """
 
     def __init__(
-        self, workload: Workload, setup: Setup | None = None, *, device: str | Device = "auto", seed: int = 0
+        self,
+        workload: Workload,
+        setup: Setup | None = None,
+        *,
+        device: str | torch.device | Device = "auto",
+        seed: int = 0,
     ) -> None:
         self.workload = workload
         self.setup = setup = workload.setup if setup is None else setup
-        self.device = device if isinstance(device, Device) else open_device(device)
+        self.device = device if isinstance(device, Device) else open_device(str(device))
         self.seed = seed
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)

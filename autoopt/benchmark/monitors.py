@@ -1,0 +1,135 @@
+"""Utilization, memory, power and clocks of the device and the processor while something runs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+import psutil
+
+from autoopt.benchmark.cputime import own_seconds
+from autoopt.benchmark.device import Device, descendants
+from autoopt.benchmark.environment import usable_cores
+from autoopt.records import JsonDict
+
+Reading = dict[str, float]
+
+
+class Monitor:
+    """Samples in a thread of its own while its ``with`` block runs.
+
+    What cannot be read here is left out, never 0. A reading takes the interpreter for well under a
+    millisecond, so that at ten a second a step is not disturbed.
+
+    Args:
+        device: CUDA devices are read through NVML where ``nvidia-ml-py`` is installed.
+        seconds: between readings.
+    """
+
+    def __init__(self, device: Device, seconds: float = 0.1) -> None:
+        self._read_device = nvml_reader(device)
+        self._seconds = seconds
+        self._readings: list[Reading] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._cores = usable_cores()
+
+    def __enter__(self) -> Monitor:
+        self._began, self._cpu = perf_counter(), own_seconds(with_children=True)
+        if self._read_device is not None:
+            self._thread = threading.Thread(target=self._loop, name="autoopt-monitor", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wall = perf_counter() - self._began
+        self._cpu = own_seconds(with_children=True) - self._cpu
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._seconds):
+            assert self._read_device is not None
+            self._readings.append(self._read_device())
+
+    def summary(self) -> JsonDict:
+        """Means over the block: ``cpu_utilization`` (share of the usable cores), and of the device
+        ``device_utilization`` (share of time), ``device_memory_bytes`` (of everybody), ``power_watts``,
+        ``energy_joules``, ``clock_hertz``, ``temperature_celsius``, ``throttled`` (share of readings)."""
+        found: JsonDict = {"seconds": self._wall}
+        if self._wall > 0:
+            found["cpu_utilization"] = min(self._cpu / self._wall / self._cores, 1.0)
+        for name in sorted({name for reading in self._readings for name in reading}):
+            found[name] = fmean(reading[name] for reading in self._readings if name in reading)
+        if "power_watts" in found:
+            found["energy_joules"] = found["power_watts"] * self._wall
+        return found
+
+
+def nvml_reader(device: Device) -> Callable[[], Reading] | None:
+    """A function that reads a CUDA device through NVML; None where that cannot be."""
+    if device.kind != "cuda":
+        return None
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        handle = _handle(nvml, device)
+    except Exception:  # not installed, or no driver: not measured
+        return None
+
+    def read() -> Reading:
+        reading: Reading = {}
+        for name, ask in _questions(nvml, handle).items():
+            with contextlib.suppress(Exception):  # not every device answers every question
+                reading[name] = float(ask())
+        return reading
+
+    return read
+
+
+def _handle(nvml: Any, device: Device) -> Any:
+    """By UUID: NVML counts all devices, torch those that CUDA_VISIBLE_DEVICES leaves."""
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(device.torch), "uuid", None)
+    if uuid is not None:
+        with contextlib.suppress(Exception):
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    return nvml.nvmlDeviceGetHandleByIndex(device.torch.index or 0)
+
+
+def _questions(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
+    slowed = (
+        nvml.nvmlClocksThrottleReasonSwThermalSlowdown
+        | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+        | nvml.nvmlClocksThrottleReasonSwPowerCap
+        | nvml.nvmlClocksThrottleReasonHwSlowdown
+    )
+    return {
+        "device_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "device_memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+        "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "clock_hertz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed),
+    }
+
+
+def other_users(device: Device) -> list[int]:
+    """Processes outside this one's tree that hold memory of a CUDA device; empty where that cannot be told."""
+    if device.kind != "cuda":
+        return []
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))]
+    except Exception:
+        return []
+    own = {psutil.Process().pid, *descendants(), *(parent.pid for parent in psutil.Process().parents())}
+    return [pid for pid in pids if pid not in own]
