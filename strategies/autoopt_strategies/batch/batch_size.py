@@ -1,0 +1,165 @@
+"""Batch size: fewer, larger steps, with the learning rate that belongs to them."""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+
+from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
+
+LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
+WARMUP = 0.05
+"""Share of the planned steps that the learning rate takes to reach its scaled value."""
+HEADROOM = 0.9
+"""Share of the device memory that a batch may be expected to take."""
+LEAST_STEPS = 8
+"""An epoch must keep this many steps."""
+
+
+class BatchSize(Strategy):
+    """Trains with a larger batch: doubling, then refining; the fastest to the target wins, not the largest.
+
+    What it does: sets the batch and scales the learning rate: linearly for SGD, by the square root for the
+        Adam family, with a linear warm-up; the user's schedule keeps its curve over samples.
+    When it helps: small steps, whose launches and Python cost more than their arithmetic; devices with
+        room; expensive optimizer steps.
+    When it does not: a device that is busy already; a batch beyond the critical size, where each sample
+        teaches less (McCandlish et al., "An empirical model of large-batch training", 2018).
+    What it costs: another training path, so that time to the target decides, with more than one seed.
+        BatchNorm sees other statistics. Memory grows with the batch.
+    Source: Goyal et al., "Accurate, large minibatch SGD", 2017 (linear, warm-up); Malladi et al., "On the
+        SDEs and scaling rules for adaptive gradient algorithms", NeurIPS 2022 (square root).
+    """
+
+    name = "batch_size"
+    title = "larger batch"
+    stages = frozenset({"collate", "copy", "forward", "backward", "optimizer", "host"})
+    risk = Risk.TRAINING
+
+    def applies(self, case: Case) -> Applies:
+        facts = case.workload
+        if facts.loader.custom_batch_sampler:
+            return Applies.no("the loader's own batch sampler decides the batch")
+        if not facts.batch_size:
+            return Applies.no("the batch size is not known: the loader does not batch")
+        if facts.optimizer.type == "LBFGS":
+            return Applies.no("LBFGS has no rule for another batch")
+        if self._most(case) <= _size(case):
+            return Applies.no(self._limit(case))
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """What is paid per step is paid less often; whether samples teach as much, only training tells."""
+        if case.pipeline is None or not case.workload.batch_size:
+            return None
+        times = setting["size"] / _size(case)
+        simulation = case.pipeline.round.simulation
+        launches = simulation.launches if simulation is not None else None
+        cost = case.environment.peaks.launch_seconds
+        if launches is None or cost is None:
+            return None
+        both = seconds_of(case, "forward") + seconds_of(case, "backward")
+        overhead = min(0.95 * both, launches * cost)
+        factor = 1 - overhead / both * (1 - 1 / times) if both else 1.0
+        changed = {name: seconds_of(case, name) * factor for name in ("forward", "backward")}
+        changed |= {name: seconds_of(case, name) / times for name in ("optimizer", "host")}
+        estimate = gain(case, changed)
+        if estimate is None:
+            return None
+        # Larger products run nearer to their peak, which launches alone do not show.
+        room = gain(case, {**changed, **_half_way(case, changed)})
+        return Estimate(value=estimate.value, low=min(1.0, estimate.low), high=_high(estimate, room), n=1)
+
+    def settings(self, case: Case) -> Settings:
+        now = _size(case)
+        most = self._most(case)
+        yield from climb(2 * now, now + max(1, now // 2), most, lambda size: self._setting(case, size))
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """Where the device gets faster than the input side, workers go with it."""
+        if case.pipeline is None or case.device == "cpu" or case.plan.setting("workers") is not None:
+            return []
+        cores = case.environment.cores or 1
+        alone = self.predict(case, setting)
+        if alone is None or alone.value > 1.02 or cores < 2 or case.loader_option("num_workers"):
+            return []
+        number = min(4, cores)
+        return [
+            Change(
+                strategy="workers", setting={"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
+            )
+        ]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_batch(**setting)
+
+    def recipe(self, setting: Setting) -> Recipe:
+        factor, steps = setting["learning_rate_factor"], setting["warmup_steps"]
+        note = (
+            f"multiply the learning rate by {factor:g}, warm up linearly over {steps} steps; BatchNorm sees this batch"
+        )
+        return Recipe(
+            pytorch=f"batch_size = {setting['size']}\nlr = lr * {factor:g}  # linear warm-up over {steps} steps",
+            lightning={"_note": f"DataLoader(..., batch_size={setting['size']}); {note}"},
+            transformers={"per_device_train_batch_size": setting["size"], "warmup_steps": steps, "_note": note},
+            accelerate={"_note": f"DataLoader(..., batch_size={setting['size']}); {note}"},
+        )
+
+    def _setting(self, case: Case, size: int) -> Setting:
+        times = size / (case.workload.batch_size or size)
+        factor = times if case.workload.optimizer.type in LINEAR else sqrt(times)
+        steps = ceil(WARMUP * case.planned_steps / times) if case.planned_steps and times > 1 else 0
+        return {"size": size, "learning_rate_factor": round(factor, 4), "warmup_steps": steps}
+
+    def _most(self, case: Case) -> int:
+        """The largest batch that leaves enough steps in an epoch and is expected to fit."""
+        now = _size(case)
+        samples = case.workload.train_samples
+        most = 64 * now if samples is None else samples // (LEAST_STEPS * case.workload.accumulation)
+        used = _memory_used(case)
+        if used and case.device == "cuda":
+            most = min(most, int(now * HEADROOM / used))
+        smallest_failure = min(
+            (_size_of(trial.setting, now) for trial in case.trials if _was_memory(trial)), default=None
+        )
+        return most if smallest_failure is None else min(most, smallest_failure - 1)
+
+    def _limit(self, case: Case) -> str:
+        used = _memory_used(case)
+        if case.device == "cuda" and used and used > HEADROOM / 2:
+            return f"the device memory is {used:.0%} full already"
+        samples = case.workload.train_samples
+        return f"{samples} training samples leave fewer than {LEAST_STEPS} steps in an epoch of a larger batch"
+
+
+def _size(case: Case) -> int:
+    return case.setup.batch.size or case.workload.batch_size or 1
+
+
+def _size_of(setting: Setting, otherwise: int) -> int:
+    return int(setting.get("size", otherwise))
+
+
+def _was_memory(trial: object) -> bool:
+    return getattr(trial, "strategy", "") == "batch_size" and str(getattr(trial, "reason", "")).startswith(
+        "out_of_memory"
+    )
+
+
+def _memory_used(case: Case) -> float | None:
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    return simulation.memory_used if simulation is not None else None
+
+
+def _half_way(case: Case, changed: dict[str, float]) -> dict[str, float]:
+    """Compute half-way from what is left to its ceiling."""
+    found = {}
+    for name in ("forward", "backward"):
+        stage = case.pipeline.stage(name) if case.pipeline is not None else None
+        if stage is not None and stage.ceiling_seconds is not None:
+            found[name] = min(changed[name], (changed[name] + stage.ceiling_seconds) / 2)
+    return found
+
+
+def _high(estimate: Estimate, room: Estimate | None) -> float:
+    return max(estimate.high, room.high if room is not None else estimate.high)

@@ -1,0 +1,149 @@
+"""What several strategies share: predictions from the pipeline, and the search of a number by doubling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any
+
+from autoopt import Case, Estimate, Trial
+
+Setting = dict[str, Any]
+Settings = Generator[Setting, Trial | None, None]
+
+LEAVE = 0.03
+"""Predictions closer than this are one to us: the setting that uses less goes first."""
+
+
+def gain(case: Case, seconds: Mapping[str, float], **changes: int | None) -> Estimate | None:
+    """The pipeline's what-if with only those stages that it has; None without a pipeline or without a change."""
+    if case.pipeline is None:
+        return None
+    known = {name: value for name, value in seconds.items() if case.pipeline.stage(name) is not None}
+    if not known and not any(value is not None for value in changes.values()):
+        return None
+    return case.pipeline.gain(known, **changes)
+
+
+def seconds_of(case: Case, name: str) -> float:
+    """Seconds of a stage per step; 0 where the pipeline does not have it."""
+    stage = case.pipeline.stage(name) if case.pipeline is not None else None
+    return stage.seconds if stage is not None else 0.0
+
+
+def between(low: Estimate | None, value: Estimate, high: Estimate | None) -> Estimate:
+    """One prediction from three: the pessimist's, the likeliest and the optimist's."""
+    bottom = min(value.low, low.low if low is not None else value.low)
+    top = max(value.high, high.high if high is not None else value.high)
+    return Estimate(value=value.value, low=bottom, high=top, n=1)
+
+
+def at_most(estimate: Estimate | None) -> Estimate | None:
+    """An upper bound as a prediction: whatever is possible may also fail to come."""
+    if estimate is None:
+        return None
+    value = max(estimate.value, 1.0)
+    return Estimate(value=value, low=min(1.0, estimate.low), high=max(estimate.high, value), n=estimate.n)
+
+
+def after_paying(case: Case, estimate: Estimate | None, seconds: float, least: float | None = None) -> Estimate | None:
+    """A speedup of the step, less what is paid once in the planned run.
+
+    Args:
+        estimate: of the step alone.
+        seconds: paid once.
+        least: the least that it can be, for the upper end; ``seconds`` where None.
+    """
+    if estimate is None or case.pipeline is None or not case.planned_steps:
+        return estimate
+    run = case.planned_steps * case.pipeline.step_seconds
+    paid = [seconds, seconds, seconds if least is None else least]
+    value, low, high = (
+        run / (run / ratio + once)
+        for ratio, once in zip((estimate.value, estimate.low, estimate.high), paid, strict=True)
+    )
+    return Estimate(value=value, low=min(low, value), high=max(high, value), n=estimate.n)
+
+
+def operator_share(case: Case, kinds: Iterable[str] = (), names: Iterable[str] = ()) -> float | None:
+    """The share of the operators' seconds that belongs to these kinds or names; None where none was measured.
+
+    Args:
+        kinds: such as ``matmul`` or ``elementwise``.
+        names: parts of operators' names, such as ``softmax``.
+    """
+    if case.pipeline is None:
+        return None
+    found = case.pipeline.round.operators
+    whole = sum(operator.seconds for operator in found)
+    if whole <= 0:
+        return None
+    kinds, names = tuple(kinds), tuple(names)
+    part = sum(
+        operator.seconds for operator in found if operator.kind in kinds or any(name in operator.name for name in names)
+    )
+    return part / whole
+
+
+def kept(trial: Trial | None) -> bool:
+    return trial is not None and trial.verdict == "kept"
+
+
+def climb(
+    first: int, least: int, most: int, setting: Callable[[int], Setting]
+) -> Generator[Setting, Trial | None, int | None]:
+    """Searches a number: doubles while each is kept, then refines; where the first does not help, tries half of it.
+
+    Args:
+        first: where to begin.
+        least, most: the ends of the range, both allowed.
+        setting: the setting of a number.
+
+    Returns:
+        The best number, or None where none was kept.
+    """
+    best, failed = None, None
+    number = max(least, min(first, most))
+    while True:
+        if not kept((yield setting(number))):
+            failed = number
+            break
+        best = number
+        if number >= most:
+            return best
+        number = min(2 * number, most)
+    if best is None:
+        if failed // 2 >= least and kept((yield setting(failed // 2))):
+            best = failed // 2
+        return best
+    while failed - best > max(1, best // 4):
+        middle = (best + failed) // 2
+        if kept((yield setting(middle))):
+            best = middle
+        else:
+            failed = middle
+    return best
+
+
+def doubling(least: int, most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12 ... within a range."""
+    numbers = {least, most}
+    step = 1
+    while step <= most:
+        numbers |= {step, step + step // 2}
+        step *= 2
+    return sorted(number for number in numbers if least <= number <= most)
+
+
+def frugal(numbers: Iterable[int], predicted: Callable[[int], Estimate | None]) -> int | None:
+    """The smallest number whose prediction is within a little of the best; None where nothing can be predicted."""
+    estimates = {number: predicted(number) for number in numbers}
+    known = {number: estimate.value for number, estimate in estimates.items() if estimate is not None}
+    if not known:
+        return None
+    best = max(known.values())
+    return min(number for number, value in known.items() if value >= best / (1 + LEAVE))
+
+
+def low_precision(case: Case) -> str | None:
+    """The dtype of autocast that the incumbent trains with, if any."""
+    return case.setup.precision.dtype or case.workload.precision

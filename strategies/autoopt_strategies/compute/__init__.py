@@ -1,0 +1,1 @@
+"""Strategies of the compute side: precision, compilation, memory layout, attention, the optimizer."""

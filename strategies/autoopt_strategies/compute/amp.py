@@ -1,0 +1,107 @@
+"""Automatic mixed precision: matrix products in bfloat16 or float16, sums and weights in float32."""
+
+from __future__ import annotations
+
+from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, at_most, between, gain, low_precision, operator_share, seconds_of
+
+WORTH = 1.05
+"""A low precision whose measured matmul peak is not this much above float32 cannot pay for its casts."""
+
+
+class Amp(Strategy):
+    """Runs the forward pass under autocast.
+
+    What it does: matrix products and convolutions in bfloat16 or float16; float16 with a gradient scaler.
+    When it helps: matrix products take most of the step and the device multiplies the low precision faster;
+        memory-bound operators gain too, since activations are half as large.
+    When it does not: many tiny operators, where casting costs more than it saves; a device without units
+        for it; input-bound steps.
+    What it costs: about three decimal digits; the metric is checked against the baseline. float16 can
+        overflow, so the scaler skips steps.
+    Source: Micikevicius et al., "Mixed precision training", ICLR 2018;
+        https://docs.pytorch.org/docs/stable/amp.html
+    """
+
+    name = "amp"
+    title = "mixed precision"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+
+    def applies(self, case: Case) -> Applies:
+        if case.device not in ("cpu", "cuda"):
+            return Applies.no(f"not tried on {case.device}: autocast there does not cover training")
+        now = low_precision(case)
+        if now and not case.setup.precision.dtype:
+            return Applies.no(f"the workload trains in {now} already")
+        dtypes = case.workload.model.dtypes
+        if dtypes and not any(dtype == "float32" for dtype in dtypes):
+            return Applies.no(f"the parameters are {', '.join(dtypes)}, autocast works on float32")
+        if not self._dtypes(case):
+            return Applies.no("this device multiplies bfloat16 and float16 no faster than float32 (measured)")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        ratio = _peak(case, setting["dtype"])
+        share = operator_share(case, {"matmul"})
+        if ratio is None or share is None:
+            return None
+        likely = gain(case, _faster(case, 1 - share * (1 - 1 / ratio)))
+        best = gain(case, _faster(case, share / ratio + (1 - share) / 2))
+        return None if likely is None else between(None, at_most(likely) or likely, best)
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [
+            {"dtype": dtype, "loss_scaling": True} if dtype == "float16" else {"dtype": dtype}
+            for dtype in self._dtypes(case)
+        ]
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """Convolutions in a low precision want their channels last: alone each brings less (on both devices)."""
+        if case.workload.model.has_conv2d and case.plan.setting("channels_last") is None:
+            return [Change(strategy="channels_last")]
+        return []
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_precision(dtype=setting["dtype"], loss_scaling=bool(setting.get("loss_scaling", False)))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        short = "fp16" if setting["dtype"] == "float16" else "bf16"
+        lines = f"with torch.autocast(device.type, dtype=torch.{setting['dtype']}):\n    loss = ..."
+        if setting.get("loss_scaling"):
+            lines += "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler(device.type)"
+            lines += "\nscaler.step(optimizer)\nscaler.update()"
+        return Recipe(
+            pytorch=lines,
+            lightning={"precision": "16-mixed" if short == "fp16" else "bf16-mixed"},
+            transformers={short: True},
+            accelerate={"mixed_precision": short},
+        )
+
+    def _dtypes(self, case: Case) -> list[str]:
+        """The likeliest first; those that are known to be no faster left out."""
+        wanted = ["bfloat16", "float16"] if case.device == "cuda" else ["bfloat16"]
+        ratios = {dtype: _peak(case, dtype) for dtype in wanted}
+        fit = [dtype for dtype in wanted if (ratio := ratios[dtype]) is None or ratio >= WORTH]
+        if case.device == "cuda" and len(fit) == 2 and ratios["float16"] and ratios["bfloat16"]:
+            # Where both are as fast, bfloat16 needs no scaler and does not overflow.
+            return fit if ratios["float16"] > WORTH * ratios["bfloat16"] else ["bfloat16"]
+        return fit
+
+
+def _faster(case: Case, factor: float) -> dict[str, float]:
+    return {name: seconds_of(case, name) * factor for name in ("forward", "backward")}
+
+
+def _peak(case: Case, dtype: str) -> float | None:
+    """The measured matmul peak of a dtype over that of float32 as it is used now; None where not measured."""
+    peaks = case.environment.peaks
+    rates = {
+        "bfloat16": peaks.matmul_bf16_flops_per_second,
+        "float16": peaks.matmul_fp16_flops_per_second,
+    }
+    full = peaks.matmul_fp32_flops_per_second
+    if case.device == "cuda" and case.setup.precision.matmul in ("high", "medium"):
+        full = peaks.matmul_tf32_flops_per_second or full
+    rate = rates[dtype]
+    return rate / full if rate and full else None

@@ -1,0 +1,126 @@
+"""torch.compile: operators fused into fewer kernels, Python taken out of the step."""
+
+from __future__ import annotations
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, after_paying, at_most, gain, operator_share, seconds_of
+
+FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
+"""Seconds of compilation: a part that is always paid, and one for each module with parameters of its own.
+
+Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResNet), 46 s (small GPT).
+"""
+CONTAINERS = frozenset({"ModuleList", "Sequential", "ModuleDict"})
+TINY_STORM = 3
+"""So many changes of shape within the first steps, and compilation is asked to expect any shape."""
+
+
+class CompileModel(Strategy):
+    """Compiles the model with ``torch.compile``: whole, or only the blocks that repeat.
+
+    What it does: traces the model, fuses memory-bound operators, writes kernels of its own.
+        Modes: ``default``; ``reduce-overhead`` replays CUDA graphs; ``max-autotune`` tries kernels out;
+        ``dynamic`` expects any shape; ``regional`` compiles a repeated block once.
+    When it helps: memory-bound elementwise chains, many small operators, long runs.
+    When it does not: runs of a minute, since compilation itself takes a good part of one; shapes that change
+        all the time, or Python that cannot be traced, compile again and again.
+    What it costs: seconds to minutes of compilation in each fresh process, charged to the run.
+    Source: Ansel et al., "PyTorch 2", ASPLOS 2024; https://docs.pytorch.org/docs/stable/torch.compiler.html
+    """
+
+    name = "compile"
+    title = "compiled model"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+    after = frozenset({"channels_last", "flash_attention", "checkpointing"})
+
+    def applies(self, case: Case) -> Applies:
+        if case.setup.compile is not None and case.plan.setting(self.name) is None:
+            return Applies.no("the workload is compiled already")
+        if case.device == "cpu" and not case.environment.compiler:
+            return Applies.no("compiling for the CPU needs a C++ compiler, and there is none")
+        if case.device not in ("cpu", "cuda"):
+            return Applies.no(f"torch.compile is not tried on {case.device}")
+        if case.plan.setting("cuda_graphs") is not None:
+            return Applies.no("the model runs from a CUDA graph already")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        step = self._step(case)
+        seconds = compile_seconds(case, regional=bool(setting.get("regional")))
+        return after_paying(case, step, seconds, least=seconds / 2)
+
+    def settings(self, case: Case) -> list[Setting]:
+        shapes = {"dynamic": True} if case.workload.static_shapes is False else {}
+        whole: Setting = {"mode": "default", **shapes}
+        found = [whole]
+        if len(case.workload.model.repeated_blocks) > 2:
+            found.insert(0, {**whole, "regional": True})
+        if case.device == "cuda" and case.workload.static_shapes is not False:
+            found.append({"mode": "reduce-overhead"})
+        seconds = 4 * compile_seconds(case, regional=False)
+        if (case.seconds_left or 0.0) > 20 * seconds:
+            found.append({"mode": "max-autotune", **shapes})
+        return found
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        mode = None if setting["mode"] == "default" else setting["mode"]
+        return setup.with_compile(
+            mode=mode, dynamic=setting.get("dynamic"), regional=bool(setting.get("regional", False))
+        )
+
+    def recipe(self, setting: Setting) -> Recipe:
+        options = [] if setting["mode"] == "default" else [f'mode="{setting["mode"]}"']
+        options += ["dynamic=True"] if setting.get("dynamic") else []
+        arguments = ", ".join(options)
+        if setting.get("regional"):
+            line = f"for block in repeated_blocks:  # such as model.layers\n    block.compile({arguments})"
+        else:
+            line = f"model.compile({arguments})"
+        dynamo = {"dynamo_backend": "INDUCTOR", "dynamo_mode": setting["mode"]}
+        return Recipe(
+            pytorch=line,
+            lightning={"_note": f"module = torch.compile(module{', ' if options else ''}{arguments}) before fit"},
+            transformers={"torch_compile": True, "torch_compile_mode": setting["mode"]},
+            accelerate={
+                "dynamo_config": {
+                    **dynamo,
+                    **({"dynamo_use_dynamic": True} if setting.get("dynamic") else {}),
+                    **({"dynamo_use_regional_compilation": True} if setting.get("regional") else {}),
+                }
+            },
+        )
+
+    def _step(self, case: Case) -> Estimate | None:
+        """The step's gain at the very best: memory-bound operators at their ceiling, launches gone."""
+        if case.pipeline is None:
+            return None
+        found = case.pipeline.round.operators
+        whole = sum(operator.seconds for operator in found)
+        stages = ("forward", "backward")
+        if whole <= 0 or operator_share(case, {"matmul"}) is None:
+            ceilings = {
+                name: stage.ceiling_seconds
+                for name in stages
+                if (stage := case.pipeline.stage(name)) is not None and stage.ceiling_seconds is not None
+            }
+            return at_most(gain(case, ceilings))
+        left = sum(
+            operator.seconds if operator.kind == "matmul" else min(operator.seconds, operator.ceiling_seconds or 0.0)
+            for operator in found
+        )
+        both = sum(seconds_of(case, name) for name in stages)
+        if both <= 0:
+            return None
+        best = min(1.0, left / both)
+        return at_most(gain(case, {name: seconds_of(case, name) * best for name in stages}))
+
+
+def compile_seconds(case: Case, *, regional: bool) -> float:
+    """What compiling is likely to take here; a block that repeats is compiled once."""
+    modules = case.workload.model.modules
+    leaves = 0.0 + sum(count for kind, count in modules.items() if kind not in CONTAINERS)
+    blocks = len(case.workload.model.repeated_blocks)
+    if regional and blocks:
+        leaves = leaves / blocks
+    return FIRST + EACH * leaves

@@ -1,0 +1,67 @@
+"""float32 matrix products with a shorter mantissa inside: TF32 on CUDA, bfloat16 in oneDNN on the CPU."""
+
+from __future__ import annotations
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, at_most, gain, low_precision, operator_share, seconds_of
+
+WORTH = 1.05
+
+
+class MatmulPrecision(Strategy):
+    """Lets float32 matrix products use TF32 (``high``) or bfloat16 (``medium``) inside.
+
+    What it does: ``torch.set_float32_matmul_precision``; tensors stay float32, nothing is cast in the model.
+    When it helps: float32 training bound by matrix products, on a device with such units.
+    When it does not: under autocast, whose products are shorter already; convolutions on CUDA, which use
+        TF32 by default.
+    What it costs: ten bits of mantissa (TF32) or seven (bfloat16) in each product, sums in float32.
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
+    """
+
+    name = "matmul_precision"
+    title = "shorter float32 matrix products"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+
+    def applies(self, case: Case) -> Applies:
+        now = low_precision(case)
+        if now:
+            return Applies.no(f"matrix products run in {now} already")
+        if case.device not in ("cpu", "cuda"):
+            return Applies.no(f"{case.device} has no such switch")
+        if not self.settings(case):
+            return Applies.no("this device multiplies no shorter float32 faster (measured)")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        ratio = _ratio(case, setting["precision"])
+        share = operator_share(case, {"matmul"})
+        if ratio is None or share is None:
+            return None
+        factor = 1 - share * (1 - 1 / ratio)
+        return at_most(gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")}))
+
+    def settings(self, case: Case) -> list[Setting]:
+        levels = ("high", "medium") if case.device == "cuda" else ("medium",)
+        return [{"precision": level} for level in levels[:1] if (_ratio(case, level) or WORTH) >= WORTH]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_precision(matmul=setting["precision"])
+
+    def recipe(self, setting: Setting) -> Recipe:
+        line = f'torch.set_float32_matmul_precision("{setting["precision"]}")'
+        return Recipe(
+            pytorch=line,
+            lightning={"_note": f"{line} before Trainer(...)"},
+            transformers={"tf32": True} if setting["precision"] == "high" else None,
+            accelerate={"_note": f"{line} at the top of the script"},
+        )
+
+
+def _ratio(case: Case, precision: str) -> float | None:
+    """The measured peak over that of float32; None where not measured."""
+    peaks = case.environment.peaks
+    full = peaks.matmul_fp32_flops_per_second
+    rate = peaks.matmul_bf16_flops_per_second if precision == "medium" else peaks.matmul_tf32_flops_per_second
+    return rate / full if rate and full else None

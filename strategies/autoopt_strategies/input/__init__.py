@@ -1,0 +1,1 @@
+"""Strategies of the input side: reading, preparing, collating and moving batches."""

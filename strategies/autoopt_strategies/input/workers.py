@@ -1,0 +1,117 @@
+"""Loader workers: batches prepared in other processes while the model computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal, kept, seconds_of
+
+UNEVEN = 0.5
+"""Relative spread of the seconds of a sample from which on a longer queue is worth a try."""
+
+
+class Workers(Strategy):
+    """Prepares batches in worker processes, which stay alive from epoch to epoch.
+
+    What it does: sets ``num_workers``, ``prefetch_factor`` and ``persistent_workers`` of the DataLoader.
+    When it helps: reading and preparing samples takes a good part of the step.
+    When it does not: samples are slices of a tensor, so that handing them over costs more than making
+        them; all cores are busy with the model. On a CPU workers and compute threads compete for cores,
+        so that fewer threads are tried together with the workers.
+    What it costs: memory of each worker, their start, shared memory for the batches under way.
+    Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+    """
+
+    name = "workers"
+    title = "loader workers"
+    stages = frozenset({"storage", "preparation", "collate"})
+    risk = Risk.EXACT
+
+    def applies(self, case: Case) -> Applies:
+        if not case.workload.dataset.map_style and not case.inspected(self.name).get("shares_work"):
+            return Applies.no(
+                f"{case.workload.dataset.type} is an IterableDataset that does not share its samples out "
+                "between workers: each would yield all of them"
+            )
+        if case.workload.dataset.picklable is False and case.workload.loader.multiprocessing_context in (
+            "spawn", "forkserver",
+        ):  # fmt: skip
+            return Applies.no("the dataset cannot be pickled, which workers that are not forked need")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        if case.pipeline is None:
+            return None
+        threads = _threads_beside(case, setting["num_workers"])
+        return case.pipeline.gain(
+            workers=setting["num_workers"], threads=threads, prefetch=setting.get("prefetch_factor")
+        )
+
+    def settings(self, case: Case) -> Settings:
+        now = case.loader_option("num_workers") or 0
+        most = _most(case, now)
+        numbers = [number for number in doubling(1, most) if number != now]
+        first = frugal(numbers, lambda number: self.predict(case, {"num_workers": number}))
+        if first is None:
+            first = min(4, most) if now == 0 else min(2 * now, most)
+        best = yield from climb(first, 1, most, _setting)
+        if best is None and now and not case.loader_option("persistent_workers") and kept((yield _setting(now))):
+            best = now
+        if best and (_spread(case) or 0.0) > UNEVEN:
+            yield {**_setting(best), "prefetch_factor": 4}
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        threads = _threads_beside(case, setting["num_workers"])
+        return [] if threads is None else [Change(strategy="threads", setting={"threads": threads})]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_loader(**setting)
+
+    def recipe(self, setting: Setting) -> Recipe:
+        options = ", ".join(f"{name}={value!r}" for name, value in setting.items())
+        arguments = {f"dataloader_{name}": value for name, value in setting.items()}
+        return Recipe(
+            pytorch=f"DataLoader(..., {options})",
+            lightning={"_note": f"in train_dataloader(): DataLoader(..., {options})"},
+            transformers=arguments,
+        )
+
+    def inspect(self, live: Any) -> Setting:
+        """Whether an IterableDataset looks at ``get_worker_info``, as far as its source tells."""
+        import inspect
+
+        data = live.workload.train_data
+        dataset = getattr(data, "dataset", data)
+        try:
+            source = inspect.getsource(type(dataset))
+        except (OSError, TypeError):
+            return {}
+        return {"shares_work": "get_worker_info" in source or getattr(data, "worker_init_fn", None) is not None}
+
+
+def _setting(number: int) -> Setting:
+    return {"num_workers": number, "prefetch_factor": 2, "persistent_workers": True}
+
+
+def _most(case: Case, now: int) -> int:
+    """As many workers as cores; more where samples wait for storage and leave the core to others."""
+    cores = case.environment.cores or 2
+    waits = seconds_of(case, "storage") > seconds_of(case, "preparation")
+    most = min(4 * cores, 64) if waits else cores
+    return max(most, now, 1)
+
+
+def _threads_beside(case: Case, workers: int) -> int | None:
+    """Compute threads that leave the workers their cores; None where that changes nothing."""
+    cores = case.environment.cores
+    if case.device != "cpu" or not cores or cores < 2:
+        return None
+    now = case.setup.flags.get("threads") or case.environment.threads or cores
+    wanted = max(1, cores - workers)
+    return wanted if wanted < now else None
+
+
+def _spread(case: Case) -> float | None:
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    return simulation.sample_spread if simulation is not None else None

@@ -1,0 +1,1 @@
+"""Strategies that change the model itself; only with ``--allow model``."""
