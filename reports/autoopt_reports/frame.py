@@ -65,7 +65,7 @@ def _title(state: State, elapsed: float, budget: float, width: int, marks: Marks
         pieces = [
             name(run.spec, 40).text,
             name(run.device_name, 24).text,
-            *([f"torch {run.torch}"] if run.torch else []),
+            *([f"torch {name(run.torch, 16)}"] if run.torch else []),
         ]
         words.append(encodable("".join(f" · {piece}" for piece in pieces), marks), style="not bold")
     return _ends(words, f"{clock_text(elapsed)} / {clock_text(budget)}", width, marks)
@@ -86,19 +86,19 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
             else f" +-{units.percent(state.noise.floor)}",
             style="dim",
         )
-    text.append("    ")
+    text.append("  ")
     if state.best is None or not state.best.plan.changes:
         text.append("Best: none yet", style="dim")
     else:
         text.append("Best ")
         if state.best.step_seconds is not None:
-            text.append(encodable(units.duration(state.best.step_seconds.p50), marks) + "  ")
+            text.append(encodable(units.duration(state.best.step_seconds.p50), marks) + " ")
         speedup = state.speedup
         text.append(
             encodable(ratio_text((speedup.time_to_target or speedup.throughput) if speedup else None), marks),
             style="bold blue",
         )
-        text.append(f"   quality {_quality(state, marks)}")
+        text.append(f"  quality {_quality(state, marks)}")
     text.truncate(width, overflow="ellipsis")
     return text
 
@@ -106,7 +106,7 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
 def _quality(state: State, marks: Marks) -> str:
     """Held only where every kept trial passed a gate."""
     if not state.claims or any(claim == "not_tested" for claim in state.claims):
-        return "not tested"
+        return "untested"
     return "lost" if "lost" in state.claims else marks.kept
 
 

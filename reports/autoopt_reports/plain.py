@@ -121,7 +121,7 @@ def describe(event: Event) -> str:
 
 def _run(event: Event) -> str:
     assert isinstance(event, RunStarted)
-    torch = f", torch {event.torch}" if event.torch else ""
+    torch = f", torch {name(event.torch, 30)}" if event.torch else ""
     return (
         f"autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
         f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from autoopt.records import Estimate, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import change_name, interval
+from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
 
 STYLES = {
@@ -114,7 +114,7 @@ def trial_outcome(trial: Trial) -> str:
     """What the trial showed, in few words: the gain, or why there is none."""
     gain = ratio_text(trial.time_to_target or trial.throughput)
     if trial.verdict in {Verdict.FAILED, Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED} or not gain:
-        return reason_words(trial.reason) or "not measured"
+        return name(reason_words(trial.reason)).text or "not measured"
     return gain + (" to target" if trial.time_to_target else "")
 
 

@@ -1,0 +1,314 @@
+"""The terminal: snapshots of the summary and the live frame, plain lines, and when which view is chosen.
+
+After a change on purpose, set ``AUTOOPT_UPDATE_SNAPSHOTS=1`` for one run and look at the difference.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from autoopt import events as e
+from autoopt.records import Profile, Result, Speedup, Verdict
+from autoopt_reports import sample
+from autoopt_reports.console import console_for, profile_summary, summary
+from autoopt_reports.frame import draw
+from autoopt_reports.live import LiveView, QuietView, make_view
+from autoopt_reports.plain import SILENT, PlainView, describe
+from autoopt_reports.state import State
+from autoopt_reports.terminal import ASCII, Marks, clock_text, encodable, marks_for
+
+SNAPSHOTS = Path(__file__).parents[1] / "golden" / "terminal"
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def assert_snapshot(name: str, text: str) -> None:
+    text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    path = SNAPSHOTS / f"{name}.txt"
+    if os.environ.get("AUTOOPT_UPDATE_SNAPSHOTS"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def run_events(result: Result, trials: int = 9) -> Iterator[e.Event]:
+    """The events of a run up to the middle of its next trial."""
+    yield e.RunStarted(
+        at=0, spec=result.workload.spec, device_name="H200", torch="2.13.0", budget_seconds=7200, run_directory="runs/x"
+    )
+    yield e.PhaseStarted(at=1, phase="benchmark")
+    yield e.BaselineMeasured(at=60, baseline=result.baseline)
+    yield e.NoiseMeasured(at=160, noise=result.noise)
+    yield e.PhaseStarted(at=170, phase="simplify", round=1)
+    if result.rounds:
+        yield e.RoundMeasured(at=200, round=result.rounds[0])
+    yield e.PhaseStarted(at=210, phase="optimize", round=2)
+    for trial in result.trials[:trials]:
+        at = trial.finished_at or 0.0
+        predicted = trial.predicted.value if trial.predicted else None
+        yield e.TrialStarted(
+            at=at - 40, id=trial.id, round=1, strategy=trial.strategy, setting=trial.setting, predicted=predicted,
+            remaining=max(0, 14 - trial.id),
+        )  # fmt: skip
+        yield e.TrialEnded(at=at, trial=trial)
+        if trial.verdict is Verdict.KEPT:
+            yield e.Kept(
+                at=at, plan=result.best.plan, best=result.best, speedup=Speedup(throughput=result.speedup.throughput)
+            )
+    yield e.Warned(at=1300, text="the load rose")
+    yield e.TrialStarted(
+        at=1310, id=10, round=2, strategy="compile", setting={"mode": "max-autotune"}, predicted=1.15, remaining=5
+    )
+    yield e.TrialProgress(at=1330, id=10, note="compiling")
+
+
+def state_of(result: Result) -> State:
+    state = State()
+    for event in run_events(result):
+        state.update(event)
+    return state
+
+
+def frame_text(state: State, width: int, height: int = 24, marks: Marks | None = None) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None, legacy_windows=False)
+    console.print(draw(state, 1348, 7200, width, height, marks or Marks()))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_live_frame(width: int, golden: Callable[[str], Result]) -> None:
+    assert_snapshot(f"live_{width}", frame_text(state_of(golden("win")), width))
+
+
+def test_live_frame_before_anything_was_measured() -> None:
+    assert_snapshot("live_start", frame_text(State(), 80))
+
+
+@settings(max_examples=40)
+@given(st.integers(40, 160), st.integers(14, 60), st.sampled_from(["win", "hostile", "out_of_memory"]), st.booleans())
+def test_no_line_is_wider_than_the_terminal_and_the_frame_fits(
+    width: int, height: int, name: str, ascii_only: bool
+) -> None:
+    lines = frame_text(state_of(sample.DOCUMENTS[name]()), width, height, ASCII if ascii_only else None).splitlines()
+    assert max(cell_len(line) for line in lines) <= width
+    if width >= 80 and name != "hostile":
+        assert len(lines) <= max(height, 17)
+
+
+@pytest.mark.parametrize("name", ["win", "no_gain", "interrupted", "out_of_memory"])
+def test_summary(name: str, golden: Callable[[str], Result]) -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    summary(golden(name), console, report=Path("runs/x/report.html"))
+    assert_snapshot(f"summary_{name}", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_profile_summary(golden_profile: Profile) -> None:
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    profile_summary(golden_profile, console, report=Path("runs/x/profile.html"))
+    assert_snapshot("profile", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_hostile_names_cannot_steer_the_terminal(golden: Callable[[str], Result]) -> None:
+    console = Console(file=io.StringIO(), width=80, color_system="truecolor", force_terminal=True)
+    result = golden("hostile")
+    summary(result, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    stream = io.StringIO()
+    view = PlainView(stream, Clock())
+    for event in run_events(result):
+        view(event)
+    for out in (text, stream.getvalue()):
+        assert "\x1b[31m{{" not in out, "the colour came from a name"
+        assert "\x07" not in out
+        assert "\u202e" not in out
+        assert "[bold]" in out, "markup in a name is text"
+
+
+def test_commands_are_never_wrapped(golden: Callable[[str], Result]) -> None:
+    console = Console(file=io.StringIO(), width=40, color_system=None)
+    summary(golden("win"), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "autoopt train synthetic.photos:build --plan autoopt-runs/synthetic-1/plan.json\n" in text
+
+
+def test_plain_lines(golden: Callable[[str], Result]) -> None:
+    stream = io.StringIO()
+    result = golden("win")
+    with make_view(stream, clock=Clock()) as view:
+        assert isinstance(view, PlainView)
+        for event in run_events(result):
+            view(event)
+        view(e.AblationMeasured(at=1400, ablation=result.ablation[0]))
+        view(e.Verified(at=1500, best=result.best, speedup=result.speedup))
+        view(e.Stopped(at=1501, stop=result.stop))
+        view(e.RunEnded(at=1502, result=result, run_directory="runs/x"))
+    assert_snapshot("plain", stream.getvalue())
+    assert all(line.startswith("[") for line in stream.getvalue().splitlines())
+
+
+def test_every_kind_of_event_has_its_line() -> None:
+    kinds = {kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.Event)} - {e.Event}
+    from autoopt_reports.plain import _LINES
+
+    assert set(_LINES) | SILENT == kinds
+
+
+def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[[str], Result]) -> None:
+    stream, clock = io.StringIO(), Clock()
+    result = golden("win")
+    with make_view(stream, clock=clock) as view:
+        assert isinstance(view, PlainView)
+        clock.now = 500
+        view.tick()
+        assert stream.getvalue() == "", "nothing beats before the run began"
+        for event in list(run_events(result))[:8]:
+            view(event)
+        lines = len(stream.getvalue().splitlines())
+        for second in range(500, 681):
+            clock.now = second
+            view(e.TrialProgress(at=420, id=1, note=f"block {second}"))
+            view.tick()
+        beats = stream.getvalue().splitlines()[lines:]
+        assert len(beats) == 3
+        assert all("still in trial 1 workers num_workers=4, block" in line for line in beats)
+        view(e.RunEnded(at=700, result=result, run_directory="runs/x"))
+        lines = len(stream.getvalue().splitlines())
+        clock.now = 2000
+        view.tick()
+        assert len(stream.getvalue().splitlines()) == lines
+
+
+def test_what_a_resumed_run_replays_is_known_but_not_printed_again(golden: Callable[[str], Result]) -> None:
+    stream = io.StringIO()
+    view = PlainView(stream, Clock())
+    for event in run_events(golden("win")):
+        view(event.model_copy(update={"replayed": True}))
+    assert stream.getvalue() == ""
+    assert view._state.ended == 9
+
+
+def test_which_view_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(make_view(Terminal()), LiveView)
+    assert isinstance(make_view(io.StringIO()), PlainView)
+    assert isinstance(make_view(Terminal(), quiet=True), QuietView)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(make_view(io.StringIO()), PlainView), "a log file is no terminal, whatever its colours"
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_view(Terminal()), PlainView)
+
+
+def test_colours_follow_the_environment(monkeypatch: pytest.MonkeyPatch, golden: Callable[[str], Result]) -> None:
+    def coloured(stream: io.StringIO) -> bool:
+        summary(golden("win"), console_for(stream))
+        return "\x1b[1;34m" in stream.getvalue()
+
+    assert coloured(Terminal())
+    assert not coloured(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert coloured(io.StringIO())
+    monkeypatch.delenv("FORCE_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not coloured(Terminal())
+
+
+def test_the_live_view_draws_and_clears_up_after_itself(golden: Callable[[str], Result]) -> None:
+    result, stream, clock = golden("win"), Terminal(), Clock()
+    with make_view(stream, clock=clock) as view:
+        assert isinstance(view, LiveView)
+        for event in run_events(result):
+            view(event)
+        clock.now = 18.0
+        console = Console(file=io.StringIO(), width=80, color_system=None)
+        console.print(view.frame())
+        assert "22:28 / 2:00:00" in console.file.getvalue(), "the clock goes on between events"  # type: ignore[attr-defined]
+        view(e.RunEnded(at=1502, result=result, run_directory="runs/x"))
+    assert "\x1b[?25h" in stream.getvalue(), "the cursor is shown again"
+
+
+def test_a_quiet_view_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with make_view(Terminal(), quiet=True) as view:
+        view(e.Warned(text="x"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_stream_of_few_signs_gets_ascii(golden: Callable[[str], Result]) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert marks_for(stream) is ASCII
+    view = PlainView(stream, Clock())
+    for event in run_events(golden("hostile")):
+        view(event)
+    summary(golden("win"), Console(file=stream, width=80, color_system=None))
+    stream.flush()
+    text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    assert "2.31x faster to target" in text
+    assert encodable("1.2×–3 µs", ASCII) == "1.2x-3 us"
+
+
+def test_eta_needs_history_and_a_plan_and_stays_within_the_budget() -> None:
+    state = State()
+    assert state.eta(0, 100) is None
+    state.trial_seconds, state.remaining = [10.0, 20.0, 30.0, 40.0], 3
+    assert state.eta(0, 1000) == (60.0, 120.0)
+    assert state.eta(950, 1000) == (50.0, 50.0)
+    state.finished = True
+    assert state.eta(0, 1000) is None
+
+
+def test_quality_is_ticked_only_where_each_kept_change_was_tested(golden: Callable[[str], Result]) -> None:
+    state = state_of(golden("win"))
+    assert "quality ✓" in frame_text(state, 80)
+    untested: Any = golden("win").trials[0].model_copy(update={"quality": None})
+    state.update(e.TrialEnded(at=1400, trial=untested))
+    assert "quality untested" in frame_text(state, 80)
+
+
+def test_unknown_events_do_no_harm() -> None:
+    class Later(e.Event):
+        pass
+
+    state = State()
+    state.update(Later(at=5))
+    assert state.at == 5
+    assert describe(Later()) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (41, "0:41"), (725, "12:05"), (3723, "1:02:03"), (-3, "0:00")]
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
