@@ -184,7 +184,7 @@ def _tools(
 
 def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:
     """result.json, plan.json and optimized_train.py; the journal's last record."""
-    from autoopt.plan import PlanDocument
+    from autoopt.records import PlanDocument
 
     plan, files = outcome.best.plan, run.directory
     result = result_of(
@@ -214,7 +214,7 @@ def _snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
 def _script(spec: str, plan: Plan, registry: Registry, outcome: Outcome) -> str:
     from autoopt.export.script import script
 
-    return script(spec, plan, registry, outcome.search.facts)
+    return script(spec, plan, registry, facts=outcome.search.facts)
 
 
 def _registry(options: Options) -> Registry:

@@ -90,7 +90,7 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
         startup=Startup.model_validate(startup),
         block=Block.model_validate(block),
         survey=survey,
-        flops_per_step=flops.get("flops"),
+        flops_per_step=flops.get("flops_per_step"),
         inspected=inspected,
         advice=tuple(Advice.model_validate(item) for item in advice.get("advice", ())),
         missing=tuple(missing),

@@ -58,7 +58,7 @@ def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
         return _trained(comparison, evidence, objective)
     quality = _paths(risk, comparison, evidence)
     if quality.passed and _metric_wanted(risk, evidence, objective):
-        quality = _with_metric(quality, evidence, objective, noise)
+        quality = _with_metric(risk, quality, evidence, objective, noise)
     if quality.passed is not True:
         verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
         return Judgement(verdict=verdict, reason=quality.detail, quality=quality)
@@ -83,12 +83,13 @@ def needs(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
         return Needs(baseline_seeds=more, candidate_seeds=more, to_target=bool(more), why="time to target is undecided")
     if _paths(risk, comparison, evidence).passed is not True or not _metric_wanted(risk, evidence, objective):
         return Needs()
-    seeds_of_baseline = max(2, len(evidence.baseline_runs)) if noise.seed_noise is None else 1
+    exact = risk is Risk.EXACT  # its losses are compared step by step: one training to the target will do
+    seeds_of_baseline = max(2, len(evidence.baseline_runs)) if noise.seed_noise is None and not exact else 1
     if have == 0:
         return Needs(
             baseline_seeds=seeds_of_baseline, candidate_seeds=1, to_target=True, why="the metric is not known yet"
         )
-    difference = metric_difference(evidence.paired_with_incumbent(), objective, noise)
+    difference = None if exact else metric_difference(evidence.paired_with_incumbent(), objective, noise)
     if difference is None or difference.proved or difference.lost or have >= MOST_METRIC_SEEDS:
         return Needs()
     if difference.passed and difference.error <= difference.margin:
@@ -205,8 +206,12 @@ def _metric_wanted(risk: Risk, evidence: Evidence, objective: Objective) -> bool
     return objective.metric is not None and (risk is Risk.NUMERIC or evidence.deterministic is False)
 
 
-def _with_metric(paths: Quality, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
-    """The metric on top of passed loss paths."""
+def _with_metric(risk: Risk, paths: Quality, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
+    """The metric on top of passed loss paths.
+
+    A change of class ``exact`` whose losses are the same on average, in the same order of samples, is
+    refused by the metric only where that is certainly worse: its seed noise alone is no evidence.
+    """
     pairs = evidence.paired_with_incumbent()
     fewer = fewer_evaluated(pairs)
     if fewer:
@@ -217,8 +222,10 @@ def _with_metric(paths: Quality, evidence: Evidence, objective: Objective, noise
             method="not_tested", passed=None, metric=objective.metric, detail=f"{objective.metric} was not measured"
         )
     quality = metric_quality(difference, objective)
+    undecided = quality.passed is None and risk is Risk.EXACT
     return quality.model_copy(
         update={
+            "passed": True if undecided else quality.passed,
             "detail": f"{paths.detail}; {quality.detail}",
             "largest_loss_difference": paths.largest_loss_difference,
             "steps": paths.steps,
