@@ -392,7 +392,8 @@ class Noise(Record):
     """The A/A control: the baseline against itself. ``floor``: the gain below which nothing is believed.
 
     ``process_sd``: how much two processes of one program differ (standard deviation of the log ratio),
-    ``process_dof``: how many independent pairs of processes that rests on.
+    ``process_dof``: how many independent pairs of processes that rests on; ``block_sd``: how much one
+    pair of blocks scatters inside a pair of processes.
     """
 
     aa_ratio: Estimate | None = None
@@ -401,6 +402,7 @@ class Noise(Record):
     seed_noise: float | None = None
     process_sd: float | None = None
     process_dof: float | None = None
+    block_sd: float | None = None
 
 
 class Speedup(Record):

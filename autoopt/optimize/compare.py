@@ -74,14 +74,14 @@ class _Comparing:
             self.mode = "unfrozen"
         while True:
             pair.block_pair()
-            level = pair.blocks.level(self.rule.foreign_share)
+            level = pair.blocks.level(self.rule.foreign_share, self.ledger.expected_sd)
             self._report(level)
             cost = (self.clock() - pair.ready_at) / len(pair.blocks.log_ratios)
             if self.ledger.enough(level, pair.ready_at - pair.began, cost) or self.left <= 0:
                 return
 
     def _finish(self, pair: Pair) -> None:
-        record = pair.record(self.rule.foreign_share)
+        record = pair.record(self.rule.foreign_share, self.ledger.expected_sd)
         self.block_pairs += len(pair.blocks.log_ratios)
         self.disturbed += record.disturbed if record else 0
         if record:

@@ -95,6 +95,7 @@ class PairOfProcesses(Record):
     log_ratio: float
     standard_error: float
     block_log_ratios: tuple[float, ...]
+    block_sd: float | None = None
     disturbed: int = 0
     startup_seconds: float = 0.0
     seconds: float = 0.0

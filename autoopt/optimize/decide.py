@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, log1p, sqrt
 
 from scipy.stats import norm
@@ -27,6 +28,16 @@ def as_estimate(level: TwoLevel, bounds: tuple[float, float], confidence: float)
     return Estimate(value=exp(level.value), low=exp(low), high=exp(high), confidence=confidence, n=level.n)
 
 
+def scatter(known: float | None, pairs: Sequence[PairOfProcesses]) -> float | None:
+    """What is known of the scatter of block pairs, with some more pairs of processes.
+
+    What was known before counts as much as two pairs: the load of a machine changes.
+    """
+    squares = [known**2] * 2 if known is not None else []
+    squares += [pair.block_sd**2 for pair in pairs if pair.block_sd is not None]
+    return sqrt(sum(squares) / len(squares)) if squares else None
+
+
 class Ledger:
     """The pairs of a comparison so far, and what follows from them.
 
@@ -40,9 +51,15 @@ class Ledger:
         self.pairs: list[PairOfProcesses] = []
         self._luck = luck_of(noise)
         self._floor = (noise.floor or 0.0) if noise else 0.0
+        self._block_sd = noise.block_sd if noise else None
 
     def add(self, pair: PairOfProcesses) -> None:
         self.pairs.append(pair)
+
+    @property
+    def expected_sd(self) -> float | None:
+        """How much one block pair scatters, from earlier pairs of processes; None before there was one."""
+        return scatter(self._block_sd, self.pairs)
 
     def widen(self) -> None:
         """Sides that never run at the same time also feel the drift of the machine: more luck to expect."""

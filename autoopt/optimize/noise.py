@@ -9,7 +9,7 @@ import numpy as np
 from autoopt.optimize.compare import OnProgress, compare
 from autoopt.optimize.comparison import Comparison, Rule
 from autoopt.optimize.contender import Start
-from autoopt.optimize.decide import as_estimate, luck_of
+from autoopt.optimize.decide import as_estimate, luck_of, scatter
 from autoopt.optimize.pairs import Clock
 from autoopt.optimize.statistics import TwoLevel, known_radius
 from autoopt.records import Environment, Estimate, Noise, Plan
@@ -65,6 +65,7 @@ def noise_of(comparison: Comparison, rule: Rule) -> Noise:
         ratios=comparison.ratios,
         process_sd=luck.sd,
         process_dof=luck.dof,
+        block_sd=scatter(None, comparison.pairs),
     )
 
 
@@ -85,7 +86,13 @@ def learned(noise: Noise, comparison: Comparison) -> Noise:
     values = [pair.log_ratio for pair in comparison.pairs]
     errors = [pair.standard_error for pair in comparison.pairs]
     luck = luck_of(noise).after(values, errors)
-    return noise.model_copy(update={"process_sd": luck.sd, "process_dof": luck.dof})
+    return noise.model_copy(
+        update={
+            "process_sd": luck.sd,
+            "process_dof": luck.dof,
+            "block_sd": scatter(noise.block_sd, comparison.pairs),
+        }
+    )
 
 
 def doubts(noise: Noise, comparison: Comparison, environment: Environment | None = None) -> list[str]:

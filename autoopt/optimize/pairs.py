@@ -80,10 +80,10 @@ class Blocks:
         keep = undisturbed(self.shares, limit)
         return [ratio for ratio, kept in zip(self.log_ratios, keep, strict=True) if kept]
 
-    def level(self, limit: float) -> Level | None:
+    def level(self, limit: float, expected_sd: float | None = None) -> Level | None:
         """The robust mean with its error, or None while there are too few blocks."""
         kept = self.kept(limit)
-        return trimmed(kept) if len(kept) >= MIN_BLOCKS else None
+        return trimmed(kept, expected_sd) if len(kept) >= MIN_BLOCKS else None
 
 
 def _foreign(block: Block) -> float | None:
@@ -173,9 +173,9 @@ class Pair:
             contender.close()
         self._live.clear()
 
-    def record(self, limit: float) -> PairOfProcesses | None:
+    def record(self, limit: float, expected_sd: float | None = None) -> PairOfProcesses | None:
         """This pair's document, or None where it has too few blocks to count."""
-        level = self.blocks.level(limit)
+        level = self.blocks.level(limit, expected_sd)
         if level is None:
             return None
         kept = self.blocks.kept(limit)
@@ -183,6 +183,7 @@ class Pair:
             log_ratio=level.value,
             standard_error=level.error,
             block_log_ratios=tuple(kept),
+            block_sd=level.sd,
             disturbed=len(self.blocks.log_ratios) - len(kept),
             startup_seconds=self.ready_at - self.began,
             seconds=self._clock() - self.began,

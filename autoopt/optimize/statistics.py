@@ -39,6 +39,8 @@ decided soonest. The interval is valid for any value; over a factor of ten in ei
 width changes by less than a tenth."""
 
 _NODES = 48
+_EXPECTED_DOF = 4
+_MOST_LUCK = 0.2
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,15 @@ class Luck:
 
 @dataclass(frozen=True)
 class Level:
-    """A location with its standard error, from ``n`` values."""
+    """A location with its standard error, from ``n`` values that scatter by ``sd`` each."""
 
     value: float
     error: float
     n: int
+    sd: float
 
 
-def trimmed(values: Sequence[float], trim: float = TRIM) -> Level:
+def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: float = TRIM) -> Level:
     """Trimmed mean of block log ratios with its standard error (Yuen), widened for few values.
 
     Bursts of load spoil single blocks by half their value; a mean suffers from them and a trimmed
@@ -89,6 +92,8 @@ def trimmed(values: Sequence[float], trim: float = TRIM) -> Level:
 
     Args:
         values: log ratios, dimensionless; at least :data:`MIN_BLOCKS` of them.
+        expected_sd: how much one of them scattered in earlier pairs of processes, where that is
+            known; it counts as much as four values.
         trim: share left out at each end.
     """
     n = len(values)
@@ -98,16 +103,23 @@ def trimmed(values: Sequence[float], trim: float = TRIM) -> Level:
     cut = int(trim * n)
     inner = ordered[cut : n - cut]
     winsorized = np.clip(ordered, inner[0], inner[-1])
-    variance = float(np.var(winsorized, ddof=1)) / ((1 - 2 * cut / n) ** 2 * n)
-    dof = len(inner) - 1
-    return Level(float(inner.mean()), (variance * dof / (dof - 2)) ** 0.5, n)
+    variance = float(np.var(winsorized, ddof=1)) / (1 - 2 * cut / n) ** 2
+    own = dof = len(inner) - 1
+    pooled = variance
+    if expected_sd is not None:
+        dof = own + _EXPECTED_DOF
+        pooled = (own * variance + _EXPECTED_DOF * expected_sd**2) / dof
+    return Level(float(inner.mean()), (pooled * dof / (dof - 2) / n) ** 0.5, n, variance**0.5)
 
 
 @lru_cache(maxsize=256)
 def _taus(sd: float, dof: float) -> Any:
-    """Equally likely values of tau squared: quantiles of the scaled inverse chi-square distribution."""
+    """Equally likely values of tau squared: quantiles of the scaled inverse chi-square distribution.
+
+    Two processes of one program that differ by more than a fifth are not taken for luck.
+    """
     levels = (np.arange(_NODES) + 0.5) / _NODES
-    return dof * sd**2 / chi2.ppf(levels, dof)
+    return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), _MOST_LUCK**2)
 
 
 def _log_sum(terms: Array) -> Array:

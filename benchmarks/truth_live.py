@@ -1,0 +1,157 @@
+"""The live part of truth.py: placebos, planted effects and overhead on this machine."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoopt.optimize.compare import compare
+from autoopt.optimize.comparison import Comparison, Rule
+from autoopt.optimize.contender import Contender, TrialContender
+from autoopt.optimize.noise import control, learned
+from autoopt.records import Change, Noise, Plan
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+HERE = Path(__file__).resolve().parent
+RULE = Rule(max_seconds=100.0, max_pairs=8, warm_up_seconds=5.0)
+Save = Callable[[], None]
+
+
+def burn(left: float) -> Plan:
+    return Plan(changes=(Change(strategy="burn", setting={"left": left}),))
+
+
+class Starter:
+    """Starts trials of the live workload."""
+
+    def __init__(self, launcher: Launcher, logs: Path) -> None:
+        self._launcher, self._logs, self._count = launcher, logs, 0
+
+    def __call__(self, plan: Plan, label: str) -> Contender:
+        self._count += 1
+        spec = TrialSpec(
+            workload="truth_workload:build",
+            plan=plan,
+            strategies=("truth_workload:Burn",),
+            directory=str(HERE),
+            search_path=(str(HERE),),
+        )
+        log = self._logs / f"{self._count:04d}-{label}.log"
+        return TrialContender(self._launcher.start(spec, log=log, timeout=120.0), plan)
+
+
+@contextmanager
+def starter() -> Iterator[Starter]:
+    with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
+        yield Starter(launcher, Path(logs))
+
+
+def known_noise(live: dict[str, Any]) -> Noise:
+    return Noise.model_validate(live.get("noise", {}))
+
+
+def _measured(start: Starter, live: dict[str, Any], incumbent: Plan, candidate: Plan, deadline: float) -> Comparison:
+    """One comparison, after an A/A control where there was none yet; what it tells of luck is kept."""
+    if not live.get("noise"):
+        noise, first = control(start, Plan(), RULE, clock=time.monotonic, deadline=deadline)
+        live["noise"] = noise.model_dump()
+        live["startup_seconds"] = (
+            float(np.median([pair.startup_seconds for pair in first.pairs])) if first.pairs else None
+        )
+    rng = np.random.default_rng(time.time_ns())
+    noise = known_noise(live)
+    found = compare(start, incumbent, candidate, RULE, clock=time.monotonic, deadline=deadline, noise=noise, rng=rng)
+    after = learned(noise, found)
+    live["noise"] = after.model_dump()
+    return found
+
+
+def _row(found: Comparison, true: float) -> dict[str, Any]:
+    """One comparison as the document keeps it."""
+    estimate = found.estimate
+    if estimate is None:
+        raise RuntimeError(f"the live comparison came to nothing: {found.reason}")
+    return {
+        "true": true,
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "decision": found.decision.value,
+        "block_seconds": found.measured_seconds,
+        "wall_seconds": found.seconds,
+        "pairs": [pair.log_ratio for pair in found.pairs],
+        "errors": [pair.standard_error for pair in found.pairs],
+        "disturbed": found.disturbed_share,
+        "luck_sd": found.luck_sd,
+    }
+
+
+def placebos(document: dict[str, Any], wanted: int, deadline: float, save: Save) -> None:
+    """Compares the workload with itself until there are ``wanted``; starts none that may not finish."""
+    live = document.setdefault("live", {})
+    rows = live.setdefault("placebos", [])
+    with starter() as start:
+        while len(rows) < wanted and time.monotonic() + 30 < deadline:
+            found = _measured(start, live, Plan(), Plan(), time.monotonic() + RULE.max_seconds)
+            rows.append(_row(found, 1.0))
+            save()
+
+
+def true_effect(start: Starter, left: float) -> float:
+    """The planted speedup: seconds of a step with all its work over those with the share ``left`` of it.
+
+    A step without any work says what the rest of it costs; the work itself is proportional.
+    """
+
+    def step(plan: Plan) -> float:
+        contender = start(plan, "calibration")
+        try:
+            contender.ready()
+            contender.warm_up(5.0)
+            blocks = [contender.block(0.3, 4, 0.05) for _ in range(8)]
+        finally:
+            contender.close()
+        return float(np.median([block.seconds / block.steps for block in blocks]))
+
+    rest, whole = step(burn(0.0)), step(Plan())
+    return whole / (rest + left * (whole - rest))
+
+
+def effects(document: dict[str, Any], wanted: list[float], repeats: int, deadline: float, save: Save) -> None:
+    """Compares planted effects with the untouched workload."""
+    live = document.setdefault("live", {})
+    found_so_far = live.setdefault("effects", {})
+    with starter() as start:
+        for number in range(repeats):
+            for effect in wanted:
+                rows = found_so_far.setdefault(f"{effect:g}", [])
+                if len(rows) > number:
+                    continue
+                if time.monotonic() + 30 > deadline:
+                    return
+                left = 1.0 / effect
+                true = 1.0 if effect == 1.0 else true_effect(start, left)
+                plan = Plan() if effect == 1.0 else burn(left)
+                found = _measured(start, live, Plan(), plan, time.monotonic() + RULE.max_seconds)
+                rows.append(_row(found, true))
+                save()
+
+
+def overhead(document: dict[str, Any], deadline: float, save: Save) -> None:
+    """The instrumented loop beside a bare one, in one process, in alternating blocks (no luck between them)."""
+    import truth_overhead
+
+    rows = document.setdefault("overhead", [])
+    for workload in truth_overhead.WORKLOADS:
+        if time.monotonic() > deadline:
+            return
+        rows[:] = [row for row in rows if row["workload"] != workload]
+        rows.append(truth_overhead.measure(workload))
+        save()
