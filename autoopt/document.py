@@ -47,6 +47,7 @@ def result_of(
         baseline=outcome.baseline,
         best=outcome.best,
         speedup=outcome.speedup,
+        quality=outcome.quality,
         break_even=break_even(seconds, outcome.baseline, outcome.best, search.planned_steps),
         rounds=tuple(search.rounds),
         trials=search.all_trials(),

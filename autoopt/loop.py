@@ -37,6 +37,7 @@ from autoopt.records import (
     Advice,
     Configuration,
     Plan,
+    Quality,
     Round,
     Speedup,
     Stop,
@@ -59,6 +60,7 @@ class Outcome:
     best: Configuration
     speedup: Speedup
     stop: Stop
+    quality: Quality | None = None
     ablation: list[Ablation] = field(default_factory=list)
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
@@ -121,6 +123,7 @@ class Loop:
             baseline=baseline,
             best=self._best(search, verification) if search.incumbent.changes else baseline,
             speedup=verification.speedup,
+            quality=verification.quality,
             stop=stop,
             ablation=rows,
             advice=self.advice,

@@ -462,7 +462,10 @@ class Reproduce(Record):
 
 
 class Result(Record):
-    """result.json, the only thing that the report reads."""
+    """result.json, the only thing that the report reads.
+
+    ``quality``: the final plan's trainings against the baseline's, from the verification.
+    """
 
     schema_version: Literal[1] = 1
     autoopt_version: str
@@ -487,6 +490,7 @@ class Result(Record):
     snippets: tuple[Snippets, ...] = ()
     reproduce: Reproduce = Field(default_factory=Reproduce)
     not_measured: tuple[str, ...] = ()
+    quality: Quality | None = None
 
 
 class Prediction(Record):
