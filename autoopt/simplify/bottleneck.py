@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.records import Deeper, Peaks, Simulation
+from autoopt.records import Deeper, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, Pipeline
 from autoopt.simplify.survey import Survey
 
@@ -19,6 +19,7 @@ _CLASS = {
 }
 _NO_BOTTLENECK = 1.1
 _FULL_MEMORY = 0.95
+_DISPATCHES = 6
 
 
 def bottleneck(pipeline: Pipeline) -> str | None:
@@ -49,9 +50,7 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     known = pipeline.round.simulation or Simulation()
     if known.memory_used and known.memory_used > _FULL_MEMORY:
         return "memory capacity"
-    both = sum(stage.seconds for stage in pipeline.stages if stage.name in ("forward", "backward", "optimizer"))
-    launches = (known.launches or 0) * (peaks.launch_seconds or 0.0) * known.accumulation
-    if both and launches >= 0.5 * both:
+    if _launch_bound(pipeline, known, peaks):
         return "launch overhead"
     operators = pipeline.round.operators
     total = sum(operator.seconds for operator in operators)
@@ -59,6 +58,20 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     if total and arithmetic < 0.5 * total:
         return "memory bandwidth"
     return "compute"
+
+
+def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
+    """Whether an operator of forward and backward takes little more than dispatching one that does nothing.
+
+    On the CPU an operator with autograd costs several bare dispatches before it has done anything.
+    """
+    both = sum(stage.seconds for stage in pipeline.stages if stage.name in ("forward", "backward"))
+    launches = (known.launches or 0) * known.accumulation
+    if not launches or not peaks.launch_seconds:
+        return False
+    if known.device != "cpu" and known.host_seconds:
+        return known.host_seconds >= both
+    return both / launches < _DISPATCHES * peaks.launch_seconds
 
 
 def deeper_chain(pipeline: Pipeline, name: str | None, survey: Survey, peaks: Peaks) -> tuple[Deeper, ...]:
@@ -73,11 +86,61 @@ def deeper_chain(pipeline: Pipeline, name: str | None, survey: Survey, peaks: Pe
         ceiling_seconds=stage.ceiling_seconds,
         gap=stage.gap,
     )
-    if name in ("storage", "preparation"):
-        samples = survey.batch_size * survey.accumulation / stage.parallel
-        below = tuple(link.model_copy(update={"seconds": link.seconds * samples}) for link in survey.inputs.deeper)
-    elif name in ("forward", "backward"):
-        below = survey.deeper
-    else:
-        below = ()
+    below = _below(pipeline, stage, survey)
+    if stage.gap:  # below preparation and waiting the same holds as for the stage: more hands at once
+        below = tuple(_as_far(item, stage) if item.ceiling_seconds is None else item for item in below)
     return (top, *below)
+
+
+def _below(pipeline: Pipeline, stage: Stage, survey: Survey) -> tuple[Deeper, ...]:
+    samples = survey.batch_size * survey.accumulation / stage.parallel
+    inputs = survey.inputs
+    if stage.name in ("storage", "preparation"):
+        return _scaled(inputs.waiting if stage.name == "storage" else inputs.deeper, samples)
+    if stage.name == "collate":
+        return _scaled(inputs.collating, survey.accumulation / stage.parallel)
+    if stage.name in ("forward", "backward"):
+        chain = _scaled(survey.deeper.get(stage.name, ()), survey.accumulation)
+        return (*_modules(chain), *_operator(pipeline, stage), *_lines(chain))
+    if stage.name == "evaluate":
+        return _scaled(survey.deeper.get("evaluate", ()), 1 / (survey.evaluate_every or 1))
+    return survey.deeper.get(stage.name, ())
+
+
+def _scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:
+    return tuple(item.model_copy(update={"seconds": item.seconds * times}) for item in chain)
+
+
+def _modules(chain: tuple[Deeper, ...]) -> tuple[Deeper, ...]:
+    return tuple(item for item in chain if item.kind == "module")
+
+
+def _lines(chain: tuple[Deeper, ...]) -> tuple[Deeper, ...]:
+    return tuple(item for item in chain if item.kind == "line")
+
+
+def _operator(pipeline: Pipeline, stage: Stage) -> tuple[Deeper, ...]:
+    """The costliest operator of the step with its distance to its own roofline, if it weighs something in the stage."""
+    found = [o for o in pipeline.round.operators if o.name.endswith("backward") is (stage.name == "backward")]
+    if stage.name == "backward":  # matrix products serve both directions under one name
+        found = [*found, *(o for o in pipeline.round.operators if o.kind == "matmul" and o not in found)]
+    top = max(found, key=lambda operator: operator.seconds, default=None)
+    if top is None or top.seconds < 0.1 * stage.seconds:
+        return ()
+    ceiling = top.ceiling_seconds
+    return (
+        Deeper(
+            name=top.name,
+            kind="operator",
+            seconds=top.seconds,
+            ceiling_seconds=ceiling,
+            gap=top.seconds / ceiling if ceiling else None,
+            note=f"{top.calls} calls in a micro-batch, forward and backward together" if top.calls else "",
+        ),
+    )
+
+
+def _as_far(item: Deeper, stage: Stage) -> Deeper:
+    if item.kind == "operator" or not stage.gap:
+        return item
+    return item.model_copy(update={"ceiling_seconds": item.seconds / stage.gap, "gap": stage.gap})

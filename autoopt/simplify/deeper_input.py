@@ -1,12 +1,144 @@
-"""The dataset opened: per transform, then per line of its own source."""
+"""The input side opened: per transform of a Compose-like pipeline, and per line of the dataset's own source."""
 
 from __future__ import annotations
 
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from autoopt.records import Deeper
+from autoopt.simplify.lines import LineProfile, is_users, profile_lines
 
 
-def open_dataset(dataset: Any, indices: list[Any], box: float) -> tuple[tuple[Deeper, ...], tuple[str, ...]]:
-    """What one sample spends where, the costliest first; seconds per sample."""
-    return (), ()
+@dataclass(frozen=True)
+class Opened:
+    """Chains below one sample: where a core works, and where it waits; seconds per sample."""
+
+    working: tuple[Deeper, ...] = ()
+    waiting: tuple[Deeper, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float, box: float) -> Opened:
+    """What one sample spends where. Meant for a forked child: it changes the dataset's transforms in place.
+
+    Args:
+        read: reads some samples and says how many.
+        cpu, wait: seconds per sample as measured without looking inside.
+        box: seconds for all of it.
+    """
+    count = 0
+
+    def run() -> None:
+        nonlocal count
+        count += read()
+
+    profile = profile_lines(run, box / 2)
+    each = count / max(profile.runs, 1)
+    if not each:
+        return Opened(notes=("the dataset was not opened: it gave no sample",))
+    lines = _per_sample(profile, "cpu", cpu, each), _per_sample(profile, "wait", wait, each)
+    transforms = _transforms(dataset, read, box / 2)
+    notes = () if any(lines) or transforms else ("the dataset was not opened: all of its source is a library's",)
+    return Opened(working=_joined(transforms, lines[0], cpu), waiting=_joined(transforms, lines[1], wait), notes=notes)
+
+
+def _per_sample(profile: LineProfile, kind: Any, seconds: float, each: float) -> tuple[Deeper, ...]:
+    """The chain of lines, scaled to one sample."""
+    chain = profile.chain(kind, seconds * each if seconds else None)
+    return tuple(item.model_copy(update={"seconds": item.seconds / each}) for item in chain)
+
+
+def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
+    """The costliest transform, if it is worth it, between the line that calls it and the lines within it."""
+    if not transforms or transforms[0].seconds < 0.3 * seconds:
+        return lines
+    top = transforms[0]
+    above = tuple(item for item in lines if item.seconds >= top.seconds and item.line != top.line)[:1]
+    inside = tuple(item for item in lines if item not in above and _within(top, item))
+    return (*above, top, *inside)
+
+
+def _within(transform: Deeper, line: Deeper) -> bool:
+    return transform.file is not None and transform.file == line.file and (line.line or 0) >= (transform.line or 0)
+
+
+def _transforms(dataset: Any, read: Callable[[], int], box: float) -> tuple[Deeper, ...]:
+    """Seconds per sample of each transform, the costliest first; empty where there is no Compose-like pipeline."""
+    timers = [timer for compose in composes(dataset) for timer in _wrap(compose)]
+    if not timers:
+        return ()
+    count, start = 0, time.perf_counter()
+    while not count or time.perf_counter() - start < box:
+        got = read()
+        if not got:
+            break
+        count += got
+    found = []
+    for timer in timers:
+        file, line = source_of(timer.inner)
+        seconds = timer.seconds / max(count, 1)
+        found.append(Deeper(name=name_of(timer.inner), kind="transform", seconds=seconds, file=file, line=line))
+    return tuple(sorted(found, key=lambda item: -item.seconds))
+
+
+def composes(dataset: Any) -> Iterator[Any]:
+    """Objects with a list of ``transforms``, however the dataset is wrapped."""
+    seen: set[int] = set()
+    pending = [dataset]
+    while pending and len(seen) < 200:
+        holder = pending.pop()
+        if id(holder) in seen or isinstance(holder, (str, bytes, int, float)):
+            continue
+        seen.add(id(holder))
+        if isinstance(getattr(holder, "transforms", None), list):
+            yield holder
+        for name in ("dataset", "datasets", "transform", "transforms", "target_transform", "augment", "preprocess"):
+            inner = getattr(holder, name, None)
+            pending += inner if isinstance(inner, (list, tuple)) else [inner] if inner is not None else []
+
+
+class Timer:
+    """A transform that is timed, by the thread's CPU clock and the wall's."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.seconds = 0.0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return self.inner(*args, **kwargs)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def _wrap(compose: Any) -> list[Timer]:
+    timers = [Timer(transform) for transform in compose.transforms]
+    compose.transforms[:] = timers
+    return timers
+
+
+def name_of(thing: Any) -> str:
+    """A short name: a function's own, else the class."""
+    return str(getattr(thing, "__name__", None) or type(thing).__name__)
+
+
+def source_of(thing: Any) -> tuple[str | None, int | None]:
+    """File and first line of what a callable runs, if that is the user's own."""
+    kind: Any = type(thing)
+    candidates: tuple[Any, ...] = (thing, getattr(kind, "forward", None), kind.__dict__.get("__call__"), kind)
+    for candidate in candidates:
+        try:
+            file = inspect.getsourcefile(candidate)
+            line = inspect.getsourcelines(candidate)[1]
+        except (TypeError, OSError):
+            continue
+        if file and is_users(file):
+            return file, line
+    return None, None

@@ -15,7 +15,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from autoopt.records import Deeper
 from autoopt.simplify.deeper_input import open_dataset
+from autoopt.simplify.lines import profile_lines
 from autoopt.simplify.survey import InputSurvey, Timing
 from autoopt.simplify.timing import is_steady, repeat, summary
 
@@ -49,7 +51,10 @@ def survey_inputs(loader: DataLoader[Any], box: float) -> InputSurvey:
     batch, collate = _collate(fetch, box * 0.1)
     alone = _loader(loader, box * 0.25, notes)
     handover, receive = _handover(batch, box * 0.15) if batch is not None else (None, None)
-    deeper, more = open_dataset(loader.dataset, fetch.indices(), box * 0.2)
+    collating = _open_collate(fetch, collate, box * 0.05)
+    opened = open_dataset(
+        loader.dataset, lambda: len(few(fetch)), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, box * 0.2
+    )
     return InputSurvey(
         sample=sample,
         sample_spread=spread,
@@ -59,8 +64,10 @@ def survey_inputs(loader: DataLoader[Any], box: float) -> InputSurvey:
         receive=receive,
         sample_bytes=read_bytes,
         collated_bytes=nbytes(batch) if batch is not None else None,
-        deeper=deeper,
-        notes=(*notes, *more),
+        deeper=opened.working,
+        waiting=opened.waiting,
+        collating=collating,
+        notes=(*notes, *opened.notes),
     )
 
 
@@ -147,6 +154,19 @@ def _collate(fetch: Fetch, box: float) -> tuple[Any, Timing | None]:
         return fetch.samples(fetch.indices(), 1)[0], None
     samples = fetch.samples(fetch.indices(), fetch.size)
     return collate(samples), repeat(lambda: collate(samples), box)
+
+
+def _open_collate(fetch: Fetch, collate: Timing | None, box: float) -> tuple[Deeper, ...]:
+    """The lines of a collate function of the user's own; seconds per micro-batch."""
+    if collate is None:
+        return ()
+    samples = fetch.samples(fetch.indices(), fetch.size)
+    return profile_lines(lambda: fetch.loader.collate_fn(samples), box).chain("wall", collate.seconds)
+
+
+def few(fetch: Fetch, most: int = 16) -> list[Any]:
+    """A few samples, few enough to be read under a tracer."""
+    return fetch.samples(fetch.indices()[:most], min(most, fetch.size))
 
 
 def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | None:

@@ -30,7 +30,8 @@ class InputSurvey(Record):
     samples that are there. ``loader``: seconds per micro-batch of the user's own loader with nobody
     using the batches. ``handover``: a ready micro-batch from one worker to the training process, as
     wall-clock; ``receive``: the part of it that the training process spends. ``sample_bytes``: what
-    reading one sample took from files, as the kernel counts it.
+    reading one sample took from files, as the kernel counts it. ``deeper``, ``waiting``: the sample opened,
+    by a core's work and by waiting, seconds per sample; ``collating``: the collate function, per micro-batch.
     """
 
     sample: Timing | None = None
@@ -42,6 +43,8 @@ class InputSurvey(Record):
     sample_bytes: float | None = None
     collated_bytes: int | None = None
     deeper: tuple[Deeper, ...] = ()
+    waiting: tuple[Deeper, ...] = ()
+    collating: tuple[Deeper, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -50,9 +53,10 @@ class Survey(Record):
 
     ``forward``: forward and loss. ``forward_backward``: both. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
-    batches that are on the device. ``compute_share``: the
-    speed of that step while every core has a busy worker too, over its speed alone. ``issue``: seconds in which the training process has issued such a
-    step. ``evaluate``: one whole evaluation, scaled from ``evaluated_batches``.
+    batches that are on the device. ``compute_share``: the speed of that step while every core has a busy
+    worker too, over its speed alone. ``issue``: seconds in which the training process has issued such a
+    step. ``evaluate``: one whole evaluation, scaled from ``evaluated_batches``. ``deeper``: below a stage,
+    by its name, seconds per micro-batch, of the optimizer per step.
     """
 
     device: str
@@ -92,7 +96,7 @@ class Survey(Record):
     operators: tuple[Operator, ...] = ()
     operators_forward_share: float | None = None
     launches: int | None = None
-    deeper: tuple[Deeper, ...] = ()
+    deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
     memory_used: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

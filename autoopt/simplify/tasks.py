@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
-from autoopt.records import JsonDict
+from autoopt.records import Deeper, JsonDict
 from autoopt.simplify import stubs
+from autoopt.simplify.advise import advise_parts
 from autoopt.simplify.contention import team_share
+from autoopt.simplify.deeper_compute import open_compute, open_evaluation
 from autoopt.simplify.forked import ChildFailed, can_fork, in_child
 from autoopt.simplify.inputs import Fetch, fresh_loader, nbytes, survey_inputs
 from autoopt.simplify.live import parts_of
@@ -32,6 +34,14 @@ def measure_peaks(live: Any) -> JsonDict:
 def survey(live: Any, seconds: float = 8.0) -> JsonDict:
     """Every stage alone (``simplify.survey.Survey``), within about ``seconds``; the training stays as it was."""
     return survey_parts(parts_of(live.training), seconds).model_dump(mode="json")
+
+
+def advise(live: Any) -> JsonDict:
+    """What only a person can change, with file and line: ``{"advice": [...]}``."""
+    parts = parts_of(live.training)
+    peaks = measured_peaks(parts.device)
+    batches = _batches(parts, [])
+    return {"advice": [item.model_dump(mode="json") for item in advise_parts(parts, batches, peaks)]}
 
 
 def survey_parts(parts: Parts, seconds: float) -> Survey:
@@ -128,8 +138,12 @@ def _samples(parts: Parts, batch: Any) -> int:
 def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]) -> JsonDict:
     """All stubs of the compute side; one that fails leaves a note, not the others without a figure."""
     values: JsonDict = {}
+    deadline = time.perf_counter() + 3 * box
 
     def attempt(what: str, measure: Callable[[], JsonDict]) -> None:
+        if time.perf_counter() > deadline:
+            notes.append(f"{what} was not measured: the stubs before it took too long")
+            return
         try:
             values.update(measure())
         except Exception as error:
@@ -148,7 +162,15 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
             lambda: {"compute_share": team_share(lambda: parts.whole_step(batches), box * 0.12)},
         )
     attempt("operators", lambda: _operators(parts, batches[0]))
+    if "forward" in values and parts.setup.compile is None:
+        attempt("what lies below the compute", lambda: {"deeper": open_compute(parts, batches[0], values, box * 0.15)})
     attempt("evaluation", lambda: stubs.evaluation(parts, box * 0.1))
+    if "evaluate" in values:
+        seconds = values["evaluate"].seconds
+        attempt(
+            "what lies below the evaluation",
+            lambda: _more(values, "evaluate", open_evaluation(parts, seconds, box * 0.03)),
+        )
     attempt("checkpoint", lambda: stubs.checkpoint(parts, box * 0.08))
     model = list(parts.model.parameters())
     values["parameter_bytes"] = sum(p.numel() * p.element_size() for p in model)
@@ -158,6 +180,10 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
         free, total = torch.cuda.mem_get_info(parts.device)
         values["memory_used"] = 1.0 - free / total
     return values
+
+
+def _more(values: JsonDict, stage: str, chain: tuple[Deeper, ...]) -> JsonDict:
+    return {"deeper": {**values.get("deeper", {}), stage: chain}}
 
 
 def _operators(parts: Parts, batch: Any) -> JsonDict:

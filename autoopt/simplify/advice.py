@@ -1,0 +1,297 @@
+"""What only a person can change, with the file and line where it is."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterable
+from typing import Any
+
+from autoopt.records import Advice
+from autoopt.simplify.source import Function, dotted
+from autoopt.simplify.watch import Line, Seen, Unused
+
+_SYNCS = (".item", ".cpu", ".tolist", ".numpy")
+_MAKERS = ("tensor", "as_tensor", "zeros", "ones", "full", "eye", "arange", "linspace", "rand", "randn", "randint",
+           "from_numpy", "empty")  # fmt: skip
+_CREATED = {f"torch.{name}" for name in _MAKERS}
+_DECODES = (
+    "open", "imread", "imdecode", "decode", "read_image", "decode_image", "read_video", "load", "loads", "read_csv",
+    "read_parquet", "read_bytes", "read_text", "read",
+)  # fmt: skip
+_LOOPED = 16
+_TINY = 200
+_CADENCE = 0.2
+_CACHE = 0.2
+
+
+def sync_advice(functions: Iterable[Function], seen: Seen) -> list[Advice]:
+    """Values fetched from the device in every step: the host waits for all that was issued."""
+    found: dict[Line, str] = {line: f"{count} in a step, watched" for line, count in seen.syncs.items()}
+    for function in functions:
+        for name, call in function.calls():
+            if name.endswith(_SYNCS) or _prints(name, call):
+                found.setdefault((function.file, call.lineno), f"{name.lstrip('.')}() stands in {function.name}")
+    return [
+        _advice(
+            "A value is fetched from the device in every step",
+            f"{evidence}: the host waits for the device before it can issue the next work",
+            line,
+            "keep it as a detached tensor and fetch it once in many steps, such as at each evaluation",
+        )
+        for line, evidence in sorted(found.items())
+    ]
+
+
+def _prints(name: str, call: ast.Call) -> bool:
+    """Whether something other than constants is printed."""
+    return name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
+
+
+def creation_advice(functions: Iterable[Function]) -> list[Advice]:
+    """Tensors made on the host in every step."""
+    return [
+        _advice(
+            "A tensor is made anew in every step",
+            f"{name}() without device= stands in {function.name}",
+            (function.file, call.lineno),
+            "make it once, in __init__ as a buffer (register_buffer), or give device= so that it is made in place",
+        )
+        for function in functions
+        for name, call in function.calls()
+        if name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
+    ]
+
+
+def copy_advice(functions: Iterable[Function], seen: Seen, autocast: bool) -> list[Advice]:
+    """Copies between devices or types inside the step, apart from those that autocast makes."""
+    found: dict[Line, str] = {}
+    for function in functions:
+        for name, call in function.calls():
+            if name.endswith(".cuda") or (name.endswith(".to") and _names_device(call)):
+                found[(function.file, call.lineno)] = f"{name.lstrip('.')}() stands in {function.name}"
+    if not autocast:
+        for line, count in seen.copies.items():
+            if seen.copied_bytes[line] and line not in seen.doubles and line not in seen.syncs:
+                size = seen.copied_bytes[line] / 1e6
+                found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
+    return [
+        _advice(
+            "A copy is made inside the step",
+            evidence,
+            line,
+            "batches are on the device already; keep constants there as buffers, and convert once, in the dataset",
+        )
+        for line, evidence in sorted(found.items())
+    ]
+
+
+def _names_device(call: ast.Call) -> bool:
+    texts = [ast.unparse(argument) for argument in call.args] + [ast.unparse(k.value) for k in call.keywords]
+    return any("device" in text or "cuda" in text or "'cpu'" in text for text in texts)
+
+
+def loop_advice(functions: Iterable[Function], seen: Seen) -> list[Advice]:
+    """Loops over tensors in Python: many operators from one line within a loop."""
+    functions = list(functions)
+    found = []
+    for (file, number), count in seen.operators.most_common():
+        inside = any(f.file == file and _body_loop(f, number) for f in functions)
+        if count >= _LOOPED and inside and not _calls_module(functions, file, number):
+            found.append(
+                _advice(
+                    "A Python loop over tensors",
+                    f"{count} operators in a step come from this line, which stands in a loop",
+                    (file, number),
+                    "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)",
+                )
+            )
+    return found
+
+
+def _body_loop(function: Function, line: int) -> bool:
+    return function.line <= line <= (_end(function.tree) or line) and function.in_loop(line)
+
+
+def _end(tree: ast.AST) -> int:
+    return max((getattr(node, "end_lineno", 0) or 0 for node in ast.walk(tree)), default=0)
+
+
+def _calls_module(functions: list[Function], file: str, line: int) -> bool:
+    """Whether the loop goes over submodules, which is how layers are stacked: ``x = block(x)``."""
+    for function in functions:
+        if function.file != file:
+            continue
+        for loop in function.loops():
+            if not isinstance(loop, ast.For) or not loop.lineno <= line <= (loop.end_lineno or 0):
+                continue
+            names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+            if any(
+                name in names for name, call in function.calls() if loop.lineno <= call.lineno <= (loop.end_lineno or 0)
+            ):
+                return True
+    return False
+
+
+def operator_advice(seen: Seen, launches: int, seconds: float, launch_seconds: float | None) -> list[Advice]:
+    """Very many operators that do very little each."""
+    if launches < _TINY or not launch_seconds or seconds / launches > 8 * launch_seconds:
+        return []
+    (line, count) = next(iter(seen.operators.most_common(1)), (("", 0), 0))
+    return [
+        _advice(
+            "Many tiny operators",
+            f"{launches} operators in a step take {seconds / launches * 1e6:.1f} µs each on average, "
+            f"where launching one that does nothing costs {launch_seconds * 1e6:.1f} µs; most ({count}) come from here",
+            line if count else None,
+            "join them: larger tensors, fused operators (F.scaled_dot_product_attention, foreach), or torch.compile",
+        )
+    ]
+
+
+def double_advice(seen: Seen, batch_lines: Iterable[tuple[str, Line | None]]) -> list[Advice]:
+    """float64 by accident: in the batch, or in the step."""
+    found = [
+        _advice(
+            "float64 in the batch",
+            f"{path} arrives as float64: twice the bytes, and arithmetic many times slower than float32",
+            line,
+            "convert where it is made: .float(), or dtype=np.float32",
+        )
+        for path, line in batch_lines
+    ]
+    if seen.doubles and not found:
+        line = min(seen.doubles)
+        found.append(
+            _advice(
+                "float64 in the step",
+                f"{seen.double_total} operators of a step give float64, the first at this line",
+                line,
+                "use dtype=torch.float32; Python floats and np.float64 scalars promote where both are tensors",
+            )
+        )
+    return found
+
+
+def unused_advice(unused: Iterable[Unused]) -> list[Advice]:
+    return [
+        _advice(
+            "An output that the loss does not use",
+            f"the output of {item.module} does not reach the loss",
+            item.line,
+            "leave it out in training, or use it",
+        )
+        for item in unused
+    ]
+
+
+def decode_advice(
+    functions: Iterable[Function], shares: dict[Line, float], sample: float, step_share: float
+) -> list[Advice]:
+    """Files read and decoded again in every epoch.
+
+    Args:
+        shares: seconds per sample by line, as traced.
+        sample: seconds per sample.
+        step_share: of a step, what preparing its samples takes.
+    """
+    if step_share < _CACHE:
+        return []
+    found: dict[Line, float] = {}
+    for function in functions:
+        for name, call in function.calls():
+            if name.split(".")[-1] in _DECODES:
+                line = (function.file, call.lineno)
+                found[line] = shares.get(line, 0.0)
+    if not found:
+        return []
+    line = max(found, key=lambda item: found[item])
+    part = f", about {found[line] / sample:.0%} of a sample" if sample and found[line] else ""
+    return [
+        _advice(
+            "The same files are decoded again in every epoch",
+            f"preparing samples takes {step_share:.0%} of a step{part}; this part is the same each time",
+            line,
+            "decode once and keep the arrays: in memory where they fit, else in one memory-mapped file (np.memmap)",
+        )
+    ]
+
+
+def collate_advice(
+    function: Function | None, seconds: float | None, size: int, bandwidth: float | None
+) -> list[Advice]:
+    """A collate function that goes through samples or elements in Python.
+
+    Args:
+        seconds: per micro-batch.
+        size: bytes of the batch.
+        bandwidth: bytes per second.
+    """
+    if function is None or seconds is None:
+        return []
+    loops = [loop for loop in function.loops() if _by_hand(loop)]
+    least = size / bandwidth if bandwidth else 0.0
+    if not loops or seconds < max(10 * least, 2e-4):
+        return []
+    line = min(loop.lineno for loop in loops)  # type: ignore[attr-defined]
+    return [
+        _advice(
+            "Collate goes through the samples in Python",
+            f"{seconds * 1e3:.2f} ms for a batch of {size / 1e6:.2f} MB, which memory moves in {least * 1e3:.3f} ms",
+            (function.file, line),
+            "stack once (torch.stack, np.stack, torch.nn.utils.rnn.pad_sequence) instead of filling row by row",
+        )
+    ]
+
+
+def _by_hand(loop: ast.AST) -> bool:
+    """A loop statement, a nested comprehension, or one that makes a tensor each time."""
+    nested = sum(isinstance(node, ast.comprehension) for node in ast.walk(loop)) > 1
+    return isinstance(loop, (ast.For, ast.While)) or nested or any(name.startswith("torch.") for name in _names(loop))
+
+
+def _names(tree: ast.AST) -> list[str]:
+    return [dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def cadence_advice(what: str, seconds: float, every: int, step: float, where: Line | None) -> list[Advice]:
+    """Evaluations or checkpoints that take a large part of the training.
+
+    Args:
+        seconds: of one.
+        every: steps between two.
+        step: seconds of a step.
+    """
+    share = seconds / (seconds + every * step) if step > 0 else 0.0
+    if share < _CADENCE:
+        return []
+    return [
+        _advice(
+            f"{what.capitalize()}s take {share:.0%} of the training",
+            f"one takes {seconds:.3g} s, as long as {seconds / step:.0f} steps, and comes every {every} steps",
+            where,
+            f"do it less often (every {max(every + 1, round(seconds / step / 0.05))} steps: 5 %), or on fewer samples",
+        )
+    ]
+
+
+def _advice(title: str, evidence: str, line: Line | None, suggestion: str) -> Advice:
+    """One piece of advice; the line's own text belongs to the evidence."""
+    if line is not None and line[0]:
+        text = linecache.getline(*line).strip()
+        return Advice(
+            title=title,
+            evidence=f"{evidence} — {text[:120]}" if text else evidence,
+            file=line[0],
+            line=line[1],
+            suggestion=suggestion,
+        )
+    return Advice(title=title, evidence=evidence, suggestion=suggestion)
+
+
+def merged(found: Iterable[Advice]) -> list[Advice]:
+    """Each title once for a line."""
+    kept: dict[Any, Advice] = {}
+    for item in found:
+        kept.setdefault((item.title, item.file, item.line), item)
+    return list(kept.values())
