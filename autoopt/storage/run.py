@@ -170,6 +170,7 @@ class Run:
 
         Raises:
             TrialFailed: the step failed so, now or then.
+            EnvironmentLacks: the disk is full, or the run directory is gone.
             Exception: whatever else ``measure`` raises; the step then counts as not begun.
         """
         identity = _identity(kind, key)
@@ -208,6 +209,7 @@ class Run:
             ) from None
 
     def _begin(self, kind: str, key: JsonDict) -> int:
+        self.directory.check_space()
         number = self._number
         self._number += 1
         self._append({"type": "start", "step": number, "kind": kind, "key": key})

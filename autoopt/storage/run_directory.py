@@ -16,6 +16,9 @@ ROOT = Path("autoopt-runs")
 RESERVE_BYTES = 2 * 2**20
 """Kept back on the disk, so that a full one still takes the last record, the result and the report."""
 
+LEAST_BYTES = 2**20
+"""With less room than this nothing more is begun."""
+
 _OURS = ("journal.jsonl", "result.json", "plan.json", "report.html", "optimized_train.py")
 
 
@@ -131,6 +134,20 @@ class RunDirectory:
         except OSError:
             return False
         return True
+
+    def check_space(self) -> None:
+        """Refuses to begin anything on a disk that is full: trials could not even write their logs.
+
+        Raises:
+            EnvironmentLacks: there is next to no room left.
+        """
+        with contextlib.suppress(OSError, AttributeError):
+            there = os.statvfs(self.path)
+            if there.f_bavail * there.f_frsize < LEAST_BYTES:
+                self.release_reserve()
+                raise EnvironmentLacks(
+                    f"the disk of {self.path} is full", hint=f"make room, then: autoopt resume {self.path}"
+                )
 
     def clean(self) -> None:
         """Removes what only a run under way needs, and what a killed one left half written."""

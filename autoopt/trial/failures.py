@@ -64,9 +64,9 @@ def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | N
 
 
 def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[str, str]:
-    text = str(error)
+    text = _text(error)
     if _WORKER_GONE.search(text):  # how the first of them ended stands further up the chain
-        text = next((str(link) for link in _chain(error) if _WORKER_KILLED.search(str(link))), text)
+        text = next((_text(link) for link in _chain(error) if _WORKER_KILLED.search(_text(link))), text)
     if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
         return "out_of_memory", _first_sentences(text) or "the device has no memory left"
     if isinstance(error, MemoryError) or _HOST_MEMORY.search(text):
@@ -87,17 +87,24 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
         return "crashed", f"the device failed: {_first_line(text)}"
     if isinstance(error, SystemExit):
         return "error", f"the code called sys.exit({_code(error)}){_at(error)}"
-    return "error", f"{_named(error)}{_at(error)}"
+    return "error", _named(error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # the user's own __str__
+        return ""
 
 
 def _named(error: BaseException) -> str:
-    """``ValueError: text``; of an error in a loader worker, the worker's own line and not the wrapping."""
-    text = str(error)
+    """``ValueError: text (file:line)``; of an error in a loader worker, the worker's own line and not the wrapping."""
+    text = _text(error)
     if _FROM_WORKER.match(text):
         lines = [line for line in text.rstrip().splitlines() if line and not line.startswith(" ")]
         return f"{lines[-1]} (in a data loader worker)"
     first = _first_line(text)
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return (f"{type(error).__name__}: {first}" if first else type(error).__name__) + _at(error)
 
 
 def _code(error: SystemExit) -> str:

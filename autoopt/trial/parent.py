@@ -26,6 +26,7 @@ from autoopt.trial.start import ForkServer, Started, fresh
 READY = "autoopt.benchmark.tasks:ready"
 READY_SECONDS = 300.0
 TAIL_BYTES = 4000
+LONGEST_FOLDER = 107 - len("/autoopt-12345678/pymp-12345678/listener-12345678")
 
 OnProgress = Callable[[JsonDict], None]
 Task = str | Callable[..., Any]
@@ -72,7 +73,7 @@ class Launcher:
             TrialFailed: anything else, with the tail of the log.
         """
         deadline = time.monotonic() + timeout
-        scratch = tempfile.mkdtemp(prefix="autoopt-")
+        scratch = make_scratch()
         process: TrialProcess | None = None
         try:
             started = self._begin(spec, log, scratch)
@@ -105,6 +106,18 @@ class Launcher:
         self._trials.clear()
         if self._server:
             self._server.close()
+
+
+def make_scratch() -> str:
+    """A private folder for a trial's temporary files.
+
+    Loader workers put sockets below it, whose paths the system limits to 107 bytes: where the usual
+    folder is too deep, another is taken, since they would wait for ever.
+    """
+    usual = tempfile.gettempdir()
+    places = [usual, "/tmp", "/var/tmp"]
+    fitting = [place for place in places if len(place) <= LONGEST_FOLDER and os.access(place, os.W_OK | os.X_OK)]
+    return tempfile.mkdtemp(prefix="autoopt-", dir=next(iter(fitting), usual))
 
 
 def trial_environment(scratch: str, flags: JsonDict) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -194,6 +195,14 @@ def test_shared_memory_that_others_use_or_that_was_there_before_stays(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dataset.bin", "psm_old", "psm_used"]
 
 
+def test_workers_work_where_temporary_files_lie_deep(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 60) / ("y" * 60)
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    trial = start(TINY_WORKERS=2)
+    assert len(trial.call("mini_live:steps", timeout=30)["losses"]) == 5
+
+
 def test_peak_memory_is_that_of_the_trial(start) -> None:
     trial = start()
     running = trial.peak_rss
@@ -241,6 +250,7 @@ def test_a_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
 
 KILLED_PARENT = """
 import sys
+import tempfile
 import time
 from pathlib import Path
 from autoopt.trial.parent import Launcher

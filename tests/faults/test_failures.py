@@ -1,0 +1,185 @@
+"""From exceptions and wait statuses to plain reasons, without processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from autoopt.errors import EnvironmentLacks, TrialFailed, WorkloadError
+from autoopt.trial.failures import LONGEST_REASON, ended, failure_of
+from autoopt.trial.protocol import Failure
+
+GIB = 2**30
+
+
+def caught(raiser: Callable[[], object]) -> BaseException:
+    try:
+        raiser()
+    except BaseException as error:
+        return error
+    raise AssertionError
+
+
+def raised(error: BaseException) -> BaseException:
+    def raise_it() -> None:
+        raise error
+
+    return caught(raise_it)
+
+
+def judged(error: BaseException, oom_kills: int | None = 0) -> tuple[str, str]:
+    failure = failure_of(raised(error), "step", lambda: oom_kills)
+    return failure.failure, failure.message
+
+
+KILLED = "DataLoader worker (pid 123) is killed by signal: Killed. "
+
+
+def test_a_worker_that_the_kernel_killed_for_memory_is_out_of_memory() -> None:
+    assert judged(RuntimeError(KILLED), 1) == (
+        "out_of_memory",
+        "the kernel killed data loader worker 123 for lack of memory",
+    )
+    for no_evidence in (0, None):
+        assert judged(RuntimeError(KILLED), no_evidence)[0] == "crashed"
+
+
+def test_the_first_worker_to_die_is_the_one_to_blame() -> None:
+    def raiser() -> None:
+        try:
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Segmentation fault. ")
+        except RuntimeError as error:
+            raise RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly") from error
+
+    failure = failure_of(caught(raiser), "train")
+    assert (failure.failure, failure.message) == (
+        "crashed",
+        "data loader worker 7 was killed by a signal: Segmentation fault",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", "out_of_memory"),
+        ("CUDA error: out of memory\nCUDA kernel errors might", "out_of_memory"),
+        ("HIP out of memory. Tried to allocate 2.00 GiB.", "out_of_memory"),
+        ("MPS backend out of memory (MPS allocated: 9 GiB)", "out_of_memory"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "out_of_memory"),
+        ("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", "out_of_memory"),
+        ("[Errno 12] Cannot allocate memory", "out_of_memory"),
+        ("unable to write to file </torch_1_2_3>: No space left on device (28)", "out_of_memory"),
+        ("CUDA error: device-side assert triggered", "crashed"),
+        ("CUDA error: an illegal memory access was encountered", "crashed"),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "crashed"),
+        ("No CUDA GPUs: no CUDA-capable device is detected", "crashed"),
+        ("DataLoader timed out after 5 seconds", "timeout"),
+        ("the model forgot what it had in memory", "error"),
+        ("shape '[2, 3]' is invalid for input of size 5", "error"),
+    ],
+)
+def test_what_torch_says_is_understood(text: str, kind: str) -> None:
+    assert judged(RuntimeError(text))[0] == kind
+
+
+def test_torchs_advice_on_settings_is_left_out_of_the_reason() -> None:
+    import torch
+
+    text = (
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free. If reserved but unallocated memory is "
+        "large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+    )
+    message = judged(torch.OutOfMemoryError(text))[1]
+    assert message == "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free."
+
+
+def test_an_error_of_a_worker_is_told_in_the_workers_words() -> None:
+    text = (
+        "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+        '  File "data.py", line 3, in __getitem__\n    raise ValueError("bad file")\nValueError: bad file\n'
+    )
+    assert judged(ValueError(text)) == ("error", "ValueError: bad file (in a data loader worker)")
+
+
+def test_a_reason_is_one_line_of_bounded_length() -> None:
+    kind, message = judged(ValueError("a\n\tb " + "x" * 10_000))
+    assert kind == "error"
+    assert "\n" not in message
+    assert len(message) <= LONGEST_REASON
+
+
+def test_a_message_that_cannot_be_made_is_survived() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    assert judged(MuteError())[0] == "error"
+
+
+def test_where_it_happened_is_the_users_line() -> None:
+    def in_user_code() -> None:
+        raise ValueError("here")
+
+    line = in_user_code.__code__.co_firstlineno + 1
+    failure = failure_of(caught(in_user_code), "step")
+    assert failure.message == f"ValueError: here (test_failures.py:{line})"
+    assert "in_user_code" in failure.detail
+
+
+def test_frames_of_autoopt_above_the_users_are_left_out() -> None:
+    from autoopt.storage.interrupts import Interrupts
+
+    def on_first() -> None:
+        raise ValueError("in the user's code")
+
+    error = caught(lambda: Interrupts(on_first)._handle(signal.SIGINT, None))
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert error.__traceback__.tb_frame.f_code.co_name == "_handle"
+    detail = failure_of(error, "step").detail
+    assert "on_first" in detail
+    assert "_handle" not in detail
+
+
+def test_a_verdict_passes_through_and_other_errors_keep_message_and_exit_code() -> None:
+    failure = failure_of(TrialFailed("not_finite", "NaN at 3", where="step"), "train")
+    assert (failure.failure, failure.message, failure.where) == ("not_finite", "NaN at 3", "step")
+    for error in (
+        WorkloadError("wrong", hint="do this", detail="x"),
+        EnvironmentLacks("no such device", hint="there is: cpu"),
+    ):
+        failure = failure_of(error, "build")
+        assert (failure.message, failure.hint, failure.exit_code) == (error.message, error.hint, error.exit_code)
+
+
+def by_signal(number: int, oom_kills: int | None = 0, peak: int | None = None) -> Failure:
+    return ended(number, oom_kills, peak, "step")
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory() -> None:
+    failure = by_signal(signal.SIGKILL, 1, 3 * GIB)
+    assert (failure.failure, failure.message) == (
+        "out_of_memory",
+        "the kernel killed the process for lack of memory, which held 3.0 GiB",
+    )
+    for no_evidence in (0, None):
+        assert by_signal(signal.SIGKILL, no_evidence).failure == "crashed"
+    assert by_signal(signal.SIGSEGV, 1).failure == "crashed", "a segmentation fault is one, whatever else was killed"
+
+
+@pytest.mark.parametrize("number", [*range(1, 65)])
+def test_every_signal_has_its_name(number: int) -> None:
+    assert by_signal(number).message.startswith(f"signal {number} (")
+
+
+@pytest.mark.parametrize(("code", "words"), [(0, "its main thread ended"), (7, "exit code 7"), (255, "exit code 255")])
+def test_an_exit_without_an_answer_is_a_crash(code: int, words: str) -> None:
+    failure = ended(code << 8, 0, None, "step")
+    assert failure.failure == "crashed"
+    assert words in failure.message
+
+
+def test_a_process_of_which_nothing_is_known_is_gone() -> None:
+    assert ended(None, None, None, "step").message == "the process is gone"

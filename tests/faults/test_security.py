@@ -1,0 +1,127 @@
+"""What docs/security.md promises: nothing is unpickled, nothing listens, no shell, temporary files are private."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import autoopt
+from autoopt.errors import TrialFailed
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+ROOT = Path(autoopt.__file__).resolve().parents[1]
+SOURCES = [
+    file
+    for folder in ("autoopt", "strategies/autoopt_strategies", "reports/autoopt_reports")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+]
+TINY = ROOT / "tests" / "workloads" / "tiny.py"
+
+FROM_ITS_OWN_FORK = {"autoopt/simplify/tasks.py": 1}
+"""Batches that a process gets back from a fork of itself over a pipe: the same program, no file in between."""
+
+UNPICKLERS = {
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "joblib.load",
+    "marshal.loads",
+    "marshal.load",
+    "shelve.open",
+}
+SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+PREDICTABLE = {"tempfile.mktemp", "os.tempnam"}
+EVALUATORS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"}
+
+
+def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def keyword(node: ast.Call, name: str) -> object:
+    found = next((word.value for word in node.keywords if word.arg == name), None)
+    return found.value if isinstance(found, ast.Constant) else found
+
+
+def offenders(wanted: set[str]) -> list[str]:
+    return [
+        f"{file.relative_to(ROOT)}:{node.lineno} {name}"
+        for file in SOURCES
+        for name, node in calls(file)
+        if name in wanted
+    ]
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(SOURCES) > 50
+
+
+@pytest.mark.parametrize("wanted", [UNPICKLERS, SHELLS, PREDICTABLE, EVALUATORS], ids=str)
+def test_no_source_calls(wanted: set[str]) -> None:
+    assert offenders(wanted) == []
+
+
+def test_torch_load_takes_weights_only() -> None:
+    unsafe: dict[str, int] = {}
+    for file in SOURCES:
+        for name, node in calls(file):
+            if name == "torch.load" and keyword(node, "weights_only") is not True:
+                key = file.relative_to(ROOT).as_posix()
+                unsafe[key] = unsafe.get(key, 0) + 1
+    assert unsafe == FROM_ITS_OWN_FORK
+
+
+def test_no_subprocess_goes_through_a_shell() -> None:
+    for file in SOURCES:
+        for name, node in calls(file):
+            if "subprocess" in name or name in ("Popen", "run"):
+                assert keyword(node, "shell") in (None, False), f"{file}:{node.lineno}"
+
+
+def test_scripts_that_are_handed_out_load_weights_only() -> None:
+    for file in SOURCES:
+        for line in file.read_text().splitlines():
+            if "torch.load(" in line and line.lstrip().startswith(("'", '"', "f'", 'f"')):
+                assert "weights_only=True" in line, f"{file}: {line.strip()}"
+
+
+def test_nothing_listens_on_the_network_and_temporary_files_are_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINY_WORKERS", "2")
+    before = set(psutil.Process().children(recursive=True))
+    with Launcher() as launcher:
+        log = tmp_path / "logs" / "a.log"
+        with launcher.start(TrialSpec(workload=f"{TINY}:build"), log=log, timeout=60) as trial:
+            trial.call("autoopt.benchmark.tasks:run_block", timeout=60, seconds=0.1)
+            new = set(psutil.Process().children(recursive=True)) - before
+            assert len(new) >= 5, "server, keeper, trial and two workers"
+            for process in (*new, psutil.Process()):
+                assert [c for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN] == []
+            scratch = trial._scratch
+            assert os.stat(scratch).st_mode & 0o077 == 0
+            assert log.stat().st_mode & 0o077 == 0
+        assert not os.path.exists(scratch)
+
+
+def test_a_trial_takes_documents_alone_from_its_pipe(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (os.mkdir, (str(tmp_path / "owned"),))
+
+    with Launcher() as launcher:
+        trial = launcher.start(TrialSpec(workload=f"{TINY}:build"), log=tmp_path / "a.log", timeout=60)
+        trial._channel._end.sendall(pickle.dumps(Evil()) + b"\n")
+        with pytest.raises(TrialFailed):
+            trial.call("autoopt.benchmark.tasks:facts", timeout=10)
+    assert not (tmp_path / "owned").exists()
