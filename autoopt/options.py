@@ -185,12 +185,15 @@ def parse_path(value: object) -> Path:
     """A directory's name; it need not exist.
 
     Raises:
-        UsageError: no text, empty, or with a NUL in it.
+        UsageError: no text, empty, with a NUL in it, or in the home of nobody.
     """
     text = str(value) if isinstance(value, str | Path) else ""
     if not text.strip() or "\0" in text:
         raise UsageError("a directory is wanted", hint="such as runs/first")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UsageError("there is no such home directory", hint="such as runs/first") from None
 
 
 def parse_flag(value: object) -> bool:
@@ -278,6 +281,24 @@ def make_options(
     return options
 
 
+def refuse_unfinished(options: Options) -> None:
+    """What the options can say and this version does not do.
+
+    Raises:
+        UsageError: one line that says so.
+    """
+    if options.executor != "local":
+        raise UsageError(
+            f"--executor {options.executor} is not part of this version of autoopt yet",
+            hint="trials run on this machine with --executor local",
+        )
+    if options.log:
+        raise UsageError(
+            f"--log {','.join(options.log)} is not part of this version of autoopt yet",
+            hint="the run directory holds every measurement: result.json and journal.jsonl",
+        )
+
+
 def check_names(options: Options, risks: Mapping[str, str]) -> None:
     """Checks the strategies that ``only`` and ``skip`` name, and ``allow``, against those that there are.
 
@@ -286,8 +307,10 @@ def check_names(options: Options, risks: Mapping[str, str]) -> None:
         risks: the risk class of every strategy, by its name.
 
     Raises:
-        UsageError: a strategy that does not exist, with the nearest name; ``allow`` of a class that no strategy has.
+        UsageError: a strategy that does not exist, with the nearest name; ``allow`` of a class that no strategy has;
+            what this version does not do.
     """
+    refuse_unfinished(options)
     for key in ("only", "skip"):
         for name in getattr(options, key):
             if name not in risks:

@@ -111,6 +111,7 @@ def test_values_that_are_read(key: str, value: object, field: str, expected: obj
         ("log", "csv", "none of mlflow"),
         ("out", "", "a directory is wanted"),
         ("out", "a\0b", "a directory is wanted"),
+        ("out", "~nobody-of-that-name/x", "no such home directory"),
         ("json", "yes", "true or false"),
         ("quiet", 1, "true or false"),
         pytest.param("seed", 10**5000, "can be used", id="huge seed"),
@@ -168,6 +169,12 @@ def test_a_strategy_that_does_not_exist_gets_the_nearest_name(key: str, name: st
     with pytest.raises(UsageError, match=f"--{key}: there is no strategy '{name}'") as caught:
         check_names(make_options({key: name}), RISKS)
     assert caught.value.hint == f"did you mean {near}?"
+
+
+@pytest.mark.parametrize("raw", [{"executor": "ray"}, {"log": "wandb"}])
+def test_what_this_version_does_not_do_is_refused_wherever_it_is_asked_for(raw: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="not part of this version"):
+        check_names(make_options(raw), RISKS)
 
 
 def test_allowing_a_class_that_no_strategy_has_pretends_nothing() -> None:

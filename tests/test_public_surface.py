@@ -78,7 +78,7 @@ OPTIONS = {
     | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"},
-    "resume": SEARCH | {"--open", "--no-open", "--accept-changed", "--log"},
+    "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
     "export": {"--to", "--out"},
     "train": SEARCH | {"--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},

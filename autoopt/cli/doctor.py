@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoopt import __version__
-from autoopt.cli.engine import engine
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
@@ -50,11 +49,10 @@ def examine(device_name: str) -> tuple[Environment, list[Doubt]]:
     Raises:
         EnvironmentLacks: there is no such device.
     """
+    from autoopt.benchmark.environment import environment, resolve_device
     from autoopt.cli.doubts import doubts, probe
+    from autoopt.simplify.peaks import measured_peaks
 
-    resolve_device = engine("autoopt.benchmark.device:resolve_device", "autoopt doctor")
-    environment = engine("autoopt.benchmark.environment:environment", "autoopt doctor")
-    measured_peaks = engine("autoopt.simplify.peaks:measured_peaks", "autoopt doctor")
     device = resolve_device(device_name)
     machine = probe(*torch_facts(device))
     known = environment(device).model_copy(update={"peaks": measured_peaks(device)})

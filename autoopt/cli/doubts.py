@@ -152,13 +152,15 @@ def probe(
     """Looks at this machine; the arguments are what only torch knows."""
     import psutil
 
+    from autoopt.benchmark.environment import compiler, cpu_quota
+
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     affinity = getattr(os, "sched_getaffinity", None)
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return Machine(
         cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        quota=cpu_quota(Path("/sys/fs/cgroup")),
+        quota=cpu_quota(),
         threads=threads,
         ram_bytes=memory.total,
         free_ram_bytes=memory.available,
@@ -166,25 +168,10 @@ def probe(
         shared_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
         governors=_governors(Path("/sys/devices/system/cpu")),
         on_battery=None if battery is None else not battery.power_plugged,
-        compiler=shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++"),
+        compiler=compiler(),
         taken_device_bytes=taken_device_bytes,
         device_bytes=device_bytes,
     )
-
-
-def cpu_quota(groups: Path) -> float | None:
-    """Cores' worth of time that the control group allows (cgroup v2, else v1); None where there is no limit."""
-    try:
-        quota, period = (groups / "cpu.max").read_text(encoding="ascii").split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        allowed = int((groups / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii"))
-        period_us = int((groups / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return allowed / period_us if allowed > 0 and period_us > 0 else None
 
 
 def _governors(folder: Path) -> frozenset[str]:

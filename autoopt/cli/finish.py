@@ -19,20 +19,19 @@ REPORT_FILE = "report.html"
 PROFILE_FILE = "profile.html"
 
 
-def follow(search: Callable[[list[Listener]], Result], options: Options, listeners: list[Listener]) -> int:
+def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     """Runs a search under the live view, then writes its report and prints its result.
 
     Args:
         search: takes the listeners and returns the result; has written the run directory.
         options: ``json``, ``quiet`` and ``open`` are looked at.
-        listeners: who else follows, such as trackers.
 
     Returns:
         The exit code: 130 where the user ended the search early, else 0.
     """
     view = make_view(sys.stderr, quiet=options.quiet)
     with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
-        result = search([view, *listeners])
+        result = search([view])
     page = _attempt(lambda to: html.write(result, to), result.reproduce.run_directory, REPORT_FILE)
     if options.json:
         write_json(result)

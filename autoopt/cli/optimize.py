@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from autoopt.cli.engine import engine
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.errors import UsageError
-from autoopt.options import KEYS, Options
-
-if TYPE_CHECKING:
-    from autoopt.events import Listener
+from autoopt.options import KEYS, refuse_unfinished
 
 
 @click.command("optimize")
@@ -31,35 +26,8 @@ def optimize_command(workload: str, **given: Any) -> int:
     stops at once, and `autoopt resume` goes on later.
     """
     options = read_options(given)
-    refuse_unfinished(options)
+    refuse_unfinished(options)  # before torch is imported
+    from autoopt.api import optimize_run
     from autoopt.cli.finish import follow
 
-    trackers = make_trackers(options)
-    optimize_run = engine("autoopt.api:optimize_run", "autoopt optimize")
-    return follow(lambda listeners: optimize_run(workload, options, listeners=listeners), options, trackers)
-
-
-def refuse_unfinished(options: Options) -> None:
-    """What the contract has and this version has not.
-
-    Raises:
-        UsageError: one line that says so.
-    """
-    if options.executor != "local":
-        raise UsageError(
-            f"--executor {options.executor} is not part of this version of autoopt yet",
-            hint="trials run on this machine with --executor local",
-        )
-
-
-def make_trackers(options: Options) -> list[Listener]:
-    """Listeners for ``--log``.
-
-    Raises:
-        UsageError: this version has none.
-        EnvironmentLacks: a tracker's package is not installed.
-    """
-    if not options.log:
-        return []
-    make = engine("autoopt.trackers:make_listeners", f"--log {','.join(options.log)}")
-    return list(make(options.log))
+    return follow(lambda listeners: optimize_run(workload, options, listeners=listeners), options)

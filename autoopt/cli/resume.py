@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from autoopt.cli.engine import engine
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 
@@ -14,7 +13,7 @@ from autoopt.errors import UsageError
 @click.command("resume")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--accept-changed", is_flag=True, help="Go on although code, environment or device have changed since.")
-@optimize_options("log", "json", "quiet", "open")
+@optimize_options("json", "quiet", "open")
 def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
     """Goes on with an interrupted run from its journal.
 
@@ -24,11 +23,7 @@ def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
     options = read_options(given)
     if not (run / "journal.jsonl").is_file():
         raise UsageError(f"{run} holds no journal.jsonl", hint="is it a run directory?")
+    from autoopt.api import resume_run
     from autoopt.cli.finish import follow
-    from autoopt.cli.optimize import make_trackers
 
-    trackers = make_trackers(options)
-    resume_run = engine("autoopt.api:resume_run", "autoopt resume")
-    return follow(
-        lambda listeners: resume_run(run, accept_changed=accept_changed, listeners=listeners), options, trackers
-    )
+    return follow(lambda listeners: resume_run(run, accept_changed=accept_changed, listeners=listeners), options)

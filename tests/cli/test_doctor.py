@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
-from typing import Any
 
 import pytest
 
@@ -68,16 +65,13 @@ def test_a_device_that_is_not_there_is_the_environment_s_fault(capfd: pytest.Cap
 
 
 def test_it_asks_the_engine_for_the_device_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
+    asked: list[str] = []
     peaks = Peaks(launch_seconds=1e-6)
-    for module, name, function in (
-        ("autoopt.benchmark.environment", "environment", lambda device: asked.append(device) or MACHINE),
-        ("autoopt.simplify.peaks", "measured_peaks", lambda device: asked.append(device) or peaks),
-    ):
-        stand_in = types.ModuleType(module)
-        setattr(stand_in, name, function)
-        monkeypatch.setitem(sys.modules, module, stand_in)
+    monkeypatch.setattr(
+        "autoopt.benchmark.environment.environment", lambda device: asked.append(str(device)) or MACHINE
+    )
+    monkeypatch.setattr("autoopt.simplify.peaks.measured_peaks", lambda device: asked.append(str(device)) or peaks)
     environment, _ = doctor.examine("cpu")
-    assert [str(device) for device in asked] == ["cpu", "cpu"]
+    assert asked == ["cpu", "cpu"]
     assert environment.peaks == peaks
     assert environment.cpu == "Some CPU"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from autoopt.cli.doubts import Machine, cpu_quota, doubts, probe
+from autoopt.cli.doubts import Machine, doubts, probe
 
 GIB = 1024**3
 GOOD = Machine(
@@ -54,24 +53,6 @@ def test_each_reason_is_told_with_what_to_do(change: dict[str, object], word: st
 
 def test_what_could_not_be_found_out_is_no_doubt() -> None:
     assert doubts(Machine(cores=4, compiler="c++")) == []
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu.max": "nonsense"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({}, None),
-    ],
-)
-def test_the_limit_of_a_container(tmp_path: Path, files: dict[str, str], expected: float | None) -> None:
-    (tmp_path / "cpu").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert cpu_quota(tmp_path) == expected
 
 
 def test_this_machine_can_be_looked_at() -> None:
