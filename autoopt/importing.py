@@ -102,7 +102,7 @@ def import_file(where: str) -> ModuleType:
     Raises:
         WorkloadError: no such file, or an import inside it failed.
     """
-    path = Path(where).expanduser()
+    path = Path(os.path.expanduser(where))
     try:
         found = path.is_file()
     except (OSError, ValueError):

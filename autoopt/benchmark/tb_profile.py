@@ -32,8 +32,8 @@ def read_profile(path: Path | str, most: int = 10) -> JsonDict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from torch_tb_profiler.profiler.data import RunProfileData
-            from torch_tb_profiler.profiler.run_generator import RunGenerator
+            from torch_tb_profiler.profiler.data import RunProfileData  # type: ignore[import-untyped]
+            from torch_tb_profiler.profiler.run_generator import RunGenerator  # type: ignore[import-untyped]
     except ImportError as error:
         raise EnvironmentLacks(
             f"torch-tb-profiler cannot be imported ({error})", hint="pip install torch-tb-profiler"
@@ -80,7 +80,7 @@ def _kernels(data: Any, most: int) -> list[JsonDict]:
     table = getattr(data, "kernel_stat", None)
     if table is None or len(table) == 0:
         return []
-    rows = [
+    rows: list[JsonDict] = [
         {"name": str(name), "calls": int(row["count"]), "seconds": float(row["sum"]) / 1e6}
         for name, row in table.iterrows()
     ]

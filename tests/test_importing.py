@@ -1,0 +1,197 @@
+"""Import strings: five failures, five messages, and nothing but a WorkloadError whatever is given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt.errors import WorkloadError
+from autoopt.importing import import_module, load, parse, user_traceback
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory; what is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "") or ""):
+            del sys.modules[name]
+
+
+def test_a_module_in_the_working_directory(here: Path) -> None:
+    (here / "mine_one.py").write_text("def build(): return 7\n")
+    assert load("mine_one:build")() == 7
+
+
+def test_a_path_and_a_dotted_attribute(here: Path) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "mine_two.py").write_text("class A:\n    @staticmethod\n    def build(): return 8\n")
+    assert load("sub/mine_two.py:A.build")() == 8
+    assert load(f"{here}/sub/mine_two.py:A.build")() == 8
+
+
+def test_a_file_finds_what_stands_beside_it(here: Path) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "beside_three.py").write_text("value = 9\n")
+    (here / "sub" / "mine_three.py").write_text("import beside_three\nbuild = lambda: beside_three.value\n")
+    assert load("sub/mine_three.py:build")() == 9
+
+
+def test_a_file_in_a_package_keeps_its_relative_imports(here: Path) -> None:
+    package = here / "pack_four" / "inner"
+    package.mkdir(parents=True)
+    (here / "pack_four" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (here / "pack_four" / "other.py").write_text("value = 10\n")
+    (package / "mine.py").write_text("from ..other import value\nbuild = lambda: value\n")
+    build = load("pack_four/inner/mine.py:build")
+    assert build() == 10
+    assert build.__module__ == "pack_four.inner.mine"
+
+
+def test_a_file_named_like_a_known_module_is_imported_all_the_same(here: Path) -> None:
+    (here / "json.py").write_text("build = lambda: 'mine'\n")
+    assert load("json.py:build")() == "mine"
+    import json
+
+    assert json.dumps(1) == "1"
+
+
+def test_a_search_path_is_used_and_the_class_can_be_pickled_by_name(here: Path) -> None:
+    (here / "far").mkdir()
+    (here / "far" / "mine_five.py").write_text("class Data: pass\n")
+    data = load("mine_five:Data", [str(here / "far")])
+    assert sys.modules[data.__module__].Data is data
+
+
+@pytest.mark.parametrize("spec", ["", ":", "a", "a:", ":b", "a b:c", "a:b c", "a:1", "a::b", "1a:b", "a\n:b", "a..b:c"])
+def test_malformed(spec: str) -> None:
+    with pytest.raises(WorkloadError, match="is not MODULE:ATTRIBUTE") as caught:
+        load(spec)
+    assert "such as" in caught.value.hint
+
+
+def test_module_not_found_names_the_directory_and_the_nearest(here: Path) -> None:
+    (here / "my_training.py").write_text("")
+    with pytest.raises(WorkloadError, match="there is no module 'my_trainin'") as caught:
+        load("my_trainin:build")
+    assert str(here) in caught.value.message
+    assert "my_training" in caught.value.hint
+
+
+def test_file_not_found(here: Path) -> None:
+    (here / "train.py").write_text("")
+    with pytest.raises(WorkloadError, match="there is no file trian.py, searched from") as caught:
+        load("trian.py:build")
+    assert "train.py" in caught.value.hint
+
+
+def test_a_submodule_of_what_is_no_package(here: Path) -> None:
+    (here / "flat_six.py").write_text("")
+    with pytest.raises(WorkloadError, match="there is no module 'flat_six.deep'"):
+        load("flat_six.deep:build")
+
+
+def test_an_import_inside_shows_the_users_traceback_without_our_frames(here: Path) -> None:
+    (here / "mine_seven.py").write_text("def f():\n    import not_there_at_all\n\nf()\n")
+    with pytest.raises(WorkloadError, match=r"importing mine_seven failed: ModuleNotFoundError") as caught:
+        load("mine_seven:build")
+    assert "mine_seven.py" in caught.value.detail
+    assert "line 2" in caught.value.detail
+    assert "not_there_at_all" in caught.value.detail
+    assert "importing.py" not in caught.value.detail
+    assert "importlib" not in caught.value.detail
+
+
+@pytest.mark.parametrize("where", ["mine_eight:build", "mine_eight.py:build"])
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ValueError('two\\nlines')", "ValueError: two"),
+        ("def broken(:", "SyntaxError"),
+        ("import sys; sys.exit(4)", "SystemExit: 4"),
+        ("from json import not_in_it", "ImportError"),
+        ("1/0", "ZeroDivisionError"),
+    ],
+)
+def test_any_failure_inside(here: Path, where: str, code: str, said: str) -> None:
+    (here / "mine_eight.py").write_text(code)
+    with pytest.raises(WorkloadError, match="importing .*mine_eight.* failed") as caught:
+        load(where)
+    assert said in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.exit_code == 3
+
+
+def test_a_module_that_imports_itself_under_a_wrong_name_fails_inside(here: Path) -> None:
+    """The missing name is the module's own parent, and yet the import that failed is inside it."""
+    (here / "mine_nine.py").write_text("import mine_nine.deeper\n")
+    with pytest.raises(WorkloadError, match="importing mine_nine failed"):
+        load("mine_nine:build")
+
+
+def test_attribute_missing_names_the_nearest_and_the_callables(here: Path) -> None:
+    (here / "mine_ten.py").write_text(
+        "from os.path import join\nlimit = 3\ndef build_it(): pass\ndef other(): pass\nclass Net: pass\n"
+    )
+    with pytest.raises(WorkloadError, match="mine_ten has no 'build'") as caught:
+        load("mine_ten:build")
+    assert "did you mean 'build_it'?" in caught.value.hint
+    assert "Net, build_it, other" in caught.value.hint
+    assert "join" not in caught.value.hint
+
+
+def test_the_five_messages_differ(here: Path) -> None:
+    (here / "mine_eleven.py").write_text("")
+    (here / "mine_twelve.py").write_text("import nowhere_to_be_found")
+    messages = set()
+    for spec in ("nonsense", "nowhere_at_all:build", "mine_twelve:build", "mine_eleven:build"):
+        with pytest.raises(WorkloadError) as caught:
+            load(spec)
+        messages.add(caught.value.message.replace(spec.partition(":")[0], ""))
+    assert len(messages) == 4
+
+
+def test_import_module_alone(here: Path) -> None:
+    assert import_module("json").dumps([]) == "[]"
+    with pytest.raises(WorkloadError):
+        import_module("not.there.at.all")
+
+
+def test_a_traceback_of_the_users_alone() -> None:
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        assert "KeyError: 'x'" in user_traceback(error)
+
+
+@given(st.text())
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        where, attribute = parse(text)
+    except WorkloadError as error:
+        assert "\n" not in error.message
+    else:
+        assert f"{where}:{attribute}" == text
+
+
+@given(st.from_regex(r"[a-z_./\\~0-9é\x00 ]{1,12}(\.py)?:[a-z_.]{1,6}", fullmatch=True))
+def test_what_looks_like_an_import_string_is_loaded_or_refused(text: str) -> None:
+    try:
+        load(text)
+    except WorkloadError as error:
+        assert error.message
+
+
+@given(st.one_of(st.none(), st.integers(), st.binary(), st.lists(st.text())))
+def test_what_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(WorkloadError):
+        load(value)  # type: ignore[arg-type]
