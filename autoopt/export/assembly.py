@@ -130,7 +130,10 @@ def _guard(draft: Draft) -> str:
 
 def step_lines(draft: Draft) -> list[str]:
     """``train_step(batches)``: what a trial's step does, without what the plan does not need."""
-    lines = ["def train_step(batches):", '    """One optimizer step over its micro-batches; returns their mean loss."""']
+    lines = [
+        "def train_step(batches):",
+        '    """One optimizer step over its micro-batches; returns their mean loss."""',
+    ]
     if draft.accumulates:
         draft.inliner.want("autoopt.benchmark.transfer", "samples_of")
         lines += [
@@ -148,7 +151,9 @@ def step_lines(draft: Draft) -> list[str]:
         lines += ["    mean = loss.detach()"]
     lines += [f"    {line}" for line in _update(draft)]
     lines += ["    return mean", ""]
-    return lines + [f"train_step = {call(made, ['train_step'])}" for made in draft.expressions(draft.setup.step, "step")]
+    return lines + [
+        f"train_step = {call(made, ['train_step'])}" for made in draft.expressions(draft.setup.step, "step")
+    ]
 
 
 def _forward(draft: Draft, batch: str) -> list[str]:

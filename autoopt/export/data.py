@@ -32,7 +32,9 @@ def add_data(draft: Draft) -> None:
 def add_moving(draft: Draft) -> None:
     """Adds ``to_device`` and ``moved``."""
     draft.use("collections.abc", "Mapping")
-    plain = all(item.path.startswith("[") and "]." not in item.path for item in draft.facts.batch) if draft.facts else True
+    plain = (
+        all(item.path.startswith("[") and "]." not in item.path for item in draft.facts.batch) if draft.facts else True
+    )
     blocking = ", non_blocking=True" if draft.setup.transfer.non_blocking else ""
     if plain:
         draft.add(pieces.TO_DEVICE.format(non_blocking=blocking))
@@ -62,7 +64,7 @@ def loader_options(draft: Draft, *, validation: bool = False) -> dict[str, str]:
     options: dict[str, Any] = dict(draft.setup.loader)
     if validation:
         options = {name: value for name, value in options.items() if name in _OF_VALIDATION}
-    workers = options.get("num_workers", None)
+    workers = options.get("num_workers")
     if workers is None and draft.facts is not None:
         workers = draft.facts.loader.num_workers
     if not workers:
@@ -120,7 +122,11 @@ def _from_dataset(draft: Draft, options: dict[str, str], size: str) -> list[str]
     else:
         lines.append('own = {"workers": torch.Generator()}')
     keywords["generator"] = 'own["workers"]'
-    return [*lines, f"loader = {call('DataLoader', ['dataset'], {**keywords, **options}, indent=13)}", "return loader, own"]
+    return [
+        *lines,
+        f"loader = {call('DataLoader', ['dataset'], {**keywords, **options}, indent=13)}",
+        "return loader, own",
+    ]
 
 
 def _validation_loader(draft: Draft) -> str:
@@ -157,7 +163,10 @@ def _add_engine_loaders(draft: Draft) -> None:
     size = literal(draft.setup.batch.size) if draft.setup.batch.size else "None"
     options = "{" + ", ".join(f"{literal(k)}: {v}" for k, v in loader_options(draft).items()) + "}"
     checked = "{" + ", ".join(f"{literal(k)}: {v}" for k, v in loader_options(draft, validation=True).items()) + "}"
-    lines = ["def training_loader(workload, seed):", '    """The loader that was measured; your own sampler is kept."""']
+    lines = [
+        "def training_loader(workload, seed):",
+        '    """The loader that was measured; your own sampler is kept."""',
+    ]
     lines += [indented(line) for line in _dataset(draft, "workload.train_data.dataset")]
     lines += [f"    options = {options}"]
     lines += [f'    return rebuilt(workload.train_data, dataset, options, {size}, seed, "train")']

@@ -44,7 +44,7 @@ class Inliner:
     """Collects definitions and imports of everything that is asked for.
 
     Args:
-        inlined: top-level packages whose modules are copied rather than imported.
+        inlined: top-level packages, and single modules, that are copied rather than imported.
     """
 
     inlined: tuple[str, ...] = OURS
@@ -54,6 +54,11 @@ class Inliner:
     _wanted: dict[str, set[str]] = field(default_factory=dict)
     _owner: dict[str, tuple[str, str]] = field(default_factory=dict)
     _renamed: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def reserve(self, *names: str) -> None:
+        """Names that the script has already; a definition that is copied gets another."""
+        for name in names:
+            self._owner.setdefault(name, ("", name))
 
     def expression(self, item: Any) -> str:
         """Python that makes the same object, its definitions collected on the way.
@@ -99,9 +104,12 @@ class Inliner:
             raise NotExportable(f"{module}.{name} is defined inside a function, so that it cannot be printed alone")
         outer = name.split(".")[0]
         inner = name[len(outer) :]
-        if module.split(".")[0] in self.inlined or module == "__main__" or not _importable(module):
+        if self._copied(module) or not _importable(module):
             return self.want(module, outer) + inner
         return self._imported(module, outer) + inner
+
+    def _copied(self, module: str) -> bool:
+        return module.split(".")[0] in self.inlined or module in self.inlined or module == "__main__"
 
     def _imported(self, module: str, name: str) -> str:
         if module == "builtins":
@@ -139,7 +147,7 @@ class Inliner:
                 self.want(known.name, used)
             elif used in known.imported:
                 module, attribute = known.imported[used]
-                if module.split(".")[0] not in self.inlined:
+                if not self._copied(module):
                     self.imports.add((module, attribute, used))
                 elif attribute and isinstance(self._read(module).defined.get(attribute), ast.Assign):
                     self._follow_import(known, used)
@@ -157,7 +165,7 @@ class Inliner:
 
     def _follow_import(self, known: _Module, name: str) -> str:
         module, attribute = known.imported[name]
-        if module.split(".")[0] not in self.inlined:
+        if not self._copied(module):
             self.imports.add((module, attribute, name))
             return name
         if attribute is None or _is_module(f"{module}.{attribute}"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.export.assembly import flag_lines, loss_lines, model_lines, optimizer_lines, schedule_lines, step_lines
 from autoopt.export.draft import Draft
-from autoopt.export.text import literal
+from autoopt.export.text import indented, literal
 
 
 def train_function(draft: Draft, build: str) -> str:
@@ -29,8 +29,7 @@ def train_function(draft: Draft, build: str) -> str:
     if draft.setup.precision.loss_scaling:
         lines.append("scaler = torch.amp.GradScaler(device.type)")
     lines += ["", *step_lines(draft), *_state(draft), *_steps(draft)]
-    body = [f"    {line}" if line else "" for line in lines]
-    return "\n".join(["def train(args):", *body])
+    return "def train(args):\n" + indented("\n".join(lines))
 
 
 def _build(draft: Draft, build: str) -> list[str]:
@@ -51,7 +50,10 @@ def _loaders(draft: Draft) -> list[str]:
         return lines
     lines = ["loader, own = training_loader(workload)"]
     if draft.has_evaluate:
-        lines.append("valid_loader, valid_own = validation_loader(workload)")
+        made = "validation_loader(workload)"
+        lines.append(
+            f"valid_loader, valid_own = {made if draft.facts else f'{made} if workload.evaluate else (None, {{}})'}"
+        )
     return lines
 
 
@@ -243,14 +245,19 @@ def _after_step(draft: Draft) -> list[str]:
     lines = []
     if draft.has_evaluate:
         autocast = ", device" if draft.dtype else ""
+        due = "step % evaluate_every == 0 or step == total"
+        due = due if draft.facts else f"({due})"
         lines += [
-            "if step % evaluate_every == 0 or step == total:",
+            f"if {'' if draft.facts else 'workload.evaluate and '}{due}:",
             f"    metrics = evaluate(workload, model, valid{autocast})",
         ]
         if draft.whole_schedule:
             lines += ["    if workload.target:", "        schedule.evaluated(float(metrics[workload.target.metric]))"]
         elif draft.has_scheduler:
-            lines += ["    if by_metric and workload.target:", "        scheduler.step(metrics[workload.target.metric])"]
+            lines += [
+                "    if by_metric and workload.target:",
+                "        scheduler.step(metrics[workload.target.metric])",
+            ]
     own = draft.setup.cadence.checkpoint_every
     every = f"(args.checkpoint_every or {own or 'evaluate_every'})"
     return [

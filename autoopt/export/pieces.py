@@ -183,7 +183,7 @@ def save(path, state):
     os.replace(part, path)
 '''
 
-ARGUMENTS = '''
+ARGUMENTS = """
 def arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=float, help="instead of your planned length")
@@ -201,9 +201,9 @@ def default_device():
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-'''
+"""
 
-MAIN = '''
+MAIN = """
 def main():
     args = arguments()
     began = time.perf_counter()
@@ -217,4 +217,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-'''
+"""

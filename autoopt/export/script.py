@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autoopt.export import pieces
 from autoopt.export.data import add_data
 from autoopt.export.draft import Draft, user_import
-from autoopt.export.inline import Inliner
+from autoopt.export.inline import OURS, Inliner
 from autoopt.export.loop import train_function
 from autoopt.export.text import commented, literal
 from autoopt.facts import WorkloadFacts
@@ -45,12 +45,21 @@ def export_script(
     """
     if base is None:
         base = Setup().with_precision(dtype=facts.precision) if facts and facts.precision else Setup()
-    draft = Draft(workload_spec, plan, registry.fold(plan, base), facts, Inliner())
+    homes = {type(registry[change.strategy]).__module__ for change in plan.changes}
+    draft = Draft(workload_spec, plan, registry.fold(plan, base), facts, Inliner((*OURS, *homes)))
     before, imported, build = user_import(workload_spec)
+    draft.inliner.reserve(*_NAMES, build.split(".")[0])
     _helpers(draft)
     train = train_function(draft, build)
     text = _assembled(draft, before, imported, train)
     return Script(text, tuple(draft.notes))
+
+
+_NAMES = (
+    *("seed_everything", "mix", "random_state", "set_random_state", "to_device", "moved", "arrived", "groups"),
+    *("loader_like", "training_loader", "validation_loader", "OnDevice", "evaluate", "save", "arguments"),
+    *("default_device", "train", "main"),
+)
 
 
 def _helpers(draft: Draft) -> None:

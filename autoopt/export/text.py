@@ -18,6 +18,8 @@ def literal(value: Any) -> str:
         ValueError: it is not plain.
     """
     if isinstance(value, str):
+        if '"' in value and "'" not in value:
+            return repr(value)  # the quotes that need no escape
         quoted = json.dumps(value, ensure_ascii=False)
         return quoted if quoted.isprintable() and "\\u" not in quoted else repr(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,0 +1,51 @@
+"""Objects of Lightning and transformers as workloads; neither library is imported unless the user has."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from autoopt.workload import Workload
+
+_OF = {
+    ("lightning", "LightningModule"): "lightning",
+    ("lightning", "LightningDataModule"): "lightning",
+    ("lightning", "Trainer"): "lightning",
+    ("pytorch_lightning", "LightningModule"): "lightning",
+    ("pytorch_lightning", "LightningDataModule"): "lightning",
+    ("pytorch_lightning", "Trainer"): "lightning",
+    ("transformers", "Trainer"): "transformers",
+}
+
+
+def adapt(made: Any) -> Workload | None:
+    """What ``build()`` returned as a workload.
+
+    Args:
+        made: a ``LightningModule``, alone or in a tuple with a ``LightningDataModule`` and a ``Trainer``,
+            or a ``transformers.Trainer``.
+
+    Returns:
+        None where it is none of them.
+
+    Raises:
+        WorkloadError: it trains in a way that cannot be taken apart; says which.
+    """
+    kind = adapter_of(made)
+    if kind is None:
+        return None
+    workload = importlib.import_module(f"autoopt.adapters.{kind}").workload(made)
+    assert isinstance(workload, Workload)
+    return workload
+
+
+def adapter_of(made: Any) -> str | None:
+    """Which adapter takes an object; told by the names of its classes."""
+    items: Iterable[Any] = made if isinstance(made, (tuple, list)) else (made,)
+    for item in items:
+        for cls in type(item).__mro__:
+            found = _OF.get((cls.__module__.partition(".")[0], cls.__name__))
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,256 @@
+"""The exported script trains what a trial trains, step for step, and is formatted."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoopt import importing, validation
+from autoopt.benchmark.facts import workload_facts
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.export.script import export_script, script
+from autoopt.export.snippets import snippets
+from autoopt.facts import WorkloadFacts
+from autoopt.records import Change, Plan
+from autoopt.registry import Registry, Source
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import export_strategies  # noqa: E402
+import export_workloads  # noqa: E402
+
+SEED = 3
+STRATEGIES = (export_strategies.Anything(), export_strategies.Transforming(), export_strategies.Hidden())
+REGISTRY = Registry(Source(each, "tests") for each in STRATEGIES)
+
+
+def spec_of(name: str) -> str:
+    return f"export_workloads:{name}"
+
+
+def made_plan(setting: dict[str, Any] | None = None, parts: tuple[str, ...] = ()) -> Plan:
+    changes = [Change(strategy="anything", setting=setting)] if setting else []
+    changes += [Change(strategy="transforming", setting={"parts": list(parts)})] if parts else []
+    return Plan(changes=tuple(changes))
+
+
+def training(name: str, plan: Plan) -> Training:
+    seed_everything(SEED)
+    workload = validation.build(importing.load(spec_of(name)))
+    return Training(workload, REGISTRY.fold(plan, workload.setup), device="cpu", seed=SEED)
+
+
+def facts_of(name: str) -> WorkloadFacts:
+    assembled = training(name, Plan())
+    try:
+        return workload_facts(assembled, spec_of(name))
+    finally:
+        assembled.close()
+
+
+def trial_losses(name: str, plan: Plan) -> tuple[list[float], list[float]]:
+    """Losses and accuracies of the engine's own loop."""
+    run = training(name, plan)
+    losses, metrics = [], []
+    for batches in run:
+        losses.append(float(run.step(batches)))
+        if run.evaluation and (run.steps % run.evaluate_every == 0 or run.steps == run.total_steps):
+            metrics.append(run.evaluate()["accuracy"])
+    run.close()
+    return losses, metrics
+
+
+def loaded(text: str, folder: Path) -> ModuleType:
+    path = folder / "optimized_train.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("optimized_train", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    before = list(sys.path)
+    sys.modules["optimized_train"] = module
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def script_losses(module: ModuleType, *words: str) -> tuple[list[float], list[float]]:
+    threads = torch.get_num_threads()
+    args = module.arguments(["--device", "cpu", "--seed", str(SEED), *words])
+    losses, metrics = [], []
+    for _, loss, found in module.train(args):
+        losses.append(float(loss))
+        metrics += [found["accuracy"]] if found else []
+    torch.set_num_threads(threads)
+    return losses, metrics
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with facts", "without facts"])
+@pytest.mark.parametrize("name", export_workloads.EVERY)
+def test_untouched_workload_trains_as_the_trial_does(name: str, known: bool, tmp_path: Path) -> None:
+    facts = facts_of(name) if known else None
+    if not known and name in ("odd_sampler", "stream"):
+        pytest.skip("only the facts tell of them")
+    made = export_script(spec_of(name), Plan(), REGISTRY, facts=facts)
+    assert made.notes == ()
+    assert script_losses(loaded(made.text, tmp_path)) == trial_losses(name, Plan())
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"with_loader": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 3}},
+    {"with_precision": {"dtype": "bfloat16", "matmul": "high"}},
+    {"with_batch": {"size": 16, "learning_rate_factor": 1.5, "warmup_steps": 3}},
+    {"with_batch": {"size": 4, "accumulation": 3}},
+    {"with_flags": {"threads": 1}, "with_cadence": {"evaluate_every": 5}},
+]
+FEW = [("plain", 0), ("given_generator", 0), ("accumulating", 1), *((name, 2) for name in ("plain", "own_loader")),
+       *((name, 3) for name in ("accumulating", "given_generator", "batch_sampler")), ("own_loader", 4)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "which"), FEW)
+def test_changed_workload_trains_as_the_trial_does(name: str, which: int, tmp_path: Path) -> None:
+    plan = made_plan(SETTINGS[which])
+    made = export_script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    assert made.notes == ()
+    assert script_losses(loaded(made.text, tmp_path)) == trial_losses(name, plan)
+
+
+@pytest.mark.parametrize("name", ["plain", "own_loader", "odd_sampler"])
+def test_every_kind_of_transform_is_printed(name: str, tmp_path: Path) -> None:
+    plan = made_plan(parts=("dataset", "loss", "model", "optimizer", "step"))
+    made = export_script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
+    assert made.notes == ()
+    assert "import autoopt" not in made.text
+    assert "from autoopt" not in made.text
+    assert "# Twice the loss, twice the gradient." in made.text
+    assert script_losses(loaded(made.text, tmp_path)) == trial_losses(name, plan)
+
+
+@pytest.mark.parametrize("name", ["plain", "given_generator", "odd_sampler", "accumulating"])
+def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) -> None:
+    plan = made_plan({"with_batch": {"size": 4, "learning_rate_factor": 1.2, "warmup_steps": 5}})
+    module = loaded(
+        script(spec_of(name), plan if name == "accumulating" else Plan(), REGISTRY, facts=facts_of(name)), tmp_path
+    )
+    whole, _ = script_losses(module)
+    for stop in (3, 7, 8):
+        checkpoint = str(tmp_path / f"{stop}.pt")
+        words = ["--device", "cpu", "--seed", str(SEED), "--checkpoint", checkpoint, "--checkpoint-every", str(stop)]
+        for _ in itertools.islice(module.train(module.arguments(words)), stop):
+            pass
+        assert script_losses(module, "--resume", checkpoint)[0] == whole[stop:]
+
+
+def test_what_cannot_be_printed_is_said() -> None:
+    made = export_script(spec_of("plain"), Plan(changes=(Change(strategy="hidden"),)), REGISTRY)
+    assert len(made.notes) == 1
+    assert "inside a function" in made.notes[0]
+    assert "# Not in this script: a change of the model" in made.text
+
+
+def test_nothing_is_printed_that_the_plan_does_not_need() -> None:
+    text = script(spec_of("plain"), Plan(), REGISTRY, facts=facts_of("plain"))
+    for word in ("autocast", "scaler", "scheduler", "clip_grad", "compile", "samples_of", "Rebuild"):
+        assert word not in text
+    changed = script(
+        spec_of("plain"), made_plan({"with_precision": {"dtype": "float16", "loss_scaling": True}}), REGISTRY
+    )
+    assert "torch.autocast(device.type, dtype=torch.float16)" in changed
+    assert "scaler.step(optimizer)" in changed
+
+
+def setups() -> st.SearchStrategy[dict[str, Any]]:
+    methods = {
+        "with_loader": st.fixed_dictionaries(
+            {"num_workers": st.integers(0, 3)}, optional={"pin_memory": st.booleans(), "prefetch_factor": st.just(4)}
+        ),
+        "with_transfer": st.fixed_dictionaries({}, optional={"non_blocking": st.booleans(), "prefetch": st.just(2)}),
+        "with_precision": st.fixed_dictionaries(
+            {},
+            optional={
+                "dtype": st.sampled_from(["bfloat16", "float16"]),
+                "loss_scaling": st.booleans(),
+                "matmul": st.just("high"),
+            },
+        ),
+        "with_compile": st.fixed_dictionaries(
+            {},
+            optional={
+                "mode": st.sampled_from(["default", "max-autotune"]),
+                "dynamic": st.booleans(),
+                "regional": st.booleans(),
+                "fullgraph": st.booleans(),
+            },
+        ),
+        "with_batch": st.fixed_dictionaries(
+            {},
+            optional={
+                "size": st.integers(1, 64),
+                "accumulation": st.integers(1, 4),
+                "learning_rate_factor": st.just(1.5),
+                "warmup_steps": st.integers(1, 9),
+            },
+        ),
+        "with_flags": st.fixed_dictionaries(
+            {},
+            optional={
+                "threads": st.just(1),
+                "interop_threads": st.just(1),
+                "cudnn_benchmark": st.booleans(),
+                "affinity": st.just([0]),
+                "env": st.just({"OMP_NUM_THREADS": "1", "A": 'with "quotes"'}),
+                "multiprocessing_sharing_strategy": st.just("file_system"),
+            },
+        ),
+        "with_cadence": st.fixed_dictionaries(
+            {}, optional={"evaluate_every": st.just(7), "checkpoint_every": st.just(9)}
+        ),
+    }
+    return st.fixed_dictionaries({}, optional=methods)  # type: ignore[arg-type]
+
+
+FACTS: dict[str, WorkloadFacts | None] = {}
+
+
+@settings(max_examples=25)
+@given(
+    setups(),
+    st.lists(st.sampled_from(["dataset", "loss", "model", "optimizer", "step"]), unique=True),
+    st.sampled_from(export_workloads.EVERY),
+    st.booleans(),
+)
+def test_every_combination_is_formatted_and_compiles(
+    setting: dict[str, Any], parts: list[str], name: str, known: bool
+) -> None:
+    if known and name not in FACTS:
+        FACTS[name] = facts_of(name)
+    text = script(spec_of(name), made_plan(setting, tuple(parts)), REGISTRY, facts=FACTS[name] if known else None)
+    compile(text, "optimized_train.py", "exec")
+    ruff = [sys.executable, "-m", "ruff"]
+    format_ = [*ruff, "format", "--isolated", "--line-length", "120", "--diff", "-"]
+    formatted = subprocess.run(format_, input=text, capture_output=True, text=True)
+    assert formatted.returncode == 0, formatted.stdout
+    lint = [*ruff, "check", "--isolated", "--select", "F,E9", "--output-format", "concise", "-"]
+    linted = subprocess.run(lint, input=text, capture_output=True, text=True)
+    assert linted.returncode == 0, linted.stdout
+
+
+def test_snippets_come_from_recipes_and_a_broken_recipe_costs_nothing() -> None:
+    found = snippets(
+        Plan(changes=(Change(strategy="anything", setting={"with_batch": {"size": 4}}), Change(strategy="hidden"))),
+        REGISTRY,
+    )
+    assert found[0].lightning == {"precision": "bf16-mixed"}
+    assert found[0].transformers is None
+    assert found[1].pytorch is None
