@@ -16,6 +16,7 @@ from autoopt.records import Estimate, Noise, Objective, Quality
 Pairs = Sequence[tuple[TrainingRun, TrainingRun]]
 
 _PRIOR_DOF = 2.0
+_ONE_SIDED = 1.645
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class MetricDifference:
 
     @property
     def passed(self) -> bool:
-        """No worse than the tolerance, or than one standard error where seed noise hides the tolerance."""
+        """No worse than the tolerance, or than chance would have it where seed noise hides the tolerance."""
         return self.estimate.value >= -self.allowed
 
     @property
@@ -48,7 +49,8 @@ class MetricDifference:
 
     @property
     def allowed(self) -> float:
-        return max(self.margin, self.error)
+        """A change that does nothing falls below this once in twenty times, whatever the noise."""
+        return max(self.margin, _ONE_SIDED * self.error)
 
 
 def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
