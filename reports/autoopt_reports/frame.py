@@ -93,20 +93,26 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
         text.append("Best ")
         if state.best.step_seconds is not None:
             text.append(encodable(units.duration(state.best.step_seconds.p50), marks) + " ")
-        speedup = state.speedup
-        text.append(
-            encodable(ratio_text((speedup.time_to_target or speedup.throughput) if speedup else None), marks),
-            style="bold blue",
-        )
+        text.append(encodable(_gain(state), marks), style="bold blue")
         text.append(f"  quality {_quality(state, marks)}")
     text.truncate(width, overflow="ellipsis")
     return text
+
+
+def _gain(state: State) -> str:
+    """The verified speedup with its interval; before that the product of what was kept, which has none."""
+    speedup = state.speedup
+    if speedup is not None and (speedup.time_to_target or speedup.throughput):
+        return ratio_text(speedup.time_to_target or speedup.throughput)
+    return f"about {units.ratio(state.gained)}"
 
 
 def _quality(state: State, marks: Marks) -> str:
     """Held only where every kept trial passed a gate."""
     if not state.claims or any(claim == "not_tested" for claim in state.claims):
         return "untested"
+    if "undecided" in state.claims:
+        return marks.inconclusive
     return "lost" if "lost" in state.claims else marks.kept
 
 

@@ -183,7 +183,8 @@ def _speedup(speedup: Speedup) -> str:
 
 def _kept(event: Event) -> str:
     assert isinstance(event, Kept)
-    return f"kept; plan: {name(', '.join(event.plan.names()), 160)}; speedup so far {_speedup(event.speedup)}"
+    detail = f" {name(event.speedup.detail, 80)}" if event.speedup.detail else ""
+    return f"kept; plan: {name(', '.join(event.plan.names()), 160)}; {_speedup(event.speedup)}{detail}"
 
 
 def _verified(event: Event) -> str:

@@ -61,6 +61,7 @@ class State:
     trial_seconds: list[float] = field(default_factory=list)
     remaining: int | None = None
     claims: list[str] = field(default_factory=list)
+    gained: float = 1.0
     warnings: list[str] = field(default_factory=list)
     stop: Stop | None = None
     finished: bool = False
@@ -139,11 +140,17 @@ def _ended(state: State, event: Event) -> None:
     if trial.seconds:
         state.trial_seconds.append(trial.seconds)
     if trial.verdict is Verdict.KEPT:
+        state.gained *= trial.throughput.value if trial.throughput else 1.0
         state.claims.append(claim_of(trial.quality))
 
 
 def _kept(state: State, event: Event) -> None:
-    assert isinstance(event, Kept | Verified)
+    assert isinstance(event, Kept)
+    state.best = event.best
+
+
+def _verified(state: State, event: Event) -> None:
+    assert isinstance(event, Verified)
     state.best, state.speedup = event.best, event.speedup
 
 
@@ -178,7 +185,7 @@ _HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
     TrialProgress: _progress,
     TrialEnded: _ended,
     Kept: _kept,
-    Verified: _kept,
+    Verified: _verified,
     AblationMeasured: _ablated,
     Warned: _warned,
     Stopped: _stopped,

@@ -85,7 +85,10 @@ def run_events(result: Result, trials: int = 9) -> Iterator[e.Event]:
         yield e.TrialEnded(at=at, trial=trial)
         if trial.verdict is Verdict.KEPT:
             yield e.Kept(
-                at=at, plan=result.best.plan, best=result.best, speedup=Speedup(throughput=result.speedup.throughput)
+                at=at,
+                plan=result.best.plan,
+                best=result.best,
+                speedup=Speedup(throughput=trial.throughput, detail="over the incumbent before it"),
             )
     yield e.Warned(at=1300, text="the load rose")
     yield e.TrialStarted(

@@ -69,6 +69,13 @@ def sample_estimate(value: float) -> r.Estimate:
     return r.Estimate(value=value, low=value * 0.99, high=value * 1.01, n=5)
 
 
+def test_a_run_that_was_stopped_found_nothing_yet() -> None:
+    result = WIN.model_copy(update={"best": WIN.baseline, "stop": r.Stop(reason=r.StopReason.INTERRUPTED)})
+    view = verdict_view(result)
+    assert str(view.headline) == "Stopped before a gain was verified"
+    assert [command.text for command in view.commands] == ["autoopt resume autoopt-runs/synthetic-1"]
+
+
 def test_throughput_is_not_called_time_to_target() -> None:
     result = WIN.model_copy(update={"speedup": r.Speedup(throughput=sample_estimate(1.5))})
     assert str(verdict_view(result).headline) == "1.50× faster in samples per second"
@@ -101,9 +108,9 @@ def gate(**fields: Any) -> r.Quality:
         (gate(method="not_tested"), "not_tested"),
         (gate(method="losses"), "not_tested"),
         (gate(method="losses", passed=True), "same_losses"),
-        (gate(method="loss_path", passed=True), "not_inferior"),
+        (gate(method="loss_path", passed=True), "same_path"),
         (gate(passed=False), "lost"),
-        (gate(passed=True), "not_inferior"),
+        (gate(passed=True), "reached"),
         (gate(passed=True, margin=0.01, difference=r.Estimate(value=0, low=-0.009, high=0.01, n=3)), "equivalent"),
         (gate(passed=True, margin=0.01, difference=r.Estimate(value=0.05, low=-0.009, high=0.1, n=3)), "not_inferior"),
     ],
@@ -112,10 +119,30 @@ def test_a_gate_allows_its_claim_and_no_more(quality: r.Quality | None, claim: s
     assert claim_of(quality) == claim
 
 
+def test_which_way_is_worse_depends_on_the_metric() -> None:
+    lower = gate(passed=True, margin=0.01, difference=r.Estimate(value=-0.02, low=-0.03, high=-0.01, n=3))
+    assert claim_of(lower, "max") == "undecided"
+    assert claim_of(lower, "min") == "not_inferior"
+
+
+def test_the_test_of_the_whole_plan_decides_where_there_is_one() -> None:
+    def short(quality: r.Quality | None) -> str:
+        return quality_view(WIN.model_copy(update={"quality": quality})).short
+
+    assert (
+        short(gate(passed=True, margin=0.01, difference=r.Estimate(value=0, low=-0.02, high=0.02, n=2)))
+        == "no loss of quality seen"
+    )
+    assert short(gate(passed=None)) == "no loss of quality seen"
+    assert short(gate(passed=False)) == "quality lost"
+    assert short(gate(method="not_tested")) == "same quality"
+    assert short(None) == "same quality"
+
+
 def test_the_plan_claims_what_its_weakest_change_may() -> None:
     assert quality_view(WIN).short == "same quality"
     trials = tuple(t.model_copy(update={"quality": None}) if t.strategy == "compile" else t for t in WIN.trials)
-    view = quality_view(WIN.model_copy(update={"trials": trials}))
+    view = quality_view(WIN.model_copy(update={"trials": trials, "quality": None}))
     assert view.short == "quality not tested"
     assert "compile" in str(view.detail)
 

@@ -32,6 +32,7 @@ def out_of_memory() -> r.Result:
         update={
             "workload": base.workload.model_copy(update={"name": "synthetic, out of memory"}),
             "trials": tuple(trials),
+            "quality": None,
             "ablation": (),
             "best": configuration(plan, 0.3996, 8.9, 79.1, 0.9309, 1),
             "snippets": SNIPPETS[:1],
@@ -56,6 +57,7 @@ def interrupted() -> r.Result:
             "best": kept,
             "noise": r.Noise(),
             "speedup": r.Speedup(),
+            "quality": None,
             "rounds": base.rounds[:1],
             "trials": base.trials[:2],
             "ablation": (),

@@ -222,6 +222,7 @@ def win() -> r.Result:
             run_directory="autoopt-runs/synthetic-1",
         ),
         not_measured=("energy: the device does not tell it",),
+        quality=quality("metric"),
     )
 
 
@@ -240,6 +241,7 @@ def no_gain() -> r.Result:
             "best": base.baseline,
             "rounds": base.rounds[:1],
             "speedup": r.Speedup(),
+            "quality": None,
             "trials": rejected,
             "ablation": (),
             "snippets": (),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autoopt.records import JsonDict, Result, Snippets, Trial
 from autoopt_reports.view import units
-from autoopt_reports.view.quality import claim_of, trial_of
+from autoopt_reports.view.quality import SHORT, claim_of, trial_of
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
 
 FRAMEWORKS = (
@@ -52,15 +52,6 @@ class Adopt:
     together: tuple[Code, ...]
 
 
-_GATES = {
-    "same_losses": "same losses",
-    "equivalent": "metric equivalent within the tolerance",
-    "not_inferior": "not inferior within the tolerance",
-    "not_tested": "no quality gate passed",
-    "lost": "quality lost",
-}
-
-
 def adopt_view(result: Result) -> Adopt:
     changes = []
     for change in result.best.plan.changes:
@@ -75,7 +66,7 @@ def adopt_view(result: Result) -> Adopt:
                 gain_kind=kind,
                 memory=_memory(result, found),
                 risk=_risk(snippet, found),
-                gate=_GATES[claim_of(found[1].quality if found else None)],
+                gate=SHORT[claim_of(found[1].quality if found else None, result.objective.mode)],
                 trial=found[1].id if found else None,
                 codes=codes_of(snippet),
             )

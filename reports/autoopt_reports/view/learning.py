@@ -7,8 +7,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TypeVar
 
-from autoopt.records import Configuration, Curve, Result
+from autoopt.records import Configuration, Curve, Quality, Result
 from autoopt_reports.view import units
+from autoopt_reports.view.quality import kept_trials
 from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
 
 MOST_POINTS = 48
@@ -134,9 +135,21 @@ def _difference(result: Result) -> Difference | None:
 
 def _margin(result: Result) -> Number | None:
     """The tolerance in the metric's unit, as a quality gate used it."""
-    for index, trial in enumerate(result.trials):
-        if trial.quality is not None and trial.quality.margin is not None and trial.quality.method == "metric":
-            return number(trial.quality.margin, units.plain, f"/trials/{index}/quality/margin")
+    tested = _tested(result)
+    return (
+        number(tested[0].margin, units.plain, f"{tested[1]}/margin")
+        if tested and tested[0].margin is not None
+        else None
+    )
+
+
+def _tested(result: Result) -> tuple[Quality, str] | None:
+    """The test of the final plan's metric; without one, that of the change kept last."""
+    if result.quality is not None and result.quality.difference is not None:
+        return result.quality, "/quality"
+    for index, trial in reversed(kept_trials(result)):
+        if trial.quality is not None and trial.quality.difference is not None:
+            return trial.quality, f"/trials/{index}/quality"
     return None
 
 
@@ -162,24 +175,16 @@ def _tables(contenders: list[tuple[str, Configuration, str]]) -> tuple[tuple[Cur
 def _headline(result: Result) -> Phrase:
     if not result.best.plan.changes:
         return say("The baseline's own curves; nothing was changed")
-    tested = [
-        (i, t.quality.difference, t.quality.margin)
-        for i, t in enumerate(result.trials)
-        if t.verdict.value == "kept" and t.quality is not None and t.quality.difference is not None
-    ]
-    if not tested:
+    tested = _tested(result)
+    if tested is None:
         return say("The curves of the final plan and of the baseline; their difference was not put to a test")
-    index, difference, margin = tested[-1]
-    shown = interval(difference, f"/trials/{index}/quality/difference", units.plain)
+    quality, path = tested
+    shown = interval(quality.difference, f"{path}/difference", units.plain)
+    assert quality.difference is not None
     assert shown is not None
-    if margin is None:
-        return say("The last test saw a difference of {}", shown.phrase)
-    within = max(abs(difference.low), abs(difference.high)) <= margin
-    bound = number(margin, units.plain, f"/trials/{index}/quality/margin")
-    return say(
-        "The last test saw a difference of {}, "
-        + ("within" if within else "not wholly within")
-        + " the tolerance of {}",
-        shown.phrase,
-        bound,
-    )
+    what = "The final plan" if path == "/quality" else "The change kept last"
+    if quality.margin is None:
+        return say(what + " differs by {}", shown.phrase)
+    within = max(abs(quality.difference.low), abs(quality.difference.high)) <= quality.margin
+    words = " differs by {}, " + ("within" if within else "not wholly within") + " the tolerance of {}"
+    return say(what + words, shown.phrase, number(quality.margin, units.plain, f"{path}/margin"))

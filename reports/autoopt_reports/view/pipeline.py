@@ -121,7 +121,7 @@ def _lanes(round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets,
 
 def _headline(round_: Round) -> Phrase:
     if round_.bottleneck is None:
-        return say("no bottleneck was named")
+        return say("no single stage holds the step back")
     text = say("{} is the bottleneck", name(round_.bottleneck, 60))
     return text + say(": {}", name(round_.bottleneck_class, 120)) if round_.bottleneck_class else text
 

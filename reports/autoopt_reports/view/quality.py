@@ -6,18 +6,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoopt.records import Quality, Result, Trial, Verdict
-from autoopt_reports.view.text import Phrase, name, number, say
-from autoopt_reports.view.units import plain
+from autoopt_reports.view.text import Name, Phrase, name, number, say
+from autoopt_reports.view.units import count, plain
 
-Claim = Literal["same_losses", "equivalent", "not_inferior", "not_tested", "lost", "nothing"]
+Claim = Literal[
+    "same_losses", "equivalent", "not_inferior", "reached", "same_path", "undecided", "not_tested", "lost", "nothing"
+]
+Mode = Literal["max", "min"]
 
 # From the weakest claim to the strongest: a plan may claim what the weakest of its changes may.
-_ORDER: tuple[Claim, ...] = ("lost", "not_tested", "not_inferior", "equivalent", "same_losses")
+_ORDER: tuple[Claim, ...] = (
+    "lost", "not_tested", "undecided", "same_path", "reached", "not_inferior", "equivalent", "same_losses",
+)  # fmt: skip
 
-_SHORT: dict[Claim, str] = {
+SHORT: dict[Claim, str] = {
     "same_losses": "same losses",
     "equivalent": "same quality",
-    "not_inferior": "quality not inferior",
+    "not_inferior": "quality no worse",
+    "reached": "same target reached",
+    "same_path": "losses within the tolerance",
+    "undecided": "no loss of quality seen",
     "not_tested": "quality not tested",
     "lost": "quality lost",
     "nothing": "unchanged",
@@ -45,52 +53,83 @@ def trial_of(result: Result, strategy: str) -> tuple[int, Trial] | None:
     return None
 
 
-def claim_of(quality: Quality | None) -> Claim:
+def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
+    """What one gate allows to be said. A difference is candidate less baseline; ``mode`` tells which way is worse.
+
+    A metric whose interval reaches beyond the tolerance may have passed the gate, since its own noise hides
+    the tolerance; then no more is claimed than that no loss was seen.
+    """
     if quality is None or quality.method == "not_tested" or quality.passed is None:
         return "not_tested"
     if not quality.passed:
         return "lost"
     if quality.method == "losses":
         return "same_losses"
+    if quality.method == "loss_path":
+        return "same_path"
     difference, margin = quality.difference, quality.margin
-    if quality.method == "metric" and difference is not None and margin is not None:
-        return "equivalent" if max(abs(difference.low), abs(difference.high)) <= margin else "not_inferior"
-    return "not_inferior"
+    if difference is None or margin is None:
+        return "reached"
+    worst = difference.low if mode == "max" else -difference.high
+    if worst < -margin:
+        return "undecided"
+    return "equivalent" if max(abs(difference.low), abs(difference.high)) <= margin else "not_inferior"
 
 
 def quality_view(result: Result) -> QualityView:
-    """The weakest claim among the changes of the final plan."""
+    """What may be claimed of the final plan: by the test of the whole plan, else by its weakest change."""
     if not result.best.plan.changes:
-        return QualityView("nothing", _SHORT["nothing"], say("The baseline stands, so nothing about quality changes."))
-    claims: list[tuple[Claim, str]] = []
+        return QualityView("nothing", SHORT["nothing"], say("The baseline stands, so nothing about quality changes."))
+    mode = result.objective.mode
+    claims: list[tuple[Claim, Quality | None, str, str]] = []
     for change in result.best.plan.changes:
         found = trial_of(result, change.strategy)
-        claims.append((claim_of(found[1].quality) if found else "not_tested", change.strategy))
-    weakest = min((claim for claim, _ in claims), key=_ORDER.index)
-    blame = next(strategy for claim, strategy in claims if claim == weakest)
-    return QualityView(weakest, _SHORT[weakest], _detail(result, weakest, blame))
+        quality = found[1].quality if found else None
+        claims.append(
+            (claim_of(quality, mode), quality, f"/trials/{found[0]}/quality" if found else "", change.strategy)
+        )
+    claim, quality, path, strategy = min(claims, key=lambda item: _ORDER.index(item[0]))
+    whole = result.quality
+    if whole is not None and whole.method != "not_tested" and (claim != "same_losses" or whole.passed is False):
+        claim = "undecided" if whole.passed is None else claim_of(whole, mode)
+        return QualityView(claim, SHORT[claim], _detail(result, claim, whole, "/quality", "The final plan"))
+    return QualityView(claim, SHORT[claim], _detail(result, claim, quality, path, strategy))
 
 
-def _detail(result: Result, claim: Claim, strategy: str) -> Phrase:
+def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, who: str) -> Phrase:
     metric = name(result.objective.metric or "the metric", 60)
-    found = trial_of(result, strategy)
-    index, trial = found if found else (-1, None)
-    quality = trial.quality if trial else None
-    path = f"/trials/{index}/quality"
+    subject = name(who, 60) if path != "/quality" else who
     if claim == "same_losses":
         return say("Every change gave the baseline's losses to rounding, on the same samples.")
-    if claim == "lost":
-        return say("{} did not pass its quality gate.", name(strategy, 60))
     if claim == "not_tested" or quality is None:
-        return say("{} passed no quality gate; compare {} yourself before relying on it.", name(strategy, 60), metric)
-    if quality.method == "metric" and quality.difference is not None and quality.margin is not None:
-        difference = quality.difference
-        return say(
-            "{} differs by {} [{} to {}]; the tolerance allows {}.",
-            metric,
-            number(difference.value, plain, f"{path}/difference/value"),
-            number(difference.low, plain, f"{path}/difference/low"),
-            number(difference.high, plain, f"{path}/difference/high"),
-            number(quality.margin, plain, f"{path}/margin"),
-        )
-    return say("The losses of {} stay within the tolerance; {} itself was not compared.", name(strategy, 60), metric)
+        return say("{} passed no quality gate; compare {} yourself before relying on it.", subject, metric)
+    if quality.difference is not None and quality.margin is not None:
+        return _difference(quality, path, metric, claim)
+    if claim == "lost":
+        return say("{} did not pass its quality gate", subject) + _because(quality)
+    if claim == "same_path":
+        return say("The losses of {} stay within the tolerance; {} itself was not compared.", subject, metric)
+    if claim == "undecided":
+        return say("{} was not told apart from the noise of {}", subject, metric) + _because(quality)
+    return say("{} reaches the same target", subject) + _because(quality)
+
+
+def _because(quality: Quality) -> Phrase:
+    return say(": {}", name(quality.detail)) if quality.detail else say(".")
+
+
+def _difference(quality: Quality, path: str, metric: Name, claim: Claim) -> Phrase:
+    difference, margin = quality.difference, quality.margin
+    assert difference is not None
+    assert margin is not None
+    text = say(
+        "{} differs by {} [{} to {}]; the tolerance allows {}",
+        metric,
+        number(difference.value, plain, f"{path}/difference/value"),
+        number(difference.low, plain, f"{path}/difference/low"),
+        number(difference.high, plain, f"{path}/difference/high"),
+        number(margin, plain, f"{path}/margin"),
+    )
+    if quality.seeds is not None:
+        text = text + say(", seeds: {}", number(quality.seeds, count, f"{path}/seeds"))
+    return text + (", and the interval reaches beyond it." if claim == "undecided" else ".")

@@ -162,7 +162,7 @@ def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
     found = bottleneck(round_)
     if found is None:
         return say(
-            "The step takes {}; no bottleneck was named",
+            "The step takes {}; no single stage holds it back",
             number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
         )
     index, stage = found

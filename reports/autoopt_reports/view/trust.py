@@ -70,7 +70,7 @@ def _quality(result: Result) -> Check | None:
     view = quality_view(result)
     if view.claim == "nothing":
         return None
-    level: Level = {"not_tested": "open", "lost": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
+    level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
     return Check(view.short[0].upper() + view.short[1:], level, view.detail)
 
 

@@ -80,6 +80,8 @@ def verdict_view(result: Result) -> VerdictView:
 def _headline(result: Result, status: Status) -> Phrase:
     estimate, path, of_what = judged(result)
     shown = interval(estimate, path)
+    if status == "none" and result.stop.reason is StopReason.INTERRUPTED:
+        return say("Stopped before a gain was verified")
     if status == "none":
         return say("No safe gain found")
     if shown is None:
@@ -138,7 +140,7 @@ def _your_run(result: Result, status: Status) -> Phrase:
     if before is None:
         return say("Time to target of the baseline: not measured.")
     baseline = number(before.value, units.duration, "/baseline/time_to_target_seconds/value")
-    if status == "none" or after is None:
+    if status != "faster" or after is None:  # a time saved is told only where a gain was shown
         return say("Your run takes {} to {}.", baseline, target_phrase(result))
     best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
     source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
