@@ -10,7 +10,6 @@ What was not captured fails: a gate that saw nothing has not been passed.
 
 from __future__ import annotations
 
-from autoopt.measurements import TrainingRun
 from autoopt.optimize.comparison import Comparison, Decision, LossPath
 from autoopt.optimize.evidence import Evidence, Judgement, Needs
 from autoopt.optimize.losses import (
@@ -20,14 +19,11 @@ from autoopt.optimize.losses import (
     same_to_rounding,
     same_within_tolerance,
 )
-from autoopt.optimize.quality import fewer_evaluated, metric_difference, metric_quality
-from autoopt.optimize.timing import parts_to, same_steps_ratio, trained_ratio
-from autoopt.records import CurvePoint, Estimate, Noise, Objective, Quality, Verdict
+from autoopt.optimize.quality import fewer_evaluated, metric_difference, metric_quality, with_seed_noise
+from autoopt.optimize.timing import same_steps_ratio
+from autoopt.optimize.trained import FEWEST_SEEDS, MOST_SEEDS, both_figures, judge_trained, missed_target
+from autoopt.records import Noise, Objective, Quality, Verdict
 from autoopt.strategy import Risk
-
-FEWEST_SEEDS = 2
-MOST_SEEDS = 4
-"""Seeds of a ``training`` or ``model`` change."""
 
 MOST_METRIC_SEEDS = 3
 """Seeds of an ``exact`` or ``numeric`` change while its metric is undecided."""
@@ -54,8 +50,9 @@ def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
     early = _before_quality(risk, comparison, evidence)
     if early:
         return early
+    noise = with_seed_noise(noise, evidence.baseline_runs, objective)
     if risk in (Risk.TRAINING, Risk.MODEL):
-        return _trained(comparison, evidence, objective)
+        return judge_trained(comparison, evidence, objective)
     quality = _paths(risk, comparison, evidence)
     if quality.passed and _metric_wanted(risk, evidence, objective):
         quality = _with_metric(risk, quality, evidence, objective, noise)
@@ -69,6 +66,7 @@ def needs(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
     """The trainings that :func:`judge` still wants; false when it has all that it would use."""
     if _before_quality(risk, comparison, evidence):
         return Needs()
+    noise = with_seed_noise(noise, evidence.baseline_runs, objective)
     have = len(evidence.paired_with_incumbent())
     if risk in (Risk.TRAINING, Risk.MODEL):
         if have < FEWEST_SEEDS:
@@ -78,7 +76,7 @@ def needs(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
                 to_target=True,
                 why=f"a change of class {risk.value} is trained to the target from {FEWEST_SEEDS} seeds",
             )
-        undecided = _trained(comparison, evidence, objective).verdict is Verdict.INCONCLUSIVE
+        undecided = judge_trained(comparison, evidence, objective).verdict is Verdict.INCONCLUSIVE
         more = have + 1 if undecided and have < MOST_SEEDS else 0
         return Needs(baseline_seeds=more, candidate_seeds=more, to_target=bool(more), why="time to target is undecided")
     if _paths(risk, comparison, evidence).passed is not True or not _metric_wanted(risk, evidence, objective):
@@ -154,10 +152,10 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
         if not run.losses:
             return Quality(method="not_tested", passed=False, detail=f"no loss was captured from seed {run.seed}")
     fewer = fewer_evaluated(pairs)
-    missed = _missed(pairs, objective)
+    missed = missed_target(pairs, objective)
     if fewer or missed:
         return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=fewer or missed)
-    difference = metric_difference(pairs, objective, noise)
+    difference = metric_difference(pairs, objective, with_seed_noise(noise, evidence.baseline_runs, objective))
     if difference is None:
         what = objective.metric or "no metric"
         return Quality(method="not_tested", metric=objective.metric, detail=f"{what}: not measured on both sides")
@@ -237,64 +235,7 @@ def _timed(comparison: Comparison, evidence: Evidence, objective: Objective, qua
     """Time to target of a change that is faster and as good: what it costs once must pay off too."""
     ratio = same_steps_ratio(comparison, evidence, objective)
     if ratio is not None and ratio.value < 1 + objective.min_gain:
-        reason = _both("its fixed cost does not pay in the planned run", comparison, ratio)
+        reason = both_figures("its fixed cost does not pay in the planned run", comparison, ratio)
         return Judgement(verdict=Verdict.NO_GAIN, reason=reason, quality=quality, time_to_target=ratio)
     reason = f"{comparison.reason}; {quality.detail}"
     return Judgement(verdict=Verdict.KEPT, reason=reason, quality=quality, time_to_target=ratio)
-
-
-def _trained(comparison: Comparison, evidence: Evidence, objective: Objective) -> Judgement:
-    """Training and model changes: the target from every seed, then the time that it took."""
-    pairs = evidence.paired()
-    fewer = fewer_evaluated(pairs)
-    quality = Quality(method="metric", metric=objective.metric, seeds=len(pairs), passed=None)
-
-    def found(verdict: Verdict, reason: str, passed: bool | None, ratio: Estimate | None = None) -> Judgement:
-        seen = quality.model_copy(update={"passed": passed, "detail": reason})
-        return Judgement(verdict=verdict, reason=reason, quality=seen, time_to_target=ratio)
-
-    if fewer:
-        return found(Verdict.QUALITY_LOST, fewer, False)
-    if objective.target is None or len(pairs) < FEWEST_SEEDS:
-        wanted = "a target" if objective.target is None else f"{FEWEST_SEEDS} seeds trained to the target"
-        return found(Verdict.INCONCLUSIVE, f"{wanted} would be needed to judge it; there are {len(pairs)} runs", None)
-    missed = _missed(pairs, objective)
-    if missed:
-        return found(Verdict.QUALITY_LOST, missed, False)
-    ratio = trained_ratio(comparison, evidence, objective)
-    if ratio is None:
-        return found(Verdict.INCONCLUSIVE, "fewer than two seeds where both reached the target", None)
-    if ratio.value < 1.0 + objective.min_gain:
-        verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.NO_GAIN
-        what = "time to target is longer" if ratio.value < 1.0 else "time to target gains too little"
-        return found(verdict, _both(what, comparison, ratio), True, ratio)
-    if ratio.low <= 1.0:
-        return found(Verdict.INCONCLUSIVE, _both("time to target is undecided", comparison, ratio), True, ratio)
-    return found(Verdict.KEPT, _both("target reached from every seed", comparison, ratio), True, ratio)
-
-
-def _missed(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective) -> str:
-    """A sentence where the target is missed from a seed from which the baseline reaches it, else empty."""
-    if objective.target is None:
-        return ""
-    short = [new for old, new in pairs if parts_to(old, objective) and not parts_to(new, objective)]
-    if not short:
-        return ""
-    return (
-        f"{objective.metric} {objective.target:g} not reached in {short[0].steps} steps from {len(short)} of "
-        f"{len(pairs)} seeds, where the baseline reaches it (best {_best(short[0].curve.points, objective)})"
-    )
-
-
-def _best(points: tuple[CurvePoint, ...], objective: Objective) -> str:
-    values = [point.metric for point in points if point.metric is not None]
-    if not values:
-        return "not evaluated"
-    return f"{(max if objective.mode == 'max' else min)(values):.4g}"
-
-
-def _both(what: str, comparison: Comparison, ratio: Estimate) -> str:
-    """A sentence with both figures: throughput and time to target."""
-    speed = comparison.estimate
-    shown = f"throughput {speed.value:.2f}x" if speed else "throughput not measured"
-    return f"{what}: {shown}, time to target {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] (above 1 is faster)"

@@ -103,6 +103,13 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
     )
 
 
+def with_seed_noise(noise: Noise, runs: Sequence[TrainingRun], objective: Objective) -> Noise:
+    """The noise with the seed noise of these runs of the baseline, where it has none yet."""
+    if noise.seed_noise is not None:
+        return noise
+    return noise.model_copy(update={"seed_noise": seed_noise(runs, objective.mode)})
+
+
 def metric_quality(difference: MetricDifference, objective: Objective) -> Quality:
     """The document of a metric comparison; ``difference`` is in the metric's unit, positive where better."""
     estimate = difference.estimate
