@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -284,19 +286,24 @@ def shares_work(dataset: Any, worker_init_fn: Any = None) -> bool:
     seen: list[Any] = [dataset]
     for _ in range(8):  # datasets that wrap another one
         item = seen[-1]
-        for cls in type(item).__mro__:
-            if cls.__module__.startswith(("torch.utils.data", "builtins", "typing")):
-                continue
-            module = inspect.getmodule(cls)
-            for source in (cls, module):
-                try:
-                    text = inspect.getsource(source) if source is not None else ""
-                except (OSError, TypeError):
-                    continue
-                if "get_worker_info" in text or "split_by_worker" in text:
-                    return True
+        if any("get_worker_info" in text or "split_by_worker" in text for text in _sources(type(item))):
+            return True
         inner = next((v for v in vars(item).values() if isinstance(v, IterableDataset)), None)
         if inner is None or any(inner is known for known in seen):
             return False
         seen.append(inner)
     return False
+
+
+def _sources(kind: type) -> Iterator[str]:
+    """The source of a class and its bases, and of the functions beside them that their methods name."""
+    for cls in kind.__mro__:
+        if cls.__module__.startswith(("torch.utils.data", "builtins", "typing")):
+            continue
+        module = sys.modules.get(cls.__module__)
+        methods = [value for value in vars(cls).values() if inspect.isfunction(value)]
+        helpers = {name for method in methods for name in method.__code__.co_names}
+        beside = [value for name in helpers if inspect.isfunction(value := getattr(module, name, None))]
+        for source in (cls, *beside):
+            with contextlib.suppress(OSError, TypeError):
+                yield inspect.getsource(source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -80,7 +79,8 @@ class _Rebuild:
         try:
             made = type(given)([{"params": group["params"]} for group in groups], **arguments)
         except (TypeError, ValueError, KeyError):
-            made = copy.copy(given)  # a constructor of its own: the same object with fresh groups and state
+            made = object.__new__(type(given))  # a constructor of its own: the same object, without its state
+            made.__dict__.update(given.__dict__)  # (copy.copy would keep what an optimizer saves, and no more)
             made.state = defaultdict(dict)
         made.param_groups = [dict(group) for group in groups]
         made.defaults = dict(given.defaults)

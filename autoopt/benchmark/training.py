@@ -88,10 +88,13 @@ class Training:
         for transform in setup.loss:
             self.loss = transform(self.loss)
         self.model, self.optimizer = self._model_and_optimizer()
+        scheduler = workload.scheduler
+        for transform in setup.scheduler:
+            scheduler = transform(scheduler)
         self.schedule = Schedule(
             self.optimizer,
-            workload.scheduler,
-            interval=workload.scheduler_interval,
+            scheduler,
+            interval="step" if setup.scheduler else workload.scheduler_interval,
             total_steps=self.lengths.user_total,
             steps_ratio=self.lengths.ratio,
             factor=setup.batch.learning_rate_factor,
