@@ -91,6 +91,7 @@ class Setup:
     loss: tuple[Transform, ...] = ()
     optimizer: tuple[Transform, ...] = ()
     step: tuple[Transform, ...] = ()
+    scheduler: tuple[Transform, ...] = ()
 
     def with_loader(self, **options: Any) -> Setup:
         """Sets options of the DataLoader (``num_workers``, ``pin_memory``, ``prefetch_factor`` ...)."""
@@ -179,6 +180,13 @@ class Setup:
     def with_optimizer(self, fn: Transform) -> Setup:
         """Adds ``fn(factory) -> factory`` around ``factory(params) -> Optimizer``."""
         return replace(self, optimizer=(*self.optimizer, fn))
+
+    def with_scheduler(self, fn: Transform) -> Setup:
+        """Adds ``fn(factory) -> factory`` around ``factory(optimizer, total_steps) -> scheduler`` (None: constant).
+
+        What comes out is stepped once per optimizer step.
+        """
+        return replace(self, scheduler=(*self.scheduler, fn))
 
     def with_step(self, fn: Transform) -> Setup:
         """Adds ``fn(step) -> step`` around one whole training step, ``step(batches) -> loss``.

@@ -59,6 +59,7 @@ def test_what_a_setup_can_be_asked_for() -> None:
         "with_model",
         "with_optimizer",
         "with_precision",
+        "with_scheduler",
         "with_step",
         "with_transfer",
     }

@@ -1,0 +1,94 @@
+"""Accumulation: the same effective batch in fewer large pieces, or in more small ones that fit."""
+
+from __future__ import annotations
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, gain, kept, seconds_of
+
+FULL = 0.85
+"""Share of the device memory from which on smaller pieces are worth a try."""
+
+
+class Accumulation(Strategy):
+    """Splits the batch of an optimizer step into other micro-batches; the gradient stays the same.
+
+    What it does: sets the micro-batch and how many of them make a step; their product does not change.
+    When it helps: larger pieces where several small ones leave the device idle; smaller ones where the
+        whole does not fit, or leaves the caches.
+    When it does not: a batch that fits and keeps the device busy.
+    What it costs: smaller pieces cost launches. BatchNorm would see other statistics, so it is refused there.
+    Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation
+    """
+
+    name = "accumulation"
+    title = "other micro-batches"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+    after = frozenset({"batch_size"})
+
+    def applies(self, case: Case) -> Applies:
+        facts = case.workload
+        if facts.loader.custom_batch_sampler:
+            return Applies.no("the loader's own batch sampler decides the batch")
+        if not facts.batch_size:
+            return Applies.no("the batch size is not known: the loader does not batch")
+        if facts.model.has_batchnorm:
+            return Applies.no("BatchNorm takes its statistics from the micro-batch, which must stay as it is")
+        size, count = _now(case)
+        if count > 1:
+            return Applies.yes()
+        used = _memory_used(case)
+        if size < 2:
+            return Applies.no("a batch of one sample cannot be split")
+        if used is not None and used > FULL:
+            return Applies.yes()
+        return Applies.no("the whole batch fits in one piece" + (f", with {used:.0%} of the memory" if used else ""))
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Launches are paid for each piece."""
+        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+        cost = case.environment.peaks.launch_seconds
+        if simulation is None or simulation.launches is None or cost is None:
+            return None
+        both = seconds_of(case, "forward") + seconds_of(case, "backward")
+        _, count = _now(case)
+        saved = simulation.launches * cost * (1 - setting["accumulation"] / count)
+        factor = max(0.05, 1 - saved / both) if both else 1.0
+        return gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")})
+
+    def settings(self, case: Case) -> Settings:
+        size, count = _now(case)
+        while count > 1:
+            divisor = next(number for number in range(2, count + 1) if count % number == 0)
+            size, count = size * divisor, count // divisor
+            if not kept((yield {"size": size, "accumulation": count})):
+                break
+        if (_memory_used(case) or 0.0) > FULL:
+            size, count = _now(case)
+            while size % 2 == 0 and not kept((yield {"size": size // 2, "accumulation": 2 * count})):
+                size, count = size // 2, 2 * count
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_batch(size=setting["size"], accumulation=setting["accumulation"])
+
+    def recipe(self, setting: Setting) -> Recipe:
+        size, count = setting["size"], setting["accumulation"]
+        return Recipe(
+            pytorch=(
+                f"batch_size = {size}\nfor batch in {count}_micro_batches:\n"
+                f"    (loss(model, batch) / {count}).backward()\noptimizer.step()"
+            ),
+            lightning={"accumulate_grad_batches": count, "_note": f"DataLoader(..., batch_size={size})"},
+            transformers={"per_device_train_batch_size": size, "gradient_accumulation_steps": count},
+            accelerate={"gradient_accumulation_steps": count, "_note": f"DataLoader(..., batch_size={size})"},
+        )
+
+
+def _now(case: Case) -> tuple[int, int]:
+    batch = case.setup.batch
+    return batch.size or case.workload.batch_size or 1, batch.accumulation or case.workload.accumulation
+
+
+def _memory_used(case: Case) -> float | None:
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    return simulation.memory_used if simulation is not None else None

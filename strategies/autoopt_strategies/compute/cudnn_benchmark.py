@@ -1,0 +1,51 @@
+"""cuDNN's search for the fastest convolution algorithm."""
+
+from __future__ import annotations
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, at_most, gain, operator_share, seconds_of
+
+MOST = 0.5
+
+
+class CudnnBenchmark(Strategy):
+    """Lets cuDNN try its algorithms out for each shape of convolution.
+
+    What it does: ``torch.backends.cudnn.benchmark = True``.
+    When it helps: convolutions whose shapes stay the same from step to step.
+    When it does not: shapes that change, each of which is searched anew; no convolutions; the CPU.
+    What it costs: a slower first step for each shape; algorithms, and the last bits, may differ between runs.
+    Source: https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.benchmark
+    """
+
+    name = "cudnn_benchmark"
+    title = "cuDNN's search"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+
+    def applies(self, case: Case) -> Applies:
+        if case.device != "cuda":
+            return Applies.no(f"cuDNN runs on CUDA devices; the device is {case.device}")
+        if not any("Conv" in kind for kind in case.workload.model.modules):
+            return Applies.no("the model has no convolution")
+        if case.workload.static_shapes is False:
+            return Applies.no("shapes change from batch to batch, and each would be searched anew")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        share = operator_share(case, names=("conv",))
+        if share is None:
+            return None
+        factor = 1 - share * MOST
+        return at_most(gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")}))
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [{"enabled": True}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_flags(cudnn_benchmark=setting["enabled"])
+
+    def recipe(self, setting: Setting) -> Recipe:
+        line = f"torch.backends.cudnn.benchmark = {setting['enabled']}"
+        note = {"_note": line}
+        return Recipe(pytorch=line, lightning={"benchmark": setting["enabled"]}, transformers=note, accelerate=note)

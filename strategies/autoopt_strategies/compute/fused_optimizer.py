@@ -1,0 +1,102 @@
+"""Fused or grouped optimizer: all parameters updated in a few kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
+
+FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+GROUPED = FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
+
+
+@dataclass(frozen=True)
+class UpdateBy:
+    """``factory -> factory`` whose optimizer updates by one of torch's implementations.
+
+    Args:
+        implementation: ``fused`` (one kernel for many parameters) or ``foreach`` (one per operation).
+    """
+
+    implementation: str = "fused"
+
+    def __call__(self, factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def made(params: Any) -> Any:
+            return rebuilt(factory(params), self.implementation)
+
+        return made
+
+
+def rebuilt(optimizer: Any, implementation: str) -> Any:
+    """The same optimizer over the same groups with another implementation; it must not have stepped yet."""
+    other = "foreach" if implementation == "fused" else "fused"
+    chosen = {implementation: True, **({other: False} if other in optimizer.defaults else {})}
+    groups = [{**group, **chosen} for group in optimizer.param_groups]
+    made = type(optimizer)(groups, lr=optimizer.defaults["lr"], **chosen)
+    made.defaults.update({**optimizer.defaults, **chosen})
+    return made
+
+
+class FusedOptimizer(Strategy):
+    """Updates all parameters in a few kernels rather than one after the other.
+
+    What it does: ``fused=True`` or ``foreach=True`` of torch's own optimizers.
+    When it helps: many small parameters, where launches cost more than the update; memory-bound updates,
+        which the fused one reads and writes once.
+    When it does not: the optimizer is a small part of the step; an optimizer of one's own.
+    What it costs: nothing for ``fused``; ``foreach`` takes memory for intermediate lists.
+    Source: https://docs.pytorch.org/docs/stable/optim.html#algorithms
+    """
+
+    name = "fused_optimizer"
+    title = "fused optimizer"
+    stages = frozenset({"optimizer"})
+    risk = Risk.NUMERIC
+
+    def applies(self, case: Case) -> Applies:
+        optimizer = case.workload.optimizer
+        if not optimizer.module.startswith("torch.optim") or optimizer.type not in GROUPED:
+            return Applies.no(f"{optimizer.type} has no fused or grouped update")
+        if optimizer.options.get("fused"):
+            return Applies.no(f"{optimizer.type} is fused already")
+        if optimizer.options.get("differentiable") or optimizer.options.get("sparse"):
+            return Applies.no("a differentiable or sparse optimizer cannot be fused")
+        if not self._ways(case):
+            return Applies.no(f"{optimizer.type} updates in groups already")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        stage = case.pipeline.stage("optimizer") if case.pipeline is not None else None
+        if stage is None:
+            return None
+        best = stage.ceiling_seconds if stage.ceiling_seconds is not None else stage.seconds / 4
+        return at_most(gain(case, {"optimizer": min(best, seconds_of(case, "optimizer"))}))
+
+    def settings(self, case: Case) -> Settings:
+        for way in self._ways(case):
+            if kept((yield {"implementation": way})):
+                return
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_optimizer(UpdateBy(setting["implementation"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        word = setting["implementation"]
+        note = {"_note": f"pass {word}=True to the optimizer"}
+        return Recipe(
+            pytorch=f"optimizer = torch.optim.AdamW(params, {word}=True)  # or SGD, Adam ...",
+            lightning=note,
+            transformers={"optim": "adamw_torch_fused"} if word == "fused" else {"optim": "adamw_torch"},
+            accelerate=note,
+        )
+
+    def _ways(self, case: Case) -> list[str]:
+        optimizer = case.workload.optimizer
+        ways = ["fused"] if optimizer.type in FUSED and case.device in ("cpu", "cuda") else []
+        # On CUDA torch groups by default.
+        if case.device == "cpu" and not optimizer.options.get("foreach"):
+            ways.append("foreach")
+        return ways

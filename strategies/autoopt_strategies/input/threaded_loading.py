@@ -1,0 +1,95 @@
+"""Threaded loading: the samples of a batch are read by threads, for samples that wait or release the GIL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
+from autoopt_strategies.input.batches import Wrapper
+
+
+class Threaded(Wrapper):
+    """Reads the samples of a batch in a pool of threads, in order."""
+
+    def __init__(self, dataset: Any, threads: int) -> None:
+        super().__init__(dataset)
+        self.threads = threads
+        self.pool: Any = None
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        inner = getattr(self.dataset, "__getitems__", None)
+        if inner is not None:
+            return inner(indices)
+        if self.pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self.pool = ThreadPoolExecutor(self.threads)
+        return list(self.pool.map(self.dataset.__getitem__, indices))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "pool": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+@dataclass(frozen=True)
+class ReadInThreads:
+    """``dataset -> dataset`` read by threads."""
+
+    threads: int = 4
+
+    def __call__(self, dataset: Any) -> Threaded:
+        return Threaded(dataset, self.threads)
+
+
+class ThreadedLoading(Strategy):
+    """Reads the samples of each batch at the same time, in threads.
+
+    What it does: gives the dataset ``__getitems__`` over a pool of threads, in the training process or in
+        each worker.
+    When it helps: samples wait for storage or a network; decoders that release the GIL.
+    When it does not: Python transforms hold the GIL and get no faster.
+    What it costs: the dataset's ``__getitem__`` must bear several threads at a time. Refused where samples
+        are random, since threads would draw the numbers in an order that changes from run to run.
+    Source: https://docs.python.org/3/library/concurrent.futures.html#threadpoolexecutor
+    """
+
+    name = "threaded_loading"
+    title = "samples read by threads"
+    stages = frozenset({"storage", "preparation"})
+    risk = Risk.EXACT
+
+    def applies(self, case: Case) -> Applies:
+        facts = case.workload.dataset
+        if not facts.map_style:
+            return Applies.no(f"{facts.type} is an IterableDataset, read one sample after the other")
+        if facts.has_getitems or any(case.plan.setting(name) is not None for name in ("device_dataset", "batch_fetch")):
+            return Applies.no("the dataset gives whole batches already")
+        if not case.workload.batch_size:
+            return Applies.no("the loader does not batch")
+        if facts.deterministic is not True:
+            return Applies.no("samples draw random numbers, which threads would draw in another order in every run")
+        if case.plan.setting("cache") is not None:
+            return Applies.no("the samples are in memory already")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Waiting is shared out among the threads; Python holds the GIL and is not."""
+        return gain(case, {"storage": seconds_of(case, "storage") / setting["threads"]})
+
+    def settings(self, case: Case) -> Settings:
+        yield from climb(4, 2, min(32, case.workload.batch_size or 4), lambda number: {"threads": number})
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_dataset(ReadInThreads(setting["threads"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = (
+            f"pool = ThreadPoolExecutor({setting['threads']})\n"
+            "def __getitems__(self, indices):  # of the dataset\n    return list(pool.map(self.__getitem__, indices))"
+        )
+        note = {"_note": "give the dataset __getitems__ that reads its samples in a pool of threads"}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)

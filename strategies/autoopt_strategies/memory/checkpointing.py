@@ -1,0 +1,174 @@
+"""Activation checkpointing: activations of repeated blocks are computed again instead of kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, gain, kept, seconds_of
+
+PRESSED = 0.5
+"""Share of the device memory from which on room for a larger batch is worth computing activations again."""
+
+
+@dataclass(frozen=True)
+class CheckpointBlocks:
+    """``model -> model`` whose repeated blocks keep only their inputs.
+
+    Args:
+        every: of so many blocks one is checkpointed.
+        selective: keeps what is expensive to compute (matrix products, attention), recomputes the rest.
+    """
+
+    every: int = 1
+    selective: bool = False
+
+    def __call__(self, model: Any) -> Any:
+        for number, block in enumerate(repeated_blocks(model)):
+            if number % self.every == 0:
+                block.forward = checkpointed(block, block.forward, self.selective)
+        return model
+
+
+def checkpointed(block: Any, forward: Callable[..., Any], selective: bool) -> Callable[..., Any]:
+    """A forward that is run again in the backward pass; in evaluation it is the plain one."""
+    import functools
+
+    import torch
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+    options: dict[str, Any] = {"use_reentrant": False}
+    if selective:
+        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, expensive_operators())
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not (block.training and torch.is_grad_enabled()):
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, **options, **kwargs)
+
+    return run
+
+
+def expensive_operators() -> list[Any]:
+    """Operators whose results are worth their memory."""
+    import torch
+
+    aten = torch.ops.aten
+    names = (
+        "mm", "bmm", "addmm", "convolution", "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    )  # fmt: skip
+    return [getattr(aten, name).default for name in names if hasattr(aten, name)]
+
+
+def repeated_blocks(model: Any) -> list[Any]:
+    """Blocks that repeat: children of one class, with parameters and parts, in one list; the outermost ones."""
+    from torch import nn
+
+    found: list[Any] = []
+    inside: set[int] = set()
+    for container in model.modules():
+        if not isinstance(container, (nn.ModuleList, nn.Sequential)) or id(container) in inside:
+            continue
+        by_class: dict[type, list[Any]] = {}
+        for child in container.children():
+            if len(list(child.children())) and any(True for _ in child.parameters()):
+                by_class.setdefault(type(child), []).append(child)
+        for blocks in by_class.values():
+            if len(blocks) > 1:
+                found += blocks
+                inside |= {id(module) for block in blocks for module in block.modules()}
+    return found
+
+
+class Checkpointing(Strategy):
+    """Keeps only the inputs of repeated blocks and computes the rest again in the backward pass.
+
+    What it does: ``torch.utils.checkpoint`` around each repeated block, found automatically; ``selective``
+        keeps the results of matrix products and attention.
+    When it helps: memory ends before the device is busy: the batch that then fits must bring more than
+        the second forward pass costs. Or nothing fits without it.
+    When it does not: memory to spare; alone it is always slower, by up to a third.
+    What it costs: one more forward pass of the blocks (20-30 % of a step) for half of the activations or more.
+    Source: Chen et al., "Training deep nets with sublinear memory cost", 2016;
+        https://docs.pytorch.org/docs/stable/checkpoint.html
+    """
+
+    name = "checkpointing"
+    title = "activation checkpointing"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+    after = frozenset({"channels_last", "flash_attention"})
+
+    def applies(self, case: Case) -> Applies:
+        if len(case.workload.model.repeated_blocks) < 2:
+            return Applies.no("the model has no block that repeats")
+        if case.plan.setting("cuda_graphs") is not None:
+            return Applies.no("blocks inside a CUDA graph cannot be run again")
+        if self._did_not_fit(case):
+            return Applies.yes()
+        used = _memory_used(case)
+        if case.device == "cpu" and used is None:
+            return Applies.no("memory does not limit the batch on the CPU, and checkpointing alone only costs time")
+        if used is None or used < PRESSED:
+            share = f"{used:.0%} of" if used is not None else "an unknown share of"
+            return Applies.no(f"{share} the device memory is used: there is room without it")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """The second forward pass against what the larger batch saves per sample."""
+        if case.pipeline is None:
+            return None
+        forward = seconds_of(case, "forward") * (0.3 if setting.get("selective") else 1.0) / setting.get("every", 1)
+        changed = {"backward": seconds_of(case, "backward") + forward}
+        alone = gain(case, changed)
+        simulation, cost = case.pipeline.round.simulation, case.environment.peaks.launch_seconds
+        if alone is None or not self.companions(case, setting):
+            return alone
+        overhead = (simulation.launches or 0) * cost if simulation is not None and cost else 0.0
+        saved = {name: seconds_of(case, name) / 2 for name in ("optimizer", "host")}
+        saved["forward"] = max(0.0, seconds_of(case, "forward") - overhead / 4)
+        together = gain(case, {**changed, **saved})
+        if together is None:
+            return alone
+        return Estimate(value=together.value, low=min(alone.low, together.low), high=max(1.5, together.high), n=1)
+
+    def settings(self, case: Case) -> Settings:
+        if not kept((yield {"every": 1, "selective": True})):
+            yield {"every": 1}
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """The batch that it makes room for; a workload that does not fit keeps its own."""
+        facts = case.workload
+        if self._did_not_fit(case) or not facts.batch_size or facts.loader.custom_batch_sampler:
+            return []
+        from math import sqrt
+
+        size = 2 * (case.setup.batch.size or facts.batch_size)
+        times = size / facts.batch_size
+        factor = times if facts.optimizer.type == "SGD" else sqrt(times)
+        change = {"size": size, "learning_rate_factor": round(factor, 4), "warmup_steps": 0}
+        return [Change(strategy="batch_size", setting=change)]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_model(CheckpointBlocks(setting.get("every", 1), bool(setting.get("selective", False))))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # for each repeated block"
+        note = {"_note": code}
+        return Recipe(
+            pytorch=code,
+            lightning=note,
+            transformers={"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+            accelerate=note,
+        )
+
+    def _did_not_fit(self, case: Case) -> bool:
+        return any(trial.reason.startswith("out_of_memory") and trial.strategy == "baseline" for trial in case.trials)
+
+
+def _memory_used(case: Case) -> float | None:
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    return simulation.memory_used if simulation is not None else None

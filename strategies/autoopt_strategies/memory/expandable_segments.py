@@ -1,0 +1,51 @@
+"""Expandable segments: the CUDA allocator grows its segments instead of leaving gaps."""
+
+from __future__ import annotations
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting
+
+VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+VALUE = "expandable_segments:True"
+PRESSED = 0.7
+
+
+class ExpandableSegments(Strategy):
+    """Lets the allocator of CUDA memory extend its segments.
+
+    What it does: sets ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` before torch is imported.
+    When it helps: sizes change from step to step and fragmentation makes the allocator free and retry;
+        a batch that almost fits.
+    When it does not: memory to spare; static shapes.
+    What it costs: nothing on drivers that support it; some interprocess sharing of CUDA tensors does not.
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf
+    """
+
+    name = "expandable_segments"
+    title = "expandable memory segments"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.EXACT
+
+    def applies(self, case: Case) -> Applies:
+        if case.device != "cuda":
+            return Applies.no(f"the allocator in question is that of CUDA; the device is {case.device}")
+        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+        used = simulation.memory_used if simulation is not None else None
+        if used is not None and used < PRESSED and case.workload.static_shapes is not False:
+            return Applies.no(f"{used:.0%} of the memory is used and shapes are static: nothing fragments")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Retries of the allocator are what it saves; a step without them gains nothing but noise."""
+        return Estimate(value=1.0, low=0.98, high=1.1, n=1)
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [{"enabled": True}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_flags(env={VARIABLE: VALUE})
+
+    def recipe(self, setting: Setting) -> Recipe:
+        line = f'os.environ["{VARIABLE}"] = "{VALUE}"  # before torch is imported'
+        note = {"_note": f"{VARIABLE}={VALUE} in the environment"}
+        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)

@@ -1,0 +1,105 @@
+"""Optimizer in backward: each parameter is updated as soon as its gradient is there, which is then freed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, at_most, gain
+
+
+def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``factory -> factory`` whose optimizer updates each parameter during the backward pass."""
+
+    def made(params: Any) -> Any:
+        return spread(factory(params))
+
+    return made
+
+
+def spread(optimizer: Any) -> Any:
+    """The same optimizer, its update moved into hooks on the parameters.
+
+    Each parameter gets an optimizer of its own over the very group that schedulers write to. ``step``
+    and ``zero_grad`` of the whole do nothing any more.
+    """
+    import torch
+
+    def single(parameter: Any, number: int) -> Any:
+        own = type(optimizer)([parameter], lr=optimizer.defaults["lr"])
+
+        def update(_: Any) -> None:
+            # Looked up each time: loading a checkpoint puts new groups and states in place.
+            group = optimizer.param_groups[number]
+            own.param_groups[0].update({key: value for key, value in group.items() if key != "params"})
+            own.state = optimizer.state
+            own.step()
+            parameter.grad = None
+
+        return update
+
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(single(parameter, number))
+
+    @torch.no_grad()
+    def step(closure: Any = None) -> None:
+        return None
+
+    optimizer.step = step
+    optimizer._opt_called = True  # for schedulers, which ask whether a step came before theirs
+    return optimizer
+
+
+class OptimizerInBackward(Strategy):
+    """Updates each parameter during the backward pass, so that no two gradients need to live at once.
+
+    What it does: a hook on each parameter takes its optimizer step and frees its gradient.
+    When it helps: gradients are a good part of the memory (large models, small batches).
+    When it does not: memory to spare; accumulation, clipping and gradient scalers need all gradients at
+        the end, so it is refused with them.
+    What it costs: the update is spread over many small kernels.
+    Source: https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html
+    """
+
+    name = "optimizer_in_backward"
+    title = "optimizer within the backward pass"
+    stages = frozenset({"backward", "optimizer"})
+    risk = Risk.NUMERIC
+    after = frozenset({"fused_optimizer"})
+
+    def applies(self, case: Case) -> Applies:
+        facts = case.workload
+        if not facts.optimizer.module.startswith("torch.optim"):
+            return Applies.no(f"{facts.optimizer.type} is not one of torch's, whose updates are known to be separable")
+        if facts.optimizer.type == "LBFGS":
+            return Applies.no("LBFGS needs all gradients at once")
+        if (case.setup.batch.accumulation or facts.accumulation) > 1:
+            return Applies.no("gradients are accumulated over several micro-batches")
+        if facts.clip_grad_norm is not None:
+            return Applies.no("clipping the norm needs all gradients at once")
+        if case.setup.precision.loss_scaling:
+            return Applies.no("the gradient scaler looks at all gradients before the step")
+        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+        used = simulation.memory_used if simulation is not None else None
+        if used is None or used < 0.5:
+            return Applies.no("memory is not short, and that is all it saves")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        return at_most(gain(case, {"optimizer": 0.0}))
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [{}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_optimizer(in_backward)
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = (
+            "for p in model.parameters():\n    own = torch.optim.AdamW([p], lr=lr)\n"
+            "    p.register_post_accumulate_grad_hook(lambda p, own=own: (own.step(), own.zero_grad()))"
+        )
+        return Recipe(pytorch=code)
