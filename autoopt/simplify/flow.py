@@ -99,7 +99,8 @@ class _Flow:
             self._take()
         if self.device.idle and self.queued:
             self.queued -= 1
-            self.device.load([("device", demand.compute), ("computed", 2 * _TINY)])
+            # the device starts with the first thing that is issued, and ends no sooner than the last
+            self.device.load([("device", max(demand.compute, demand.issue or 0.0)), ("computed", 2 * _TINY)])
 
     def _take(self) -> None:
         """The training process starts on its next micro-batch, if there is one and the device is not far behind."""
@@ -115,6 +116,7 @@ class _Flow:
         drain = [("drain", 2 * _TINY)] if demand.issue is not None and demand.copy_waits and demand.copy else []
         self.main.load([
             *alone, ("core", demand.receive), *drain, ("link", demand.pin + demand.copy), *compute,
+            ("issued", 2 * _TINY),
             ("core", (demand.issue or 0.0) + demand.host), ("stepped", 2 * _TINY),
         ])  # fmt: skip
 
@@ -141,6 +143,7 @@ class _Flow:
             self.done.append(self.now)
         if actor.kind == "stepped":
             self.running = False
+        if actor.kind == "issued":
             self.queued += self.demand.issue is not None
         actor.next()
 
@@ -151,7 +154,7 @@ class _Flow:
         team = demand.threads if self.main.kind == "team" else 0
         busy = single + team
         idle_device = self.device.idle and not self.queued
-        rates = {"wait": 1.0, "link": 1.0, "device": 1.0, "made": 1.0, "stepped": 1.0, "computed": 1.0,
+        rates = {"wait": 1.0, "link": 1.0, "device": 1.0, "made": 1.0, "stepped": 1.0, "issued": 1.0, "computed": 1.0,
                  "drain": 1.0 if idle_device else 0.0}  # fmt: skip
         crowd = self._speed(min(busy, demand.cores))
         if busy <= demand.cores:

@@ -133,6 +133,12 @@ class Pipeline:
             return 0.0
         return changed.get(name, stage.seconds) * stage.parallel / self._simulation.accumulation
 
+    def _issue(self, changed: Mapping[str, float]) -> float:
+        """What the training process needs to issue a micro-batch to a device: there its ``host`` stage is that."""
+        if self.stage("host") is None:
+            return (self._simulation.host_seconds or 0.0) / self._simulation.accumulation
+        return self._seconds("host", changed)
+
     def _demand(
         self, changed: Mapping[str, float], workers: int | None, threads: int | None, prefetch: int | None
     ) -> Demand:
@@ -154,8 +160,8 @@ class Pipeline:
             copy=self._seconds("copy", changed),
             copy_waits=known.blocking_copy,
             compute=compute * (thread_ratio(known, threads) if on_cpu else 1.0),
-            issue=None if on_cpu else (known.host_seconds or 0.0) / known.accumulation,
-            host=self._seconds("host", changed),
+            issue=None if on_cpu else self._issue(changed),
+            host=self._seconds("host", changed) if on_cpu else 0.0,
             workers=workers,
             prefetch=prefetch or known.prefetch or DEFAULT_PREFETCH,
             cores=known.cores,

@@ -1,0 +1,258 @@
+"""Each thing that only a person can change, planted and found at its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autoopt.records import Advice, Peaks
+from autoopt.simplify import advice
+from autoopt.simplify.advise import advise_parts
+from autoopt.simplify.tasks import _batches
+
+PEAKS = Peaks(launch_seconds=2e-6, memory_bytes_per_second=1e10)
+
+CASES = {
+    "item": (
+        "A value is fetched from the device in every step",
+        """
+        def own(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            history.append(value.item())  # planted
+            return value
+
+        history = []
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "cpu": (
+        "A value is fetched from the device in every step",
+        """
+        class Fetching(Net):
+            def forward(self, x):
+                x = self.first(x)
+                self.seen = x.detach().cpu()  # planted
+                return self.last(x)
+
+        def build():
+            return workload(model=Fetching())
+        """,
+    ),
+    "print": (
+        "A value is fetched from the device in every step",
+        """
+        def own(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            print(value)  # planted
+            return value
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "branch on a tensor": (
+        "A value is fetched from the device in every step",
+        """
+        def own(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            if value > 100:  # planted
+                value = value * 0.5
+            return value
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "creation": (
+        "A tensor is made anew in every step",
+        """
+        def own(model, batch):
+            weight = torch.tensor([1.0, 2.0, 1.0])  # planted
+            return F.cross_entropy(model(batch[0]), batch[1], weight=weight)
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "copy": (
+        "A copy is made inside the step",
+        """
+        def own(model, batch):
+            x = batch[0].half().clone()  # planted
+            return F.cross_entropy(model(x.to(torch.float32)), batch[1])
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "loop": (
+        "A Python loop over tensors",
+        """
+        def own(model, batch):
+            logits = model(batch[0])
+            total = 0.0
+            for row in range(len(logits)):
+                for column in range(3):
+                    total = total + logits[row, column] ** 2  # planted
+            return F.cross_entropy(logits, batch[1]) + total * 1e-6
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "tiny operators": (
+        "Many tiny operators",
+        """
+        def own(model, batch):
+            x = batch[0]
+            x = sum([x * scale for scale in range(300)])  # planted
+            return F.cross_entropy(model(x), batch[1])
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "float64 in the batch": (
+        "float64 in the batch",
+        """
+        import numpy as np
+
+        class Doubles(Rows):
+            def __getitem__(self, index):
+                return torch.from_numpy(np.ones(16)), self.y[index]  # planted
+
+        def own(model, batch):
+            return F.cross_entropy(model(batch[0].float()), batch[1])
+
+        def build():
+            return workload(train_data=Doubles(), loss=own)
+        """,
+    ),
+    "float64 in the step": (
+        "float64 in the step",
+        """
+        class Doubled(Net):
+            def forward(self, x):
+                x = self.first(x).double()  # planted
+                return self.last(F.relu(x).float())
+
+        def build():
+            return workload(model=Doubled())
+        """,
+    ),
+    "unused output": (
+        "An output that the loss does not use",
+        """
+        class Heads(Net):
+            def __init__(self):
+                super().__init__()
+                self.extra = nn.Linear(32, 8)
+
+            def forward(self, x):
+                x = F.relu(self.first(x))
+                self.more = self.extra(x)  # planted
+                return self.last(x)
+
+        def build():
+            return workload(model=Heads())
+        """,
+    ),
+    "decoding": (
+        "The same files are decoded again in every epoch",
+        """
+        import io
+
+        class Files(Rows):
+            def __init__(self):
+                super().__init__()
+                buffer = io.BytesIO()
+                torch.save(torch.randn(20000), buffer)
+                self.file = buffer.getvalue()
+
+            def __getitem__(self, index):
+                image = torch.load(io.BytesIO(self.file))  # planted
+                return image[:16], self.y[index]
+
+        def build():
+            return workload(train_data=Files())
+        """,
+    ),
+    "collate": (
+        "Collate goes through the samples in Python",
+        """
+        from torch.utils.data import DataLoader
+
+        def collate(samples):
+            x = torch.zeros(len(samples), 16)
+            for row, (features, _) in enumerate(samples):  # planted
+                for column in range(16):
+                    x[row, column] = features[column]
+            return x, torch.stack([y for _, y in samples])
+
+        def build():
+            return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
+        """,
+    ),
+    "evaluation too often": (
+        "take",
+        """
+        def slow(model, batches):  # planted
+            for _ in range(20):
+                result = evaluate(model, batches)
+            return result
+
+        def build():
+            return workload(evaluate=slow, evaluate_every=1)
+        """,
+    ),
+}
+
+
+def advise(planted: Any) -> list[Advice]:
+    parts = planted.parts()
+    return advise_parts(parts, _batches(parts, []), PEAKS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_planted_and_found_at_its_line(name: str, plant: Callable[[str], Any]) -> None:
+    title, text = CASES[name]
+    planted = plant(text)
+    found = [item for item in advise(planted) if title in item.title]
+    assert [(item.file, item.line) for item in found][:1] == [(str(planted.path), planted.line())]
+
+
+def test_a_clean_workload_gets_no_advice(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        def build():
+            return workload(evaluate_every=10_000)
+    """)
+    assert advise(planted) == []
+
+
+def test_layers_in_a_loop_are_no_loop_over_tensors(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        class Deep(Net):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(40))
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = F.relu(layer(x))
+                return super().forward(x)
+
+        def build():
+            return workload(model=Deep(), evaluate_every=10_000)
+    """)
+    assert [item.title for item in advise(planted) if "loop" in item.title] == []
+
+
+def test_cadence_says_how_much_and_how_often_instead() -> None:
+    (found,) = advice.cadence_advice("evaluation", 2.0, 10, 0.1, None)
+    assert "67%" in found.title
+    assert "every 400 steps" in found.suggestion
+    assert advice.cadence_advice("evaluation", 0.01, 100, 0.1, None) == []

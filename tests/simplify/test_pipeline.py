@@ -1,0 +1,150 @@
+"""The pipeline graph: what it predicts for known demands, and its own consistency."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt.records import Plan, Resource, Round, Simulation, Stage
+from autoopt.simplify.flow import Demand, period
+from autoopt.simplify.pipeline import Pipeline, thread_ratio
+
+ALONE = {"preparation": 0.030, "forward": 0.004, "backward": 0.006}
+
+
+def round_of(seconds: dict[str, float] | None = None, step: float | None = None, **known: object) -> Round:
+    values = seconds or ALONE
+    parallel = int(known.get("workers", 0) or 1)  # type: ignore[call-overload]
+    stages = tuple(
+        Stage(
+            name=name,
+            resource=Resource.DEVICE if name in ("forward", "backward") else Resource.HOST,
+            seconds=value,
+            parallel=parallel if name in ("storage", "preparation", "collate") else 1,
+        )
+        for name, value in values.items()
+    )
+    simulation = Simulation.model_validate({"cores": 2, "threads": 2, **known})
+    total = sum(values.values()) if step is None else step
+    return Round(index=0, plan=Plan(), step_seconds=total, stages=stages, simulation=simulation, simulation_error=0.0)
+
+
+def test_without_workers_everything_is_serial_on_a_cpu() -> None:
+    assert Pipeline(round_of()).simulate() == pytest.approx(0.040)
+
+
+def test_workers_overlap_where_there_are_cores_enough() -> None:
+    pipeline = Pipeline(round_of(cores=8, threads=1))
+    assert pipeline.simulate(workers=1) == pytest.approx(0.030, rel=0.01)
+    assert pipeline.simulate(workers=2) == pytest.approx(0.015, rel=0.02)
+    assert pipeline.simulate(workers=6) == pytest.approx(0.010, rel=0.01)
+
+
+def test_a_round_with_workers_is_simulated_as_it_is() -> None:
+    """``seconds`` are those with all workers at work: two workers that take 15 ms a step each did 30 ms of work."""
+    pipeline = Pipeline(round_of({**ALONE, "preparation": 0.015}, workers=2, cores=8, threads=1))
+    assert pipeline.simulate() == pytest.approx(0.015, rel=0.02)
+    assert pipeline.simulate(workers=0) == pytest.approx(0.040, rel=0.01)
+
+
+def test_two_workers_with_one_compute_thread_beat_either_alone() -> None:
+    """The synergy on two cores: neither change alone brings what both bring."""
+    pipeline = Pipeline(
+        round_of(compute_by_threads={1: 0.014, 2: 0.010}, worker_share=0.55, compute_share=0.2, parallel_share=0.97)
+    )
+    both = pipeline.gain(workers=2, threads=1).value
+    workers, threads = pipeline.gain(workers=2).value, pipeline.gain(threads=1).value
+    assert threads < 1.0
+    assert both > 1.5
+    assert both > 1.2 * workers
+
+
+def test_waiting_for_storage_needs_no_core() -> None:
+    pipeline = Pipeline(round_of({"storage": 0.08, "forward": 0.004, "backward": 0.006}, threads=1))
+    assert pipeline.simulate(workers=4) == pytest.approx(0.020, rel=0.02)
+    assert pipeline.simulate(workers=8) == pytest.approx(0.010, rel=0.05)
+
+
+def test_handing_over_can_cost_more_than_it_brings() -> None:
+    pipeline = Pipeline(round_of({"preparation": 0.0001, "forward": 0.0001}, handover_seconds=0.001))
+    assert pipeline.gain(workers=1).value < 0.3
+
+
+def test_on_a_device_the_host_prepares_while_it_computes() -> None:
+    known = {"device": "cuda", "cores": 16, "host_seconds": 0.002}
+    assert Pipeline(round_of({"preparation": 0.004, "forward": 0.01}, **known)).simulate() == pytest.approx(
+        0.01, rel=0.01
+    )
+    blocked = {"preparation": 0.004, "copy": 0.003, "forward": 0.01}
+    assert Pipeline(round_of(blocked, **known)).simulate() == pytest.approx(0.013, rel=0.02)
+    assert Pipeline(round_of(blocked, blocking_copy=False, **known)).simulate() == pytest.approx(0.01, rel=0.01)
+
+
+def test_a_device_that_waits_for_its_host() -> None:
+    pipeline = Pipeline(round_of({"forward": 0.001}, device="cuda", cores=8, host_seconds=0.005))
+    assert pipeline.simulate() == pytest.approx(0.005, rel=0.01)
+
+
+def test_accumulation_takes_several_batches_a_step() -> None:
+    pipeline = Pipeline(round_of(accumulation=4))
+    assert pipeline.simulate() == pytest.approx(0.040)
+
+
+def test_a_saved_round_simulates_the_same() -> None:
+    before = round_of(workers=2, compute_by_threads={1: 0.02, 2: 0.01})
+    after = Pipeline.from_round(Round.model_validate_json(before.model_dump_json()))
+    assert after.simulate(workers=3, threads=1) == Pipeline(before).simulate(workers=3, threads=1)
+
+
+def test_the_interval_carries_the_simulations_error() -> None:
+    exact, off = round_of(), round_of().model_copy(update={"simulation_error": -0.2})
+    narrow, wide = (Pipeline(r).gain({"preparation": 0.0}) for r in (exact, off))
+    assert narrow.value == wide.value == pytest.approx(4.0)
+    assert wide.low < narrow.low <= narrow.value <= narrow.high < wide.high
+
+
+def test_interruptions_count_where_they_are_asked_for() -> None:
+    pipeline = Pipeline(round_of({**ALONE, "evaluate": 0.04}))
+    assert pipeline.gain({"evaluate": 0.0}).value == pytest.approx(2.0)
+    assert pipeline.gain({"preparation": 0.03}).value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": {"copying": 1.0}}, {"workers": -1}, {"threads": 0}, {"prefetch": 0}])
+def test_what_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"no stage 'copying'|workers >= 0"):
+        Pipeline(round_of()).simulate(**wrong)  # type: ignore[arg-type]
+
+
+def test_threads_between_measured_numbers() -> None:
+    known = Simulation(threads=8, compute_by_threads={1: 8.0, 4: 2.0, 8: 1.0})
+    assert thread_ratio(known, 4) == 2.0
+    assert 2.0 < thread_ratio(known, 2) < 8.0
+    assert thread_ratio(known, 16) == 1.0
+
+
+seconds = st.floats(1e-5, 0.1)
+
+
+@given(
+    wait=seconds, prepare=seconds, compute=seconds, host=seconds, workers=st.integers(0, 6), cores=st.integers(1, 8),
+    threads=st.integers(1, 8), prefetch=st.integers(1, 4), issue=st.none() | seconds,
+)  # fmt: skip
+def test_a_step_is_no_faster_than_each_resource_and_no_slower_than_all_in_a_row(
+    wait: float, prepare: float, compute: float, host: float, workers: int, cores: int, threads: int, prefetch: int,
+    issue: float | None,
+) -> None:  # fmt: skip
+    demand = Demand(wait=wait, prepare=prepare, compute=compute, host=host, workers=workers, cores=cores,
+                    threads=threads, prefetch=prefetch, issue=issue, compute_share=0.5)  # fmt: skip
+    found = period(demand)
+    lanes = max(workers, 1)
+    assert found >= max((wait + prepare) / lanes, compute, host) * 0.95
+    crowd = max(1.0, (workers + threads) / cores)
+    assert found <= (wait + prepare + compute + host + (issue or 0.0)) * crowd * 1.05
+
+
+@given(prepare=seconds, compute=seconds, workers=st.integers(1, 4))
+def test_less_work_is_never_slower(prepare: float, compute: float, workers: int) -> None:
+    base = Demand(prepare=prepare, compute=compute, workers=workers, cores=4, threads=1)
+    less = Demand(prepare=prepare / 2, compute=compute, workers=workers, cores=4, threads=1)
+    assert period(less) <= period(base) * 1.02
