@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.document import result_of
-from autoopt.errors import Interrupted, UsageError
+from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.loop import Loop, Outcome
 from autoopt.optimize.bench import Bench
@@ -145,6 +145,12 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
                     hint=f"autoopt resume {run.directory.path} starts it again",
                 ) from None
             outcome = partial
+        except EnvironmentLacks:  # the disk is full, or the run directory gone: what was found is kept if it can be
+            partial = loop.partial()
+            if partial is not None:
+                with interrupts.shielded(), contextlib.suppress(AutooptError, OSError):
+                    _write(spec, options, registry, run, announce, partial)
+            raise
         with interrupts.shielded():
             return _write(spec, options, registry, run, announce, outcome)
 

@@ -48,6 +48,18 @@ def fingerprint(
     }
 
 
+def changes(old: JsonDict, new: JsonDict) -> list[str]:
+    """What of a fingerprint has changed, one line each.
+
+    The commit alone counts for nothing where the sources themselves can be compared: committing what was
+    measured changes it.
+    """
+    code = [print_.get("code", {}) for print_ in (old, new)]
+    if all(part.get("sources") for part in code):
+        old, new = ({**print_, "code": {**print_["code"], "git_commit": None}} for print_ in (old, new))
+    return differences(old, new)
+
+
 def differences(old: JsonDict, new: JsonDict, prefix: str = "") -> list[str]:
     """One line for each leaf that is not the same: ``environment torch: 2.12.0, now 2.13.0``."""
     lines: list[str] = []

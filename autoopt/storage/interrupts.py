@@ -9,8 +9,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from autoopt.errors import Interrupted
-
 _AT_ONCE = ("SIGTERM", "SIGHUP")
 """Whoever sends these does not wait for long: they stop the trial under way, too."""
 
@@ -18,8 +16,8 @@ _AT_ONCE = ("SIGTERM", "SIGHUP")
 class Interrupts:
     """Answers signals while a run is going on; signals that were ignored (``nohup``) stay so.
 
-    The first SIGINT sets ``stopping`` and calls ``on_first``; the second raises ``Interrupted`` in the
-    main thread, as does the first SIGTERM or SIGHUP. The loop then writes a partial result from what it
+    The first SIGINT sets ``stopping`` and calls ``on_first``; the second raises ``KeyboardInterrupt`` in
+    the main thread, as does the first SIGTERM or SIGHUP. The loop then writes a partial result from what it
     has: while ``shielded()``, further signals are only remembered.
 
     Args:
@@ -73,6 +71,6 @@ class Interrupts:
         if self._shielded:
             return
         if name in _AT_ONCE or again:
-            raise Interrupted(f"stopped by {name}")
+            raise KeyboardInterrupt(f"stopped by {name}")  # no Exception: guards around plugins let it through
         with contextlib.suppress(OSError):
             self._on_first()

@@ -18,7 +18,7 @@ from autoopt.errors import DocumentError, EnvironmentLacks, TrialFailed, UsageEr
 from autoopt.events import Event, RunEnded, TrialProgress
 from autoopt.records import JsonDict, Record
 from autoopt.storage.clock import RunClock
-from autoopt.storage.fingerprint import differences
+from autoopt.storage.fingerprint import changes
 from autoopt.storage.journal import Journal
 from autoopt.storage.recorded import Recorded, read_steps
 from autoopt.storage.run_directory import RunDirectory
@@ -76,11 +76,12 @@ class Run:
             UsageError: the directory holds a run already, or is in use.
             EnvironmentLacks: the journal cannot be written.
         """
-        journal = Journal(directory.journal, create=True, on_full=directory.release_reserve)
+        journal = Journal(directory.journal, create=True, on_full=directory.give_up_reserve)
         try:
             journal.append(
                 {
                     "type": "run",
+                    "at": 0.0,
                     "autoopt_version": autoopt.__version__,
                     "created": _now(),
                     "fingerprint": fingerprint,
@@ -113,7 +114,7 @@ class Run:
             UsageError: in use by another run, or something has changed (and what).
             DocumentError: the journal is damaged, or of a newer schema.
         """
-        journal = Journal(directory.journal, create=False, on_full=directory.release_reserve)
+        journal = Journal(directory.journal, create=False, on_full=directory.give_up_reserve)
         try:
             run = cls(directory, journal, RunClock(monotonic=monotonic, held=True))
             directory.keep_reserve()
@@ -133,7 +134,7 @@ class Run:
         Raises:
             UsageError: something has changed.
         """
-        changed = differences(self.fingerprint, fingerprint)
+        changed = changes(self.fingerprint, fingerprint)
         if changed and not accept_changed:
             raise UsageError(
                 f"{self.directory.path} was measured with something else: {'; '.join(changed)}",
@@ -252,7 +253,8 @@ class Run:
         if self.replaying or isinstance(event, _NOT_JOURNALED):
             return
         data = event.model_dump(mode="json", exclude={"at", "replayed"} | ({"result"} if _is_end(event) else set()))
-        self._append({"type": "event", "event": type(event).__name__, "data": data})
+        with contextlib.suppress(EnvironmentLacks):  # the next step says so
+            self._append({"type": "event", "event": type(event).__name__, "data": data})
 
     def finish(self, reason: str, *, complete: bool = True) -> None:
         """Writes down that the run has ended.

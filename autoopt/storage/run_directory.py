@@ -39,6 +39,7 @@ class RunDirectory:
         self.traces = self.path / "traces"
         self.logs = self.path / "logs"
         self._reserve = self.path / ".reserve"
+        self._full = False
 
     @classmethod
     def create(cls, module: str, out: Path | str | None = None, *, now: datetime | None = None) -> RunDirectory:
@@ -94,7 +95,7 @@ class RunDirectory:
             self._replace(path, text)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not (full and self.release_reserve()):
+            if not (full and self.give_up_reserve()):
                 raise _cannot_write(path, error) from None
             try:
                 self._replace(path, text)
@@ -135,6 +136,11 @@ class RunDirectory:
             return False
         return True
 
+    def give_up_reserve(self) -> bool:
+        """Frees it because the disk is full; what is going on may end, and nothing more is begun."""
+        self._full = True
+        return self.release_reserve()
+
     def check_space(self) -> None:
         """Refuses to begin anything on a disk that is full: trials could not even write their logs.
 
@@ -143,7 +149,7 @@ class RunDirectory:
         """
         with contextlib.suppress(OSError, AttributeError):
             there = os.statvfs(self.path)
-            if there.f_bavail * there.f_frsize < LEAST_BYTES:
+            if self._full or there.f_bavail * there.f_frsize < LEAST_BYTES:
                 self.release_reserve()
                 raise EnvironmentLacks(
                     f"the disk of {self.path} is full", hint=f"make room, then: autoopt resume {self.path}"

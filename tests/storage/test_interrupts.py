@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from autoopt.errors import Interrupted
 from autoopt.storage.interrupts import Interrupts
 
 
@@ -23,7 +22,7 @@ def test_the_first_ctrl_c_asks_and_the_second_stops() -> None:
         send("SIGINT")
         assert interrupts.stopping()
         assert told == [1]
-        with pytest.raises(Interrupted):
+        with pytest.raises(KeyboardInterrupt):
             send("SIGINT")
     assert told == [1]
 
@@ -31,7 +30,7 @@ def test_the_first_ctrl_c_asks_and_the_second_stops() -> None:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_who_does_not_wait_is_answered_at_once(name: str) -> None:
     with Interrupts() as interrupts:
-        with pytest.raises(Interrupted, match=name):
+        with pytest.raises(KeyboardInterrupt, match=name):
             send(name)
         assert interrupts.stopping()
 

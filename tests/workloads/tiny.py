@@ -4,6 +4,7 @@ Knobs are environment variables, read in ``build()``:
 
 * ``TINY_SAMPLES`` (512), ``TINY_BATCH`` (32), ``TINY_FEATURES`` (16), ``TINY_HIDDEN`` (32), ``TINY_WORKERS`` (0),
   ``TINY_STEPS`` (60), ``TINY_TARGET`` (0.9; ``none`` for a target without a value).
+* ``TINY_SLOW`` (0): seconds that each training sample takes.
 * ``TINY_FAULT``: what goes wrong (a key of ``FAULTS``), and ``TINY_AT``: at which call of the place
   where it goes wrong, counted from 1 (default 3).
 * ``TINY_WITH``: the fault strikes only where this environment variable is set, so that one plan
@@ -250,17 +251,20 @@ class Trap:
 class Points(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Points labelled by the sign of a fixed direction."""
 
-    def __init__(self, trap: Trap, samples: int, features: int, seed: int) -> None:
+    def __init__(self, trap: Trap, samples: int, features: int, seed: int, slow: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(samples, features, generator=generator)
         self.y = (self.x[:, : features // 2].sum(dim=1) > 0).long()
         self.trap = trap
+        self.slow = slow
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         self.trap.pass_by("dataset")
+        if self.slow:
+            time.sleep(self.slow)
         return self.x[index], self.y[index]
 
 
@@ -318,7 +322,7 @@ def build() -> autoopt.Workload:
 
     wanted = os.environ.get("TINY_TARGET", "0.9")
     loader = DataLoader(
-        Points(trap, samples, features, seed=1),
+        Points(trap, samples, features, seed=1, slow=float(os.environ.get("TINY_SLOW", "0"))),
         batch_size=batch,
         shuffle=True,
         num_workers=workers,
