@@ -76,6 +76,11 @@ def test_a_run_that_was_stopped_found_nothing_yet() -> None:
     assert [command.text for command in view.commands] == ["autoopt resume autoopt-runs/synthetic-1"]
 
 
+def test_where_nothing_was_tried_no_verdict_is_given() -> None:
+    result = sample.no_gain().model_copy(update={"trials": sample.no_gain().trials[-2:]})
+    assert str(verdict_view(result).headline) == "Nothing was tried, so nothing is known of any gain"
+
+
 def test_throughput_is_not_called_time_to_target() -> None:
     result = WIN.model_copy(update={"speedup": r.Speedup(throughput=sample_estimate(1.5))})
     assert str(verdict_view(result).headline) == "1.50× faster in samples per second"

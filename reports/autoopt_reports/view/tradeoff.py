@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoopt.records import Result, Trial, Verdict
+from autoopt.records import Configuration, Result, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, name, number, say
 
@@ -68,7 +68,7 @@ def knee(points: Sequence[tuple[float, float]], front: Sequence[int]) -> int | N
 def _time_memory(result: Result) -> Tradeoff | None:
     """Seconds for a thousand samples against peak memory."""
     spots: list[Spot] = []
-    for kind, path, c in (("baseline", "/baseline", result.baseline), ("final", "/best", result.best)):
+    for kind, path, c in _contenders(result):
         if c.samples_per_second and c.peak_memory_bytes is not None:
             spots.append(
                 Spot(
@@ -106,6 +106,12 @@ def _time_memory(result: Result) -> Tradeoff | None:
         marked,
         tuple(failed),
     )
+
+
+def _contenders(result: Result) -> list[tuple[str, str, Configuration]]:
+    """Baseline and final plan; the baseline alone where nothing was kept."""
+    found = [("baseline", "/baseline", result.baseline)]
+    return [*found, ("final", "/best", result.best)] if result.best.plan.changes else found
 
 
 def _thousand(samples_per_second: float, path: str) -> Number:
@@ -148,7 +154,7 @@ def _cost_quality(result: Result) -> Tradeoff | None:
     """Cost (or time) to target against the metric, where both were measured."""
     metric = str(name(result.objective.metric or "metric", 40))
     spots = []
-    for kind, path, c in (("baseline", "/baseline", result.baseline), ("final", "/best", result.best)):
+    for kind, path, c in _contenders(result):
         if c.metric is None:
             continue
         y = number(c.metric, units.plain, f"{path}/metric")
@@ -159,7 +165,7 @@ def _cost_quality(result: Result) -> Tradeoff | None:
         else:
             continue
         spots.append(Spot(kind if kind == "baseline" else "final plan", kind, x, y))
-    if len(spots) < 2 or not result.best.plan.changes:
+    if len(spots) < 2:
         return None
     priced = result.objective.price_per_hour is not None and result.baseline.cost_to_target is not None
     a, b = spots

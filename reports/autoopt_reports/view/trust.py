@@ -31,7 +31,12 @@ def trust_checks(result: Result) -> tuple[Check, ...]:
 def _noise(result: Result) -> Check:
     aa = interval(result.noise.aa_ratio, "/noise/aa_ratio")
     if aa is None or result.noise.floor is None:
-        return Check("Noise floor", "open", say("The A/A control was not measured, so no gain can be told from noise."))
+        seen = (
+            say("Baseline against itself: {}, but no floor follows from it", aa.phrase)
+            if aa
+            else say("The baseline was not measured against itself")
+        )
+        return Check("Noise floor", "open", seen + ", so no gain can be told from noise.")
     floor = number(result.noise.floor, units.percent, "/noise/floor")
     estimate, _, _ = judged(result)
     inside = status_of(result) == "faster" and estimate is not None and estimate.low < 1 + result.noise.floor

@@ -6,11 +6,12 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Estimate, Result, StopReason
+from autoopt.records import Estimate, Result, StopReason, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
 
+TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
 Status = Literal["faster", "unsure", "none", "slower", "unmeasured"]
 
 
@@ -82,6 +83,8 @@ def _headline(result: Result, status: Status) -> Phrase:
     shown = interval(estimate, path)
     if status == "none" and result.stop.reason is StopReason.INTERRUPTED:
         return say("Stopped before a gain was verified")
+    if status == "none" and not any(trial.verdict in TRIED for trial in result.trials):
+        return say("Nothing was tried, so nothing is known of any gain")
     if status == "none":
         return say("No safe gain found")
     if shown is None:
