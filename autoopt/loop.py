@@ -28,6 +28,7 @@ from autoopt.optimize.bench import baseline_error
 from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
 from autoopt.optimize.planner import Agenda, Proposal, agenda
+from autoopt.optimize.profile import look
 from autoopt.optimize.search import StrategySearch, Tools
 from autoopt.optimize.state import Search
 from autoopt.optimize.verify import Verification, verify
@@ -43,9 +44,7 @@ from autoopt.records import (
     Stop,
     StopReason,
 )
-from autoopt.simplify.analyse import analyse
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.survey import Survey
 
 EXAMINE_SHARE = 0.03
 AT_THE_CEILING = 1.05
@@ -188,15 +187,8 @@ class Loop:
         search.facts = search.facts.model_copy(update={"inspected": examined.inspected})
         if index == 0:
             self.advice = examined.advice
-        if not examined.survey:
-            step = examined.block.seconds / max(examined.block.steps, 1)
-            round_ = Round(index=index, plan=examined.plan, step_seconds=step, stages=())
-            pipeline = None
-        else:
-            survey = Survey.model_validate(examined.survey)
-            peaks = search.environment.peaks
-            round_ = analyse(index, examined.plan, survey, examined.block, peaks, search.facts, search.environment)
-            pipeline = Pipeline.from_round(round_, search.facts, search.environment)
+        inspection = Inspection(facts=search.facts, environment=search.environment)
+        round_, pipeline = look(inspection, examined, index)
         search.rounds.append(round_)
         self.tools.announce(RoundMeasured(at=self.tools.now(), round=round_))
         return round_, pipeline

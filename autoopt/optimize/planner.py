@@ -24,6 +24,7 @@ class Proposal:
 
     strategy: Strategy
     predicted: Estimate | None = None
+    setting: JsonDict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) 
             settings[0],
             predicted,
         )
-    return Proposal(strategy, predicted)
+    return Proposal(strategy, predicted, settings[0])
 
 
 def _unwanted(strategy: Strategy, choice: Choice) -> str:

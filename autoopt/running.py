@@ -1,0 +1,257 @@
+"""One run: from an empty or an interrupted directory to its documents; and the profile of a workload."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
+
+import autoopt
+from autoopt.document import now, result_of
+from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, TrialFailed, UsageError
+from autoopt.events import Announcer, Listener, RunEnded, RunStarted
+from autoopt.export.script import script
+from autoopt.export.snippets import snippets
+from autoopt.loop import Loop, Outcome
+from autoopt.optimize.bench import Bench, baseline_error
+from autoopt.optimize.gate import Gate
+from autoopt.optimize.planner import Choice
+from autoopt.optimize.profile import profile
+from autoopt.optimize.search import Tools
+from autoopt.optimize.shares import Shares
+from autoopt.optimize.trainings import Trainings
+from autoopt.options import Options, check_names
+from autoopt.records import JsonDict, PlanDocument, Profile, Reproduce, Result, StopReason
+from autoopt.registry import Registry, load_strategies
+from autoopt.storage.fingerprint import fingerprint
+from autoopt.storage.interrupts import Interrupts
+from autoopt.storage.run import Run
+from autoopt.storage.run_directory import RunDirectory
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+MEASURED_BY = ("target", "tolerance", "min_gain", "device", "seed", "only", "skip", "strategies", "allow", "executor")
+"""Options that change what is measured; a resumed run must have the same."""
+
+
+def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
+    """One run, from an empty directory to result.json, plan.json and optimized_train.py.
+
+    Raises:
+        AutooptError: nothing was written but the journal and the logs.
+    """
+    registry = _registry(options)
+    directory = RunDirectory.create(spec, options.out)
+    with Run.create(directory, _fingerprint(spec, options), _options_document(spec, options)) as run:
+        return _follow(spec, options, registry, run, listeners)
+
+
+def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Sequence[Listener] = ()) -> Result:
+    """Goes on with an interrupted run.
+
+    Raises:
+        UsageError: it is finished, in use, or was measured with other code.
+        DocumentError: its journal is damaged.
+    """
+    directory = RunDirectory.existing(path)
+    with Run.resume(directory) as run:
+        spec, options = _options_of(run.options)
+        if run.finished:
+            raise UsageError(f"{path} is finished: there is nothing to resume", hint=f"autoopt report {path}")
+        run.check_fingerprint(_fingerprint(spec, options), accept_changed)
+        return _follow(spec, replace(options, out=directory.path), _registry(options), run, listeners)
+
+
+def profile_run(spec: str, options: Options) -> Profile:
+    """Benchmark and simplify only; writes profile.json and a trace, nothing is tried.
+
+    Raises:
+        AutooptError: the workload cannot be built, or fails.
+    """
+    registry = _registry(options)
+    directory = RunDirectory.create(spec, options.out)
+    choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
+    with Launcher() as launcher:
+        bench = Bench(launcher, _base(spec, options, registry), registry, directory.logs)
+        try:
+            found = profile(bench, options, choice, traces=str(directory.traces))
+        except TrialFailed as failure:
+            raise baseline_error(failure, "while it was profiled") from failure
+    document = found.model_copy(
+        update={
+            "autoopt_version": autoopt.__version__,
+            "created": now(),
+            "workload": found.workload.model_copy(update={"spec": spec}),
+            "reproduce": Reproduce(
+                command=f"autoopt profile {spec}", seed=options.seed, run_directory=str(directory.path)
+            ),
+        }
+    )
+    directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
+    return document
+
+
+def _base(spec: str, options: Options, registry: Registry) -> TrialSpec:
+    """The trial of the baseline."""
+    return TrialSpec(
+        workload=spec,
+        strategies=registry.specs,
+        device=options.device,
+        seed=options.seed,
+        directory=os.getcwd(),
+        search_path=_search_path(),
+        target=options.target,
+    )
+
+
+def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners: Sequence[Listener]) -> Result:
+    announce = Announcer()
+    for listener in (*listeners, run.note):
+        announce.subscribe(listener)
+    with Interrupts(lambda: _say_stopping()) as interrupts, Launcher() as launcher:
+        tools = _tools(spec, options, registry, run, announce, interrupts, launcher)
+        announce(
+            RunStarted(
+                at=run.clock.elapsed(),
+                spec=spec,
+                device_name=options.device,
+                budget_seconds=options.budget_seconds,
+                run_directory=str(run.directory.path),
+            )
+        )
+        loop = Loop(tools, options)
+        try:
+            outcome = loop.run()
+        except (Interrupted, KeyboardInterrupt):
+            partial = loop.partial()
+            if partial is None:
+                raise Interrupted(
+                    "stopped before the workload was built: there is nothing to report",
+                    hint=f"autoopt resume {run.directory.path} starts it again",
+                ) from None
+            outcome = partial
+        except EnvironmentLacks:  # the disk is full, or the run directory gone: what was found is kept if it can be
+            partial = loop.partial()
+            if partial is not None:
+                with interrupts.shielded(), contextlib.suppress(AutooptError, OSError):
+                    _write(spec, options, registry, run, announce, partial)
+            raise
+        with interrupts.shielded():
+            return _write(spec, options, registry, run, announce, outcome)
+
+
+def _tools(
+    spec: str,
+    options: Options,
+    registry: Registry,
+    run: Run,
+    announce: Announcer,
+    interrupts: Interrupts,
+    launcher: Launcher,
+) -> Tools:
+    bench = Bench(launcher, _base(spec, options, registry), registry, run.directory.logs)
+    trainings = Trainings(bench, run)
+    return Tools(
+        bench=bench,
+        run=run,
+        announce=announce,
+        choice=Choice(only=options.only, skip=options.skip, allow=options.allow),
+        min_gain=options.min_gain,
+        seed=options.seed,
+        stopping=interrupts.stopping,
+        shares=Shares(budget=options.budget_seconds),
+        gate=Gate(trainings=trainings, registry=registry, seed=options.seed, now=run.clock.elapsed),
+    )
+
+
+def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:
+    """result.json, plan.json and optimized_train.py; the journal's last record."""
+    plan, files = outcome.best.plan, run.directory
+    result = result_of(
+        spec,
+        options,
+        outcome,
+        created=run.created,
+        seconds=run.clock.elapsed(),
+        directory=files.path,
+        snippets=snippets(plan, registry),
+    )
+    files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
+    files.write(files.result, result.model_dump_json(indent=2) + "\n")
+    files.write(files.script, script(spec, plan, registry, facts=outcome.search.facts))
+    interrupted = outcome.stop.reason is StopReason.INTERRUPTED
+    run.finish(outcome.stop.reason.value, complete=not interrupted)
+    announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
+    return result
+
+
+def _registry(options: Options) -> Registry:
+    with _cwd_on_path():
+        registry = load_strategies(options.strategies)
+    check_names(options, {name: strategy.risk.value for name, strategy in registry.items()})
+    return registry
+
+
+@contextlib.contextmanager
+def _cwd_on_path() -> Iterator[None]:
+    """Import strings are looked for where the command is run."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _search_path() -> tuple[str, ...]:
+    """Where this process would look for the user's modules; a trial looks there too."""
+    return tuple(dict.fromkeys([os.getcwd(), *(os.path.abspath(p) for p in sys.path if p and os.path.isdir(p))]))
+
+
+def _module_file(spec: str) -> Path | None:
+    """The file behind an import string, without importing it."""
+    import importlib.util
+
+    name = spec.rpartition(":")[0]
+    if name.endswith(".py"):
+        return Path(name)
+    with _cwd_on_path(), contextlib.suppress(Exception):
+        found = importlib.util.find_spec(name)
+        if found is not None and found.origin:
+            return Path(found.origin)
+    return None
+
+
+def _fingerprint(spec: str, options: Options) -> JsonDict:
+    chosen = {name: _plain(value) for name, value in asdict(options).items() if name in MEASURED_BY}
+    return fingerprint(spec, _module_file(spec), options=chosen)
+
+
+def _options_document(spec: str, options: Options) -> JsonDict:
+    return {"spec": spec, **{name: _plain(value) for name, value in asdict(options).items()}}
+
+
+def _options_of(document: JsonDict) -> tuple[str, Options]:
+    known = {field.name for field in dataclass_fields(Options)}
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in document.items() if n in known}
+    if values.get("out"):
+        values["out"] = Path(values["out"])
+    return str(document["spec"]), Options(**values)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def _say_stopping() -> None:
+    os.write(2, b"\nfinishing this trial, then verifying and reporting; Ctrl-C again stops at once, journal kept\n")
