@@ -64,7 +64,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"show": markup.show, "svg": markup.svg, "cell": markup.cell, "relative": markup.relative}
+    environment.filters |= {"show": markup.show, "svg": markup.svg, "cell": markup.cell}
     environment.globals |= {"rows": rows, "planes": planes, "lanes": lanes}
     return environment
 

@@ -16,7 +16,7 @@ LONG_WORD = 36
 
 def attributes(number: Number, *, sortable: bool = False) -> Markup:
     """The value stands in the page where it was derived or is sorted by; else the pointer is enough."""
-    written = number.value is not None and (sortable or number.how)
+    written = number.value is not None and (sortable or number.how not in ("", "interval"))
     value = Markup('data-v="{}" ').format(f"{number.value:.6g}") if written else Markup("")
     how = Markup(' data-h="{}"').format(number.how) if number.how else Markup("")
     return Markup('{}data-p="{}"{}').format(value, number.source, how)
@@ -52,23 +52,21 @@ def svg(value: Part | Phrase | None) -> Markup:
     return Markup(escape(value))
 
 
-def cell(value: Interval | Number | None) -> Markup:
-    """A table cell. An interval is one element: its value, low and high in this order."""
+def cell(value: Interval | Number | None, base: str = "", sortable: bool = False) -> Markup:
+    """A table cell. An interval is one element: its value, low and high in this order.
+
+    Args:
+        value: what it shows; None reads "not measured".
+        base: the ``data-at`` of the row; the cell's pointer continues from there, so long tables stay small.
+        sortable: whether the script sorts by it, which needs the value itself.
+    """
     if value is None:
         return Markup('<td class="missing">not measured</td>')
     if isinstance(value, Interval):
         source = value.value.paths[0].removesuffix("/value")
-        number = Number(value.text, value.value.value, (source,), "interval")
-        return Markup("<td {}>{}</td>").format(attributes(number, sortable=True), number.text)
-    kind = Markup(' class="missing"') if value.missing else Markup("")
-    return Markup("<td{} {}>{}</td>").format(kind, attributes(value, sortable=True), value.text)
-
-
-def relative(value: Interval | Number | None, base: str) -> Markup:
-    """A cell of a row whose ``data-at`` is ``base``: its pointer continues from there, so long tables stay small."""
-    if isinstance(value, Interval):
-        source = value.value.paths[0].removesuffix("/value").removeprefix(base + "/")
-        return cell(Number(value.text, value.value.value, (source,), "interval"))
-    if isinstance(value, Number):
-        return cell(Number(value.text, value.value, tuple(p.removeprefix(base + "/") for p in value.paths), value.how))
-    return cell(value)
+        value = Number(value.text, value.value.value, (source,), "interval")
+    number = Number(
+        value.text, value.value, tuple(p.removeprefix(base + "/") if base else p for p in value.paths), value.how
+    )
+    kind = Markup(' class="missing"') if number.missing else Markup("")
+    return Markup("<td{} {}>{}</td>").format(kind, attributes(number, sortable=sortable), number.text)

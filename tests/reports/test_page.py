@@ -72,6 +72,12 @@ def test_sizes(count: int, limit: int) -> None:
     assert len(html.render(sample.many(count)).encode()) <= limit
 
 
+def test_many_rounds_stay_within_the_limit_too() -> None:
+    result = sample.many(50)
+    rounds = tuple(result.rounds[k % 3].model_copy(update={"index": k}) for k in range(8))
+    assert len(html.render(result.model_copy(update={"rounds": rounds})).encode()) <= 250 * 1024
+
+
 def test_hostile_names_stay_text(golden: Callable[[str], Result]) -> None:
     page = html.render(golden("hostile"))
     assert "<script>alert" not in page

@@ -276,8 +276,8 @@ def test_a_scale_keeps_everything_on_the_paper(values: list[float], log: bool) -
 
 def test_dots_and_paths_are_numbers_only() -> None:
     f: Frame = frame((0, 1), (0, 1))
-    assert f.path([(0, 0), (1, 1)], "x").d == "M30 212L970 14"
-    assert f.dots([(0, 0)], "x").d == "M30 212h0"
+    assert f.path([(0, 0), (1, 1)], "x").d == "M30 212.0L970 14.0"
+    assert f.dots([(0, 0)], "x").d == "M30 212.0h0"
 
 
 @pytest.mark.parametrize(

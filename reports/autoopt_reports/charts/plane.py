@@ -81,12 +81,12 @@ class Frame:
     height: int
 
     def path(self, points: Sequence[tuple[float, float]], kind: str) -> Path:
-        return Path("M" + "L".join(f"{self.x.at(x) * 10:g} {self.y.at(y):g}" for x, y in points), kind)
+        return Path("M" + "L".join(f"{self.x.at(x) * 10:.0f} {self.y.at(y):.1f}" for x, y in points), kind)
 
     def steps(self, points: Sequence[tuple[float, float]], kind: str) -> Path:
         """A staircase: each value holds until the next."""
-        pieces = [f"M{self.x.at(points[0][0]) * 10:g} {self.y.at(points[0][1]):g}"]
-        pieces += [f"H{self.x.at(x) * 10:g}V{self.y.at(y):g}" for x, y in points[1:]]
+        pieces = [f"M{self.x.at(points[0][0]) * 10:.0f} {self.y.at(points[0][1]):.1f}"]
+        pieces += [f"H{self.x.at(x) * 10:.0f}V{self.y.at(y):.1f}" for x, y in points[1:]]
         return Path("".join(pieces), kind)
 
     def area(self, band: Sequence[tuple[float, float, float]], kind: str) -> Path:
@@ -95,7 +95,7 @@ class Frame:
 
     def dots(self, points: Iterable[tuple[float, float]], kind: str) -> Path:
         """Many points as one path: a round cap on no length is a dot."""
-        return Path("".join(f"M{self.x.at(x) * 10:g} {self.y.at(y):g}h0" for x, y in points), kind)
+        return Path("".join(f"M{self.x.at(x) * 10:.0f} {self.y.at(y):.1f}h0" for x, y in points), kind)
 
 
 def frame(
