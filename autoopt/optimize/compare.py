@@ -52,7 +52,7 @@ class _Comparing:
             decided = self.ledger.decide(self.left)
             if decided:
                 return decided
-            pair = Pair(self.start, self.tallies, self.rule, self.rng, self.clock)
+            pair = Pair(self.start, self.tallies, self._patient(), self.rng, self.clock)
             try:
                 if self.mode == "alternating":
                     pair.alternate(_ALTERNATING_BLOCKS)
@@ -67,6 +67,11 @@ class _Comparing:
             finally:
                 pair.close()
             self._finish(pair)
+
+    def _patient(self) -> Rule:
+        """The rule, with no longer a warm-up than the time left allows."""
+        most = max(min(self.rule.warm_up_seconds, self.left / 4), 1.0)
+        return self.rule.model_copy(update={"warm_up_seconds": most})
 
     def _interleave(self, pair: Pair) -> None:
         pair.open()

@@ -65,6 +65,17 @@ def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: floa
     return [index not in gone for index in range(len(worst))]
 
 
+def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, float]:
+    """Seconds, steps and ramp seconds of the next block.
+
+    Where steps are long, fewer of them make a block, and none is spent on the ramp: many short blocks say
+    more than few long ones, and what a thaw disturbs is over long before such a step is.
+    """
+    step = step_seconds or 0.0
+    fewest = 1 if step > 1.0 else min(2, rule.min_steps) if step > 0.3 else rule.min_steps
+    return rule.block_seconds, fewest, 0.0 if step > 0.5 else rule.ramp_seconds
+
+
 @dataclass
 class Blocks:
     """The block pairs of one pair of processes."""
@@ -144,12 +155,12 @@ class Pair:
 
     def block(self, side: SideName) -> Block:
         """Measures one block of one side and freezes it again."""
-        contender, tally, rule = self._live[side], self._tallies[side], self._rule
-        slow = (tally.step_seconds or 0.0) > 1.0
+        contender, tally = self._live[side], self._tallies[side]
+        length = block_length(self._rule, tally.step_seconds)
         with blaming(side, both_alive=len(self._live) > 1):
             if contender.can_freeze:
                 contender.thaw()
-            block = contender.block(rule.block_seconds, 2 if slow else rule.min_steps, rule.ramp_seconds)
+            block = contender.block(*length)
             if contender.can_freeze:
                 contender.freeze()
         tally.ran(block)

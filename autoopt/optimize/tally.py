@@ -56,8 +56,12 @@ class SideTally:
 
     @property
     def step_seconds(self) -> float | None:
-        """Mean seconds of a step in the latest block."""
-        return self.blocks[-1].seconds / max(self.blocks[-1].steps, 1) if self.blocks else None
+        """Mean seconds of a step in the latest block; before the first, in the warm-up."""
+        if self.blocks:
+            return self.blocks[-1].seconds / max(self.blocks[-1].steps, 1)
+        if self.startups and self.startups[-1].warmup_steps:
+            return self.startups[-1].warmup_seconds / self.startups[-1].warmup_steps
+        return None
 
     def side(self) -> Side:
         blocks = self.blocks
