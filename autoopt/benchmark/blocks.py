@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
 
+Loss = torch.Tensor | float
 Enough = Callable[[int, float], bool]
 """``enough(steps, seconds)``: whether a block may end."""
 
@@ -30,7 +31,7 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0) 
     device.reset_peak()
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
-    losses: list[torch.Tensor] = []
+    losses: list[Loss] = []
     before = cpu_times(with_children=workers)
     clock.start()
     while True:
@@ -64,14 +65,17 @@ def _ramp(training: Training, seconds: float) -> None:
         training.step(training.next())
 
 
-def kept(loss: torch.Tensor, training: Training) -> torch.Tensor:
-    """The loss for later; on CUDA a copy, since a replayed graph writes the next one to the same place."""
-    return loss.clone() if training.device.timed_by_events else loss
+def kept(loss: torch.Tensor, training: Training) -> Loss:
+    """The loss for later. On the CPU its number; elsewhere reading it would wait for the device, so that
+    it is a copy there (a replayed CUDA graph writes the next loss to the same place)."""
+    return loss.item() if training.device.kind == "cpu" else loss.detach().clone()
 
 
-def finite_losses(losses: list[torch.Tensor]) -> tuple[float | None, ...]:
+def finite_losses(losses: Sequence[Loss]) -> tuple[float | None, ...]:
     """Losses as numbers, read from the device at once; None where not finite."""
     if not losses:
         return ()
-    values = torch.stack([loss.reshape(()).float() for loss in losses]).tolist()
+    tensors = [loss.reshape(()).float() for loss in losses if isinstance(loss, torch.Tensor)]
+    read = iter(torch.stack(tensors).tolist() if tensors else ())
+    values = [next(read) if isinstance(loss, torch.Tensor) else loss for loss in losses]
     return tuple(value if math.isfinite(value) else None for value in values)

@@ -39,13 +39,13 @@ class Feed:
         self._move = move
         self._accumulation = accumulation
         self.mark = mark
-        self._ahead = _Ahead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
+        self.ahead = _Ahead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
         self.epoch = -1
         self.batch = 0
         self.on_epoch: Callable[[], None] | None = None
         self._iterator: Iterator[Any] | None = None
         self._states: list[torch.Tensor] = []
-        self._next = self._read_ahead if self._ahead else self._read
+        self._next = self._read_ahead if self.ahead else self._read
 
     def group(self) -> list[Any]:
         """The micro-batches of the next step, on their device.
@@ -76,8 +76,8 @@ class Feed:
 
     def refill(self) -> None:
         """Copies ahead; called while the device is busy with the step that was just given to it."""
-        if self._ahead and self._iterator is not None:
-            self._ahead.fill(self._iterator)
+        if self.ahead and self._iterator is not None:
+            self.ahead.fill(self._iterator)
 
     def _start_epoch(self) -> None:
         if self.epoch >= 0 and self.on_epoch is not None:
@@ -120,12 +120,12 @@ class Feed:
         return batch
 
     def _read_ahead(self) -> Any:
-        assert self._ahead is not None
+        assert self.ahead is not None
         if self._iterator is None:
             return _END
-        self._ahead.fill(self._iterator, 1)
+        self.ahead.fill(self._iterator, 1)
         self.mark("data")
-        batch = self._ahead.take()
+        batch = self.ahead.take()
         if batch is _END:
             self._iterator = None
         self.mark("copy")

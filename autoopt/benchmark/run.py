@@ -7,9 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from autoopt.benchmark.blocks import finite_losses, kept
+from autoopt.benchmark.blocks import Loss, finite_losses, kept
 from autoopt.benchmark.live import Live
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.training import Training
@@ -80,7 +78,7 @@ def train(
 def _leg(live: Live, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
     """Trains to a step or to the end of the time, and tells how it stands about once a second."""
     clock = training.clock
-    losses: list[torch.Tensor] = []
+    losses: list[Loss] = []
     clock.start()
     told = 0.0
     while training.steps < stop_at:

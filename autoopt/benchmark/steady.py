@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 _MOST_GROUPS = 60
 _PENALTY = 3.0
 """A cut must save this many typical deviations per group, times the log of the number of groups."""
+_SLOW = 1.5
+"""Steps at the start that take so many times the lasting level are warm-up still."""
 _EQUAL = 0.10
 """Levels that differ by less than this are one level."""
 
@@ -50,32 +52,23 @@ def find_steady(times: Sequence[float], min_groups: int = 4) -> Steady | None:
     logs = np.log(np.maximum([np.median(x[at : at + size]) for at in bounds], 1e-9))
     cuts = change_points(logs)
     levels = [float(np.median(logs[a:b])) for a, b in cuts]
-    first = _first_steady(cuts, levels)
+    lasting = _lasting_level(cuts, levels)
+    first = next(index for index, level in enumerate(levels) if level <= lasting + _EQUAL)
     groups = len(logs) - cuts[first][0]
-    if groups < max(min_groups, len(logs) // 3):
+    if groups < max(min_groups, len(logs) // 3) or levels[-1] < lasting - _EQUAL:
         return None
     start = bounds[cuts[first][0]]
+    # A group's median hides a few slow steps in it, such as the very first.
+    while start < len(x) - min_groups and x[start] > _SLOW * np.exp(lasting):
+        start += 1
     return Steady(start, float(np.mean(x[start:])))
 
 
-def _first_steady(cuts: list[tuple[int, int]], levels: list[float]) -> int:
-    """The first segment from which on everything is at the lasting level, or an excursion that came back."""
-    lengths = [b - a for a, b in cuts]
-    later = [(level, length) for level, length in zip(levels, lengths, strict=True)]
-    half = sum(lengths) / 2
-    # The lasting level: the lowest that holds for a quarter of the second half; one lucky group is none.
-    seen = 0
-    held: list[float] = []
-    for level, length in reversed(later):
-        weight = min(length, max(half - seen, 0))
-        seen += length
-        if weight >= half / 4:
-            held.append(level)
-    lasting = min(held) if held else levels[-1]
-    for index, level in enumerate(levels):
-        if level <= lasting + _EQUAL:
-            return index
-    return len(levels) - 1
+def _lasting_level(cuts: list[tuple[int, int]], levels: list[float]) -> float:
+    """The lowest level that holds for a quarter of the second half; one lucky group is none."""
+    half = cuts[-1][1] / 2
+    held = [level for level, (a, b) in zip(levels, cuts, strict=True) if b - max(a, half) >= half / 4]
+    return min(held) if held else levels[-1]
 
 
 def change_points(values: Floats) -> list[tuple[int, int]]:

@@ -83,7 +83,7 @@ class Training:
         self.loader = training_loader(workload, setup, self.seed)
         self.lengths = lengths(workload, setup, self.loader)
         move = mover(device, non_blocking=setup.transfer.non_blocking)
-        self.feed = Feed(self.loader, move, self.lengths.accumulation, self._mark, setup.transfer.prefetch, device)
+        self.feed = Feed(self.loader, move, self.lengths.accumulation, self.clock.mark, setup.transfer.prefetch, device)
         self.loss = as_closure(workload.loss, device)
         for transform in setup.loss:
             self.loss = transform(self.loss)
@@ -110,7 +110,7 @@ class Training:
             autocast=self.autocast,
             scaler=self.scaler,
             clip=workload.clip_grad_norm,
-            mark=self._mark,
+            mark=self.clock.mark,
             new_graph=new_graph_hook(device, setup.compile),
         )
         self._step: Any = self.stepper
@@ -159,9 +159,6 @@ class Training:
         dtype = self.setup.precision.dtype
         return None if dtype is None else torch.autocast(self.device.torch.type, dtype=_DTYPES[dtype])
 
-    def _mark(self, stage: str) -> None:
-        self.clock.mark(stage)
-
     @property
     def total_steps(self) -> int:
         return self.lengths.total
@@ -209,7 +206,8 @@ class Training:
         self.steps += 1
         for batch in batches:
             self.samples += samples_of(batch) or 1
-        self.feed.refill()
+        if self.feed.ahead is not None:
+            self.feed.refill()
         self.clock.step_done()
         return loss
 
