@@ -67,7 +67,7 @@ def analyse(
             "predicted_step_seconds": predicted,
             "simulation_error": predicted / step - 1.0 if step > 0 else None,
             "critical_path": pipeline.critical_path(),
-            "ceiling_step_seconds": ceiling_step(pipeline, survey),
+            "ceiling_step_seconds": ceiling_step(pipeline, survey, peaks),
         }
     )
     pipeline = Pipeline(round_)

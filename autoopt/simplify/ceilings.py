@@ -59,17 +59,23 @@ def _compute(survey: Survey, peaks: Peaks) -> dict[str, float]:
     return found
 
 
-def ceiling_step(pipeline: Pipeline, survey: Survey) -> float | None:
-    """The best step that the stages' ceilings allow when everything that can overlap does.
+def ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | None:
+    """The best step that the stages' ceilings allow; never above the measured one, which would prove it wrong."""
+    ceiling = uncapped_ceiling_step(pipeline, survey, peaks)
+    return None if ceiling is None else min(ceiling, pipeline.step_seconds)
+
+
+def uncapped_ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | None:
+    """The best step when everything that can overlap does, from the ceilings as they were computed.
 
     On the CPU, preparation and compute share the cores, so that their best times add up.
     """
-    best = {stage.name: stage.ceiling_seconds for stage in pipeline.stages}
-    if best.get("forward") is None or best.get("backward") is None:
+    present = {stage.name for stage in pipeline.stages}
+    best = {name: value for name, value in stage_ceilings(survey, peaks).items() if name in present}
+    if "forward" not in best or "backward" not in best:
         return None
-    compute = sum(best.get(name) or 0.0 for name in ("forward", "backward", "optimizer"))
-    preparation = (best.get("preparation") or 0.0) + (best.get("collate") or 0.0)
-    link = max((best.get(name) or 0.0 for name in LINK), default=0.0)
+    compute = sum(best.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+    preparation = best.get("preparation", 0.0) + best.get("collate", 0.0)
+    link = max((best.get(name, 0.0) for name in LINK), default=0.0)
     together = preparation + compute if survey.device == "cpu" else max(preparation, compute)
-    ceiling = max(together, best.get("storage") or 0.0, link)
-    return min(ceiling, pipeline.step_seconds)
+    return max(together, best.get("storage", 0.0), link)

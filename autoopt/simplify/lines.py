@@ -40,6 +40,11 @@ def is_users(filename: str) -> bool:
     return not path.startswith((_OURS, *_LIBRARIES))
 
 
+def is_ours(filename: str) -> bool:
+    """Whether a file is autoopt's own."""
+    return filename.startswith(_OURS)
+
+
 @dataclass
 class Spent:
     """Seconds of a line with all that it calls: by the clock, and on a core."""

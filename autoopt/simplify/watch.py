@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autoopt.simplify.lines import is_users
+from autoopt.simplify.lines import is_ours, is_users
 
 Line = tuple[str, int]
 
@@ -74,8 +74,10 @@ def _crosses(values: Any) -> bool:
 
 
 def users_line(frame: FrameType | None) -> Line | None:
-    """The innermost frame in a file of the user's own."""
+    """The innermost frame in a file of the user's own; None where autoopt called the library itself."""
     while frame is not None:
+        if is_ours(frame.f_code.co_filename):
+            return None
         if is_users(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
