@@ -49,7 +49,9 @@ class ForkServer:
         self.close()
         ours, theirs = pair()
         with theirs:
-            self._process = _python("server", [theirs.fileno()], {"PYTHONHASHSEED": "0", **os.environ})
+            # NVML answers whether there is a device without touching it: a process that has cannot be forked
+            environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+            self._process = _python("server", [theirs.fileno()], environment)
         self._end = ours
 
     def fork(self, log: int, environment: dict[str, str], scratch: str) -> Started:
