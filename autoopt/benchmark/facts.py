@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from math import prod
 from typing import Any
 
 import psutil
@@ -32,7 +33,7 @@ def workload_facts(training: Training, spec: str) -> WorkloadFacts:
     """
     workload = training.workload
     samples = Samples(workload)
-    batch = tuple(_tensor_facts(path, tensor) for path, tensor in tensors(samples.batch))
+    batch = tuple(_tensor_facts(path, tensor, samples.scale) for path, tensor in tensors(samples.batch))
     model = model_facts(training.model)
     target = workload.target
     return WorkloadFacts(
@@ -198,12 +199,16 @@ def _plain(value: Any) -> Any:
     return _NOT_PLAIN
 
 
-def _tensor_facts(path: str, tensor: torch.Tensor) -> TensorFacts:
+def _tensor_facts(path: str, tensor: torch.Tensor, scale: float) -> TensorFacts:
+    """``scale``: a batch of the user's over what was read of a slow dataset."""
+    shape = tuple(tensor.shape)
+    if scale != 1.0 and shape:
+        shape = (round(shape[0] * scale), *shape[1:])
     return TensorFacts(
         path=path,
-        shape=tuple(tensor.shape),
+        shape=shape,
         dtype=str(tensor.dtype).removeprefix("torch."),
-        bytes=tensor.numel() * tensor.element_size(),
+        bytes=prod(shape) * tensor.element_size(),
     )
 
 

@@ -306,4 +306,4 @@ def _sources(kind: type) -> Iterator[str]:
         beside = [value for name in helpers if inspect.isfunction(value := getattr(module, name, None))]
         for source in (cls, *beside):
             with contextlib.suppress(OSError, TypeError):
-                yield inspect.getsource(source)
+                yield inspect.getsource(source)  # type: ignore[arg-type]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from autoopt.benchmark.lengths import user_batch_size
 from autoopt.benchmark.seeding import kept_random_state, seed_everything
 from autoopt.benchmark.transfer import tensors
 from autoopt.workload import Workload
+
+_HANDFUL = 4
+_PATIENCE = 2.0
 
 
 class Samples:
@@ -34,25 +38,34 @@ class Samples:
         self.batch = self._collated(self._items if self._size else self._items[0]) if self._items else None
 
     def _read(self) -> list[Any]:
-        count = self._size or 1
+        self._wanted = count = self._size or 1
         if isinstance(self._dataset, IterableDataset):
             iterator: Any = iter(self._dataset)
             if iterator is self._dataset:
                 return []  # it can be read once: what is taken here would be missing there
-            return list(itertools.islice(self._dataset, count))
+            return self._in_time(itertools.islice(self._dataset, count))
         try:
-            count = min(count, len(self._dataset))
+            self._wanted = count = min(count, len(self._dataset))
         except (TypeError, NotImplementedError):
             return []
-        if hasattr(self._dataset, "__getitems__"):
-            try:
-                return list(self._dataset.__getitems__(list(range(count))))
-            except TypeError:  # a Subset of a dataset without it
-                pass
         try:
-            return [self._dataset[index] for index in range(count)]
+            return self._in_time(self._dataset[index] for index in range(count))
         except (KeyError, TypeError):
             return []  # a dataset whose keys come from its own sampler
+
+    def _in_time(self, items: Iterable[Any]) -> list[Any]:
+        """The items, or as many as a slow dataset gives in a few seconds, a handful at least."""
+        began, found = perf_counter(), []
+        for item in items:
+            found.append(item)
+            if len(found) >= _HANDFUL and perf_counter() - began > _PATIENCE:
+                break
+        return found
+
+    @property
+    def scale(self) -> float:
+        """Samples in a batch of the user's over those read of a slow dataset."""
+        return self._wanted / len(self._items) if self._size and self._items else 1.0
 
     def _collated(self, items: Any) -> Any:
         if self._loader is not None and self._loader.collate_fn is not None:
