@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_found_nothing_yet() -> None:
 
 def test_where_nothing_was_tried_no_verdict_is_given() -> None:
     result = sample.no_gain().model_copy(update={"trials": sample.no_gain().trials[-2:]})
-    assert str(verdict_view(result).headline) == "Nothing was tried, so nothing is known of any gain"
+    assert str(verdict_view(result).headline) == "Nothing was tried"
 
 
 def test_throughput_is_not_called_time_to_target() -> None:
@@ -362,3 +362,22 @@ def test_whatever_was_not_measured_the_report_is_rendered(holes: set[tuple[Any, 
     assert ("faster to target" in page.split("</h1>")[0]) == (
         status_of(result) == "faster" and result.speedup.time_to_target is not None
     )
+
+
+@pytest.mark.parametrize(
+    ("aa", "floor", "level"),
+    [((0.99, 1.0, 1.01), 0.01, "good"), ((0.9, 1.0, 1.1), 0.1, "caution"), ((1.02, 1.05, 1.08), 0.04, "caution")],
+)
+def test_a_noisy_machine_is_no_good_sign(aa: tuple[float, float, float], floor: float, level: str) -> None:
+    control = r.Estimate(low=aa[0], value=aa[1], high=aa[2], n=4)
+    check = report_view(WIN.model_copy(update={"noise": r.Noise(aa_ratio=control, floor=floor)})).trust[0]
+    assert check.level == level
+
+
+def test_stages_in_the_bar_have_colours_of_their_own() -> None:
+    view = report_view(WIN).stages
+    assert view is not None
+    for bar in view.bars:
+        colours = [segment.colour for segment in bar.segments]
+        assert len(set(colours)) == len(colours)
+    assert {str(label) for label, _ in view.legend} == {str(s.label) for bar in view.bars for s in bar.segments}

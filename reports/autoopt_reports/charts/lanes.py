@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoopt_reports.view.pipeline import Lanes, Node
 
-COLUMN, LANE, BOX, TALL, LEFT = 126, 84, 106, 42, 10
+COLUMN, LANE, BOX, TALL, LEFT = 114, 84, 98, 42, 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,9 +118,7 @@ def _break_even(result: Result) -> Phrase:
     cost = number(result.break_even.search_seconds, units.duration, "/break_even/search_seconds")
     runs = result.break_even.runs
     if not result.best.plan.changes:
-        return say(
-            "The search took {} and found nothing to repay it, save the knowledge that nothing is to be had.", cost
-        )
+        return say("The search took {} and found nothing that repays it.", cost)
     if runs is None:
         return say("The search took {}; when it pays for itself: not measured.", cost)
     return say(

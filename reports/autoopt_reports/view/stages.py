@@ -66,7 +66,10 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
     bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
     bars = [bar for bar in bars if bar.segments]
     after = rounds[last]
-    legend: list[tuple[Name | str, str]] = [(name(stage, 30), str(place % 8)) for stage, place in colours.items()]
+    shown = {str(segment.label) for bar in bars for segment in bar.segments}
+    legend: list[tuple[Name | str, str]] = [
+        (name(stage, 30), str(place % 8)) for stage, place in colours.items() if name(stage, 30).text in shown
+    ]
     if any(segment.label == REST for bar in bars for segment in bar.segments):
         legend.append((REST, "rest"))
     return StagesView(
@@ -85,10 +88,11 @@ def _path(base: str, index: int) -> str:
 
 
 def _colours(rounds: tuple[Round, ...]) -> dict[str, int]:
+    """A colour for each stage: first those that stand in the bars, so that these differ as long as there are enough."""
+    stages = [stage for round_ in (rounds[0], rounds[-1]) for stage in round_.stages]
     names: dict[str, int] = {}
-    for round_ in (rounds[0], rounds[-1]):
-        for stage in round_.stages:
-            names.setdefault(stage.name, len(names))
+    for stage in [*(s for s in stages if s.exposed_seconds), *stages]:
+        names.setdefault(stage.name, len(names))
     return names
 
 
@@ -174,7 +178,9 @@ def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
             number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
         )
     if stage.gap is not None:
-        text = text + say(", {} its ceiling", number(stage.gap, units.ratio, f"{path}/stages/{index}/gap"))
+        text = text + say(
+            "; alone it takes {} its ceiling", number(stage.gap, units.ratio, f"{path}/stages/{index}/gap")
+        )
     return text
 
 

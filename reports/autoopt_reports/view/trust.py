@@ -11,6 +11,7 @@ from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
 from autoopt_reports.view.verdict import judged, status_of
 
+HIGH_FLOOR = 0.05
 Level = Literal["good", "caution", "open"]
 
 
@@ -43,6 +44,13 @@ def _noise(result: Result) -> Check:
     text = say("Baseline against itself: {}; gains under {} are not believed.", aa.phrase, floor)
     if inside:
         return Check("Noise floor", "caution", text + " The lower bound of the speedup lies under it.")
+    control = result.noise.aa_ratio
+    if control is not None and not control.low <= 1 <= control.high:
+        return Check(
+            "Noise floor", "caution", text + " The interval leaves out no difference: the machine favoured one side."
+        )
+    if result.noise.floor > HIGH_FLOOR:
+        return Check("Noise floor", "caution", text + " That is high: a quieter machine would show smaller gains.")
     return Check("Noise floor", "good", text)
 
 

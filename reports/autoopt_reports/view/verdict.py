@@ -84,7 +84,7 @@ def _headline(result: Result, status: Status) -> Phrase:
     if status == "none" and result.stop.reason is StopReason.INTERRUPTED:
         return say("Stopped before a gain was verified")
     if status == "none" and not any(trial.verdict in TRIED for trial in result.trials):
-        return say("Nothing was tried, so nothing is known of any gain")
+        return say("Nothing was tried")
     if status == "none":
         return say("No safe gain found")
     if shown is None:
