@@ -27,7 +27,7 @@ from autoopt.optimize.baseline import AAControl, measure_baseline, measure_noise
 from autoopt.optimize.bench import baseline_error
 from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
-from autoopt.optimize.planner import Agenda, Proposal, agenda
+from autoopt.optimize.planner import Agenda, Proposal, agenda, fitting
 from autoopt.optimize.profile import look
 from autoopt.optimize.search import StrategySearch, Tools
 from autoopt.optimize.state import Search
@@ -43,11 +43,14 @@ from autoopt.records import (
     Speedup,
     Stop,
     StopReason,
+    Verdict,
 )
 from autoopt.simplify.pipeline import Pipeline
 
 EXAMINE_SHARE = 0.03
 AT_THE_CEILING = 1.05
+TRIAL_COMPARISONS = 1.5
+"""Trying a strategy takes about so many short comparisons: settings, companions and trainings included."""
 
 
 @dataclass
@@ -234,11 +237,14 @@ class Loop:
 
     def _try_all(self, search: Search, plan: Agenda, round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries proposals until one is kept (True: the bottleneck has moved, profile again) or none is left."""
-        for proposal in plan.proposals:
+        coming = tuple(proposal for proposal in plan.proposals if self._comes_back(proposal, round_))
+        left = self._deadline(search) - self.tools.now()
+        chosen = fitting(coming, left, TRIAL_COMPARISONS * self.tools.shares.comparison)
+        for proposal in (p for p in coming if p not in chosen):
+            self._no_time(search, proposal)
+        for proposal in chosen:
             if self._interrupted_or_spent(search):
                 return False
-            if not self._comes_back(proposal, round_):
-                continue
             self.seen_bottleneck[proposal.strategy.name] = round_.bottleneck
             deadline = self._deadline(search)
             registry = self.tools.bench.registry
@@ -247,6 +253,13 @@ class Loop:
                 self._announce_kept(search)
                 return True
         return False
+
+    def _no_time(self, search: Search, proposal: Proposal) -> None:
+        """Notes that others promised more; a later round may still have time for it."""
+        name = proposal.strategy.name
+        if name not in {trial.strategy for trial in search.trials}:
+            reason = "no time for it in this budget: others promise more"
+            search.refuse(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""

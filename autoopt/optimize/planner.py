@@ -69,6 +69,25 @@ def agenda(registry: Registry, case: Case, choice: Choice, threshold: float) -> 
     return Agenda(tuple(proposals), tuple(refusals))
 
 
+def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tuple[Proposal, ...]:
+    """Those proposals that there is time for, in their order; where not for all, those that promise most.
+
+    One without a prediction counts as promising as the median of the others: unknown is not unpromising.
+
+    Args:
+        seconds: that are left for the search.
+        each: what trying one takes.
+    """
+    room = max(int(seconds / max(each, 1e-9)), 1)
+    if len(proposals) <= room:
+        return proposals
+    known = sorted(p.predicted.value for p in proposals if p.predicted)
+    middle = known[len(known) // 2] if known else 1.0
+    promise = {p.strategy.name: p.predicted.value if p.predicted else middle for p in proposals}
+    chosen = sorted(promise, key=lambda name: -promise[name])[:room]
+    return tuple(p for p in proposals if p.strategy.name in chosen)
+
+
 def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) -> Proposal | Refusal:
     refused = _unwanted(strategy, choice)
     if refused:
