@@ -67,17 +67,18 @@ class Command:
         """Waits until something can be seen on disk; raises when the command ends first."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            self._look()
+            self.look()
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"ended too early: {self.end()}")
             time.sleep(0.02)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Notes which processes there are, to look for them when it has ended."""
         with suppress(psutil.Error):
             self.children.update(psutil.Process(self.process.pid).children(recursive=True))
 
     def signal(self, number: int) -> None:
-        self._look()
+        self.look()
         self.process.send_signal(number)
 
     def end(self) -> Ran:
@@ -85,7 +86,7 @@ class Command:
         try:
             code = self.process.wait(PATIENCE)
         except psutil.TimeoutExpired:
-            self._look()
+            self.look()
             self.process.kill()
             code = -999
         _, alive = psutil.wait_procs(list(self.children), timeout=10)

@@ -16,7 +16,7 @@ State = Literal["orphan", "ended", "failed", "abandoned"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One step. ``orphans``: how often it was under way when the run was killed. Times on the run's clock."""
+    """One step. ``boots``: of each time when it was under way as the run died. Times on the run's clock."""
 
     number: int
     kind: str
@@ -25,7 +25,20 @@ class Recorded:
     at: float
     document: JsonDict | None = None
     failure: dict[str, str] | None = None
-    orphans: int = 0
+    boots: tuple[str | None, ...] = ()
+
+    @property
+    def orphans(self) -> int:
+        """How often it was under way when the run was killed."""
+        return len(self.boots)
+
+    def crashes(self, now: str | None) -> int:
+        """How often it was the last thing that the machine did.
+
+        Args:
+            now: the present boot. The run died once in each boot that is over without getting past it.
+        """
+        return len({boot for boot in self.boots if boot is not None and boot != now})
 
 
 def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
@@ -53,11 +66,12 @@ def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorde
 
 
 def _begin(steps: list[Recorded], record: JsonDict) -> None:
-    again = steps[-1].orphans if steps and steps[-1].state in ("orphan", "abandoned") else None
-    if again is not None:
-        steps.pop()
+    boots: tuple[str | None, ...] = ()
+    if steps and steps[-1].state in ("orphan", "abandoned"):
+        boots = steps.pop().boots
     at = float(record["at"])
-    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, orphans=(again or 0) + 1))
+    boots = (*boots, record.get("boot"))
+    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, boots=boots))
 
 
 def _end(step: Recorded, record: JsonDict) -> Recorded:
@@ -65,7 +79,7 @@ def _end(step: Recorded, record: JsonDict) -> Recorded:
     if step.state != "orphan":
         return step
     if record["type"] == "abandoned":
-        return replace(step, state="abandoned", at=at, orphans=step.orphans - 1)
+        return replace(step, state="abandoned", at=at, boots=step.boots[:-1])
     if record["type"] == "failed":
         failure = {str(name): str(value) for name, value in record["failure"].items()}
         return replace(step, state="failed", at=at, failure=failure)

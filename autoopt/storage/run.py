@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -28,8 +29,9 @@ R = TypeVar("R", bound=Record)
 OrphanPolicy = Literal["again", "failed"]
 
 KILLED = "the run was killed while it was running"
-MOST_ORPHANS = 2
-"""A step that was under way each time the run died is not tried for ever: it may be what kills the machine."""
+MOST_KILLS = 10
+MOST_CRASHES = 2
+"""A step that was under way each time the run was killed, or the machine went down, is not tried for ever."""
 
 _NOT_JOURNALED = (TrialProgress,)
 
@@ -167,7 +169,8 @@ class Run:
             measure: measures it.
             model: what ``measure`` returns.
             orphan: what to do with a step that was under way when the run was killed: measure it once
-                more, or count it as crashed. One under way at two kills counts as crashed either way.
+                more, or count it as crashed. Two that took the machine down, or ten kills, count as
+                crashed either way.
 
         Raises:
             TrialFailed: the step failed so, now or then.
@@ -179,8 +182,8 @@ class Run:
         if done is not None and done.state in ("ended", "failed"):
             return self._read_back(done, model)
         self._go_live()
-        orphans = done.orphans if done is not None else 0
-        if orphans >= MOST_ORPHANS or (orphans and orphan == "failed"):
+        kills, crashes = (done.orphans, done.crashes(boot_id())) if done is not None else (0, 0)
+        if crashes >= MOST_CRASHES or kills >= MOST_KILLS or (kills and orphan == "failed"):
             failure = TrialFailed("crashed", KILLED, where=kind)
             self._append_failure(self._begin(kind, key), failure)
             raise failure
@@ -213,7 +216,7 @@ class Run:
         self.directory.check_space()
         number = self._number
         self._number += 1
-        self._append({"type": "start", "step": number, "kind": kind, "key": key})
+        self._append({"type": "start", "step": number, "kind": kind, "key": key, "boot": boot_id()})
         return number
 
     def _measure(self, number: int, measure: Callable[[], R]) -> R:
@@ -319,6 +322,14 @@ def _head(journal: Journal) -> dict[str, Any]:
             hint="start the run again",
         )
     return head
+
+
+def boot_id() -> str | None:
+    """Changes when the machine is started again; None where it cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 def _now() -> str:

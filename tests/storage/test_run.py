@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from autoopt.errors import DocumentError, Interrupted, TrialFailed, UsageError
 from autoopt.events import PhaseStarted, TrialProgress, Warned
 from autoopt.records import Record
+from autoopt.storage import run as run_module
 from autoopt.storage.journal import read_journal
-from autoopt.storage.run import KILLED, Run
+from autoopt.storage.run import KILLED, MOST_KILLS, Run
 from autoopt.storage.run_directory import RunDirectory
 
 PRINT = {"code": {"sources": {"a.py": "1"}}, "environment": {"torch": "2.13.0"}, "device": {}, "options": {}}
@@ -113,9 +114,20 @@ def test_a_step_under_way_at_a_kill_may_count_as_crashed(tmp_path: Path) -> None
         assert caught.value.kind == "crashed"
 
 
-def test_a_step_that_brings_the_run_down_twice_is_not_tried_a_third_time(tmp_path: Path) -> None:
-    kill(new(tmp_path))
-    kill(again(tmp_path))
+def test_a_step_that_takes_the_machine_down_twice_is_not_tried_a_third_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for boot in ("a", "b"):
+        monkeypatch.setattr(run_module, "boot_id", lambda boot=boot: boot)
+        kill(new(tmp_path) if boot == "a" else again(tmp_path))
+    monkeypatch.setattr(run_module, "boot_id", lambda: "c")
+    with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED):
+        run.step("trial", {}, never, Figure)
+
+
+def test_a_step_during_which_somebody_kills_the_run_is_tried_again_for_long_but_not_for_ever(tmp_path: Path) -> None:
+    for number in range(MOST_KILLS):
+        kill(again(tmp_path) if number else new(tmp_path))
     with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED):
         run.step("trial", {}, never, Figure)
 
