@@ -25,7 +25,7 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     from autoopt.plan import read_plan
 
     document = read_plan(plan)
-    train_run = engine("autoopt.api:train_run", "autoopt train")
+    train_run = engine("autoopt.train:train_run", "autoopt train")
     with stdout_kept():
         outcome = train_run(workload, document, options)
     write_json(outcome)

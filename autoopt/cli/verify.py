@@ -26,7 +26,7 @@ def verify_command(run: Path, **given: Any) -> int:
     from autoopt.documents import read_result
 
     result = read_result(run)
-    verify_run = engine("autoopt.api:verify_run", "autoopt verify")
+    verify_run = engine("autoopt.export.verify:verify_run", "autoopt verify")
     with stdout_kept():
         outcome = verify_run(run, result, options)
     if options.json:

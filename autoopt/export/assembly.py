@@ -104,28 +104,28 @@ def optimizer_lines(draft: Draft) -> list[str]:
 def schedule_lines(draft: Draft) -> list[str]:
     """The scheduler; more than its plain ``step()`` only where the batch or the rate changes."""
     batch = draft.setup.batch
+    lines, factory, interval = [], "workload.scheduler", "workload.scheduler_interval"
+    changes = draft.expressions(draft.setup.scheduler, "scheduler")
+    if changes:
+        lines, factory, interval = ["make_scheduler = workload.scheduler"], "make_scheduler", '"step"'
+        lines += [f"make_scheduler = {call(made, ['make_scheduler'])}" for made in changes]
     if draft.whole_schedule:
         draft.inliner.want("autoopt.benchmark.schedule", "Schedule")
         keywords = {
-            "interval": "workload.scheduler_interval",
+            "interval": interval,
             "total_steps": "your_total",
             "steps_ratio": "ratio",
             "factor": literal(batch.learning_rate_factor),
             "warmup_steps": literal(batch.warmup_steps),
         }
-        return [f"schedule = {call('Schedule', ['optimizer', 'workload.scheduler'], keywords, indent=15)}"]
+        return [*lines, f"schedule = {call('Schedule', ['optimizer', factory], keywords, indent=15)}"]
     if not draft.has_scheduler:
         return []
     draft.use("torch.optim.lr_scheduler", "ReduceLROnPlateau")
-    lines = ["scheduler = workload.scheduler(optimizer, total)"]
-    if draft.facts is None:
-        lines = ["scheduler = workload.scheduler and workload.scheduler(optimizer, total)"]
-    return [*lines, f"every_step = {_guard(draft)}workload.scheduler_interval == \"step\"",
-            "by_metric = isinstance(scheduler, ReduceLROnPlateau)"]  # fmt: skip
-
-
-def _guard(draft: Draft) -> str:
-    return "scheduler and " if draft.facts is None else ""
+    maybe = draft.facts is None and not changes
+    lines.append(f"scheduler = {f'{factory} and ' if maybe else ''}{factory}(optimizer, total)")
+    each = f'{"scheduler and " if maybe else ""}{interval} == "step"' if not changes else "True"
+    return [*lines, f"every_step = {each}", "by_metric = isinstance(scheduler, ReduceLROnPlateau)"]
 
 
 def step_lines(draft: Draft) -> list[str]:

@@ -81,6 +81,8 @@ class Draft:
 
     @property
     def has_scheduler(self) -> bool:
+        if self.setup.scheduler:
+            return True
         return self.facts.optimizer.has_scheduler if self.facts else True
 
     @property

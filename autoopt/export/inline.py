@@ -266,7 +266,7 @@ def _note_import(node: ast.Import | ast.ImportFrom, found: _Module, package: str
     if isinstance(node, ast.Import):
         for alias in node.names:
             name = alias.asname or alias.name.split(".")[0]
-            found.imported[name] = (alias.name if alias.asname or "." not in alias.name else alias.name, None)
+            found.imported[name] = (alias.name, None)
         return
     module = node.module or ""
     if node.level:

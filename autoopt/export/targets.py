@@ -1,0 +1,146 @@
+"""``autoopt export``: the winning plan of a result for one way of training, and what that way cannot express.
+
+Everything comes from the result document, where each kept change stands as its strategy's recipe wrote
+it, so that an export needs neither torch nor the user's code. The plain script was written by the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autoopt.errors import UsageError
+from autoopt.export.text import call, commented, literal
+from autoopt.records import JsonDict, Result, Snippets
+
+TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
+_ACCELERATE_FILE = {"mixed_precision", "dynamo_config", "downcast_bf16", "use_cpu"}
+"""What accelerate's configuration file knows; everything else is an argument of ``Accelerator``."""
+
+
+def export(result: Result, target: str) -> tuple[str, tuple[str, ...]]:
+    """The winning plan for a target.
+
+    Args:
+        result: a finished run.
+        target: ``pytorch``, ``lightning``, ``transformers`` or ``accelerate``.
+
+    Returns:
+        The text, and what it does not hold, a sentence each.
+
+    Raises:
+        UsageError: there is no such target, or the script of the run is gone.
+    """
+    if target not in TARGETS:
+        raise UsageError(f"there is no target {target!r}", hint=f"there are: {', '.join(TARGETS)}")
+    if target == "pytorch":
+        return _script(result)
+    keys, notes = _merged(result, target)
+    text = {"lightning": _lightning, "transformers": _transformers, "accelerate": _accelerate}[target](keys, notes)
+    return text, tuple(notes)
+
+
+def _script(result: Result) -> tuple[str, tuple[str, ...]]:
+    path = Path(result.reproduce.run_directory or ".") / "optimized_train.py"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"the run's script {path} cannot be read: {error.strerror or error}",
+            hint="name the run directory; optimized_train.py is written at the end of a run",
+        ) from None
+    missing = tuple(line[2:] for line in text.splitlines() if line.startswith("# Not in this script:"))
+    return text, missing
+
+
+def pytorch_lines(result: Result) -> str:
+    """The lines to paste for each kept change."""
+    parts = [f"# {_titled(each)}\n{each.pytorch or '# see optimized_train.py'}" for each in result.snippets]
+    return "\n\n".join(parts) + "\n"
+
+
+def _titled(snippet: Snippets) -> str:
+    setting = ", ".join(f"{name}={value}" for name, value in snippet.setting.items())
+    return f"{snippet.strategy} ({setting})" if setting else snippet.strategy
+
+
+def _merged(result: Result, target: str) -> tuple[JsonDict, list[str]]:
+    """All keys of a target, a later change over an earlier one, and what is to be said."""
+    keys: JsonDict = {}
+    notes: list[str] = []
+    for change in _changes(result):
+        recipe = getattr(change, target)
+        if recipe is None:
+            notes.append(f"{_titled(change)}: {target} has no way to say this; it is in optimized_train.py")
+            continue
+        for key, value in recipe.items():
+            if key == "_note":
+                notes.append(f"{_titled(change)}: by hand: {value}")
+                continue
+            if key in keys and keys[key] != value:
+                notes.append(f"{_titled(change)}: {key}={value} takes the place of {keys[key]}")
+            keys[key] = value
+    return keys, notes
+
+
+def _changes(result: Result) -> Iterator[Snippets]:
+    known = {each.strategy: each for each in result.snippets}
+    for change in result.best.plan.changes:
+        yield known.get(change.strategy) or Snippets(strategy=change.strategy, setting=change.setting)
+
+
+def _head(what: str, notes: list[str], lines: tuple[str, ...] = ()) -> list[str]:
+    head = commented(what)
+    for line in lines:
+        head += [f"# {part}" for part in line.splitlines()]
+    for note in notes:
+        head += commented(f"- {note}")
+    return head
+
+
+def _lightning(keys: JsonDict, notes: list[str]) -> str:
+    arguments = call("Trainer", [], {name: literal(value) for name, value in keys.items()})
+    head = _head("For LightningCLI: python my_script.py fit --config FILE; in Python:", notes, (arguments,))
+    body = ["trainer:", *_yaml(keys, 1)] if keys else ["trainer: {}"]
+    return "\n".join([*head, *body]) + "\n"
+
+
+def _transformers(keys: JsonDict, notes: list[str]) -> str:
+    """JSON for ``HfArgumentParser.parse_json_file``, or ``TrainingArguments(**json.load(file))``."""
+    return json.dumps(keys, indent=2) + "\n"
+
+
+def _accelerate(keys: JsonDict, notes: list[str]) -> str:
+    inside = {name: value for name, value in keys.items() if name in _ACCELERATE_FILE}
+    for name, value in keys.items():
+        if name not in inside:
+            notes.append(f"by hand: Accelerator({name}={_argument(name, value)})")
+    fixed: JsonDict = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "NO",
+        "mixed_precision": "no",
+        "num_machines": 1,
+        "num_processes": 1,
+    }
+    head = _head("For accelerate launch --config_file FILE my_script.py", notes)
+    return "\n".join([*head, *_yaml({**fixed, **inside}, 0)]) + "\n"
+
+
+def _argument(name: str, value: Any) -> str:
+    """Accelerator takes some settings as objects."""
+    if name == "dataloader_config" and isinstance(value, dict):
+        return call("DataLoaderConfiguration", [], {key: literal(item) for key, item in value.items()})
+    return literal(value)
+
+
+def _yaml(value: JsonDict, depth: int) -> list[str]:
+    """Nested mappings of plain values; a JSON value is a YAML value."""
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            lines += [f"{'  ' * depth}{key}:", *_yaml(item, depth + 1)]
+        else:
+            lines.append(f"{'  ' * depth}{key}: {json.dumps(item)}")
+    return lines

@@ -1,0 +1,209 @@
+"""``autoopt verify``: the exported script against the baseline once more, beside what the run reported."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from autoopt.documents import read_result
+from autoopt.errors import AutooptError, EnvironmentLacks, UsageError
+from autoopt.optimize.bench import Bench
+from autoopt.optimize.compare import compare
+from autoopt.optimize.comparison import Rule
+from autoopt.optimize.contender import Contender, TrialContender
+from autoopt.options import Options
+from autoopt.records import Estimate, Plan, Record, Result
+from autoopt.registry import load_strategies
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+DEFAULT_SECONDS = 180.0
+_Z = 1.96
+
+
+class Checked(Record):
+    """What a verification found. Ratios are speedups of throughput over the baseline."""
+
+    holds: bool
+    detail: str
+    measured: Estimate | None = None
+    reported: Estimate | None = None
+    against: str | None = None
+    kind: Literal["script", "runs"] = "script"
+    seconds: float | None = None
+
+
+class _ScriptContender(TrialContender):
+    """A contender that trains with the exported script."""
+
+    def __init__(self, process: Any, plan: Plan, script: str) -> None:
+        super().__init__(_Redirected(process, script), plan)
+
+
+class _Redirected:
+    """The trial's process, its training tasks answered by the script."""
+
+    def __init__(self, process: Any, script: str) -> None:
+        self._process, self._script = process, script
+        self.can_freeze = getattr(process, "can_freeze", True)
+
+    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> Any:
+        name = task.rpartition(":")[2]
+        if name in ("warm_up", "run_block"):
+            task, arguments = f"autoopt.export.script_trial:{name}", {"script": self._script, **arguments}
+        return self._process.call(task, timeout=timeout, **arguments)
+
+    def freeze(self) -> None:
+        self._process.freeze()
+
+    def thaw(self) -> None:
+        self._process.thaw()
+
+    def close(self) -> None:
+        self._process.close()
+
+
+def verify_run(run: Path, result: Result, options: Options, *, against: Path | None = None) -> Checked:
+    """Measures a run's script again, or compares the run with another.
+
+    Args:
+        run: the run directory.
+        result: its document.
+        options: ``budget_seconds`` limits it; the three minutes of ``DEFAULT_SECONDS`` where it is longer.
+        against: another run; then nothing is measured.
+
+    Raises:
+        UsageError: the directory has no script.
+        EnvironmentLacks: another device or torch than the run was measured with.
+    """
+    if against is not None:
+        return compare_runs(result, read_result(against), str(against))
+    script = (Path(run) if Path(run).is_dir() else Path(run).parent).resolve() / "optimized_train.py"
+    if not script.is_file():
+        raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
+    _same_torch(result)
+    seconds = min(options.budget_seconds, DEFAULT_SECONDS)
+    return verify(result, script, seconds=seconds, logs=script.parent / "logs")
+
+
+def verify(
+    result: Result, script: Path, *, seconds: float, logs: Path, clock: Callable[[], float] = time.monotonic
+) -> Checked:
+    """The script against the baseline, paired as in every comparison.
+
+    Args:
+        seconds: wall-clock, starts of processes included.
+        logs: where the trials' own output goes.
+    """
+    registry = load_strategies(result.reproduce.strategies)
+    base = TrialSpec(
+        workload=result.workload.spec,
+        strategies=registry.specs,
+        device=result.environment.device,
+        seed=result.reproduce.seed,
+        directory=os.getcwd(),
+        search_path=tuple(path for path in sys.path if path),
+    )
+    with Launcher() as launcher:
+        bench = Bench(launcher, base, registry, logs)
+
+        def start(plan: Plan, label: str) -> Contender:
+            process = bench.launch(plan, f"verify-{label}")
+            return (
+                TrialContender(process, plan) if label == "incumbent" else _ScriptContender(process, plan, str(script))
+            )
+
+        found = compare(
+            start,
+            Plan(),
+            result.best.plan,
+            Rule(max_seconds=seconds, until_error=0.03, warm_up_seconds=min(60.0, seconds / 4)),
+            clock=clock,
+            noise=result.noise,
+            rng=np.random.default_rng(result.reproduce.seed),
+        )
+    if found.failure is not None:
+        return Checked(holds=False, detail=f"the measurement failed: {found.reason}", reported=_reported(result))
+    if found.estimate is None:
+        raise AutooptError(f"nothing could be measured in {seconds:.0f} s", hint="give more time: --budget 10m")
+    return judged(found.estimate, _reported(result), found.seconds)
+
+
+def judged(measured: Estimate, reported: Estimate, seconds: float | None = None) -> Checked:
+    """Whether two estimates of one ratio agree: their difference is within what their intervals allow."""
+    apart = abs(math.log(measured.value) - math.log(reported.value))
+    allowed = _Z * math.hypot(_error(measured), _error(reported))
+    inside = reported.low <= measured.value <= reported.high
+    holds = inside or apart <= allowed
+    where = (
+        "inside the reported interval" if inside else "outside it, within the noise of both" if holds else "outside it"
+    )
+    return Checked(
+        holds=holds,
+        detail=f"measured {_shown(measured)}, reported {_shown(reported)}: {where}",
+        measured=measured,
+        reported=reported,
+        seconds=seconds,
+    )
+
+
+def _error(estimate: Estimate) -> float:
+    return math.log(estimate.high / estimate.low) / (2 * _Z)
+
+
+def _shown(estimate: Estimate) -> str:
+    return f"{estimate.value:.2f}x ({100 * estimate.confidence:.0f} % CI {estimate.low:.2f}-{estimate.high:.2f})"
+
+
+def _reported(result: Result) -> Estimate:
+    """The reported speedup of throughput; 1 within the noise floor where nothing was kept."""
+    if result.speedup.throughput is not None:
+        return result.speedup.throughput
+    floor = 1 + (result.noise.floor or 0.05)
+    return Estimate(value=1.0, low=1 / floor, high=floor, n=1)
+
+
+def _same_torch(result: Result) -> None:
+    import torch
+
+    if result.environment.torch not in (None, torch.__version__):
+        raise EnvironmentLacks(
+            f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
+            hint="a speedup holds for the versions it was measured with: optimize again",
+        )
+
+
+def compare_runs(result: Result, other: Result, name: str) -> Checked:
+    """Whether a run is no worse than an earlier one of the same workload on the same machine.
+
+    Each speedup is over its own baseline, so that the load of the machine on two days does not decide.
+
+    Raises:
+        UsageError: they are not of the same workload and device.
+    """
+    for what, one, two in (
+        ("workload", result.workload.spec, other.workload.spec),
+        ("device", result.environment.device_name or result.environment.device,
+         other.environment.device_name or other.environment.device),
+    ):  # fmt: skip
+        if one != two:
+            raise UsageError(f"the two runs have another {what}: {one} and {two}", hint="compare runs of one workload")
+    now, before = _reported(result), _reported(other)
+    lost = math.log(before.value) - math.log(now.value)
+    allowed = _Z * math.hypot(_error(now), _error(before))
+    holds = lost <= allowed
+    return Checked(
+        holds=holds,
+        detail=f"speedup {_shown(now)}, that of {name} {_shown(before)}: {'no worse' if holds else 'worse'}",
+        measured=now,
+        reported=before,
+        against=name,
+        kind="runs",
+    )

@@ -1,0 +1,303 @@
+"""``autoopt train``: a workload with a plan, from the first step to the target or to its planned end."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autoopt import importing, validation
+from autoopt.benchmark.device import open_device
+from autoopt.benchmark.monitors import Monitor
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.errors import TrialFailed
+from autoopt.options import Options
+from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
+from autoopt.registry import Registry, load_strategies
+from autoopt.train.checkpoint import check_same, read_checkpoint, write_checkpoint
+from autoopt.train.progress import Progress, shown
+from autoopt.workload import Target
+
+CHECKPOINT = "checkpoint.pt"
+_LOOKED_AT_EVERY = 20
+"""Steps between looks at the loss: each look waits for the device."""
+
+
+class Trained(Record):
+    """What a training came to. ``seconds``: of all its parts, where it was resumed; rates per second."""
+
+    workload: str
+    plan: Plan
+    seed: int
+    steps: int
+    samples: int
+    seconds: float
+    samples_per_second: float | None
+    loss: float | None
+    metrics: dict[str, float]
+    metric: str | None
+    target: float | None
+    reached: bool | None
+    stopped: str
+    curve: Curve
+    energy_joules: float | None = None
+    cost: float | None = None
+    checkpoint: str
+    resumed_from: int | None = None
+
+
+@dataclass
+class _Run:
+    """One training under way."""
+
+    spec: str
+    plan: Plan
+    training: Training
+    path: Path
+    target: Target | None
+    until_target: bool
+    interval: float
+    clock: Callable[[], float]
+    on_progress: Callable[[Progress], None]
+    points: list[CurvePoint] = field(default_factory=list)
+    before: float = 0.0
+    resumed_from: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    loss: float | None = None
+
+    def resume(self) -> None:
+        state = read_checkpoint(self.path)
+        check_same(self.path, state, spec=self.spec, plan=self.plan, seed=self.training.seed)
+        self.training.load_state_dict(state["training"])
+        self.before = state["seconds"]
+        self.points = [CurvePoint(**point) for point in state["points"]]
+        self.metrics, self.loss = state["metrics"], state["loss"]
+        self.resumed_from = self.training.steps
+
+    def save(self) -> None:
+        write_checkpoint(
+            self.path,
+            {
+                "workload": self.spec,
+                "plan": self.plan.model_dump_json(),
+                "seed": self.training.seed,
+                "training": self.training.state_dict(),
+                "seconds": self.seconds,
+                "points": [point.model_dump() for point in self.points],
+                "metrics": self.metrics,
+                "loss": self.loss,
+            },
+        )
+
+    @property
+    def seconds(self) -> float:
+        return self.before + self.clock() - self.began
+
+    def go(self) -> str:
+        """Trains; returns why it ended: ``target``, ``end`` or ``interrupted``."""
+        self.began = self.saved = self.clock()
+        if self._reached():
+            return "target"
+        try:
+            for batches in self.training:
+                if self._step(batches):
+                    self.save()
+                    return "target"
+        except KeyboardInterrupt:
+            self.save()  # between two steps or within one: the state is that of the last whole step
+            return "interrupted"
+        self.save()
+        return "end"
+
+    def _step(self, batches: list[Any]) -> bool:
+        """One step; True where it reached the target."""
+        training = self.training
+        loss = training.step(batches)
+        last = training.steps >= training.total_steps
+        evaluated = training.evaluation is not None and (training.steps % training.evaluate_every == 0 or last)
+        if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
+            self.loss = _finite(float(loss), training.steps)
+        if evaluated:
+            self._evaluate()
+        if self.clock() - self.saved >= self.interval:
+            self.save()
+            self.saved = self.clock()
+        if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
+            self._tell(evaluated)
+        return evaluated and self._reached()
+
+    def _evaluate(self) -> None:
+        self.metrics = self.training.evaluate()
+        value = self.metrics.get(self.target.metric) if self.target else None
+        known = value if value is not None and math.isfinite(value) else None
+        self.points.append(
+            CurvePoint(step=self.training.steps, seconds=self.seconds, metric=known, train_loss=self.loss)
+        )
+
+    def _reached(self) -> bool:
+        if not (self.until_target and self.target and self.target.metric in self.metrics):
+            return False
+        return self.target.reached(self.metrics[self.target.metric])
+
+    def _tell(self, evaluated: bool) -> None:
+        training = self.training
+        self.on_progress(
+            Progress(
+                step=training.steps,
+                total=training.total_steps,
+                seconds=self.seconds,
+                samples=training.samples,
+                loss=self.loss,
+                metrics=dict(self.metrics) if evaluated else {},
+            )
+        )
+
+
+def train(
+    spec: str,
+    plan: Plan,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | str,
+    registry: Registry | None = None,
+    checkpoint_every_minutes: float = 10.0,
+    resume: bool = True,
+    until_target: bool = True,
+    target: float | None = None,
+    price_per_hour: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Trained:
+    """Trains a workload with a plan.
+
+    Args:
+        spec: the import string of the workload.
+        out: the directory of its checkpoint.
+        checkpoint_every_minutes: between two checkpoints; one is written at the end in any case.
+        resume: goes on from the checkpoint, where there is one.
+        until_target: ends where the target is reached.
+        target: replaces the value of the workload's target.
+        price_per_hour: of the device, for the cost.
+        clock: seconds; injected in tests.
+
+    Raises:
+        WorkloadError: the user's code fails to build.
+        DocumentError: the checkpoint is damaged or of another run.
+        TrialFailed: the loss is not finite.
+    """
+    known = load_strategies() if registry is None else registry
+    opened = open_device(device)
+    _set_environment(known, plan)
+    seed_everything(seed)
+    workload = validation.build(importing.load(spec))
+    training = Training(workload, known.fold(known.order(plan), workload.setup), device=opened, seed=seed)
+    path = Path(out) / CHECKPOINT
+    run = _Run(
+        spec,
+        plan,
+        training,
+        path,
+        _with_value(workload.target, target),
+        until_target,
+        60.0 * checkpoint_every_minutes,
+        clock,
+        on_progress or (lambda progress: None),
+    )
+    try:
+        if resume and path.exists():
+            run.resume()
+        first = training.samples
+        with Monitor(opened) as monitor:
+            stopped = run.go()
+        return _document(run, stopped, training.samples - first, monitor.summary(), price_per_hour)
+    finally:
+        training.close()
+
+
+def _document(run: _Run, stopped: str, samples: int, seen: JsonDict, price: float | None) -> Trained:
+    training, target = run.training, run.target
+    seconds = run.seconds
+    here = seconds - run.before
+    value = target.value if target else None
+    metric = run.metrics.get(target.metric) if target else None
+    reached = target.reached(metric) if target and value is not None and metric is not None else None
+    energy = seen.get("energy_joules")
+    return Trained(
+        workload=run.spec,
+        plan=run.plan,
+        seed=training.seed,
+        steps=training.steps,
+        samples=training.samples,
+        seconds=seconds,
+        samples_per_second=samples / here if samples and here > 0 else None,
+        loss=run.loss,
+        metrics={name: number for name, number in run.metrics.items() if math.isfinite(number)},
+        metric=target.metric if target else None,
+        target=value,
+        reached=reached,
+        stopped=stopped,
+        curve=Curve(seed=training.seed, points=tuple(run.points), reached=reached),
+        energy_joules=energy,
+        cost=price * seconds / 3600 if price is not None else None,
+        checkpoint=str(run.path),
+        resumed_from=run.resumed_from,
+    )
+
+
+def _finite(loss: float, step: int) -> float:
+    if not math.isfinite(loss):
+        raise TrialFailed("not_finite", f"the loss is {loss} in step {step}", where="step")
+    return loss
+
+
+def _with_value(target: Target | None, value: float | None) -> Target | None:
+    if target is None or value is None:
+        return target
+    if target.direction == "max":
+        return Target(target.metric, at_least=value)
+    return Target(target.metric, at_most=value)
+
+
+def _set_environment(registry: Registry, plan: Plan) -> None:
+    """Variables of the plan, for what reads them later than torch's import does."""
+    for name, value in registry.fold(plan).flags.get("env", {}).items():
+        os.environ.setdefault(name, str(value))
+
+
+def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[Any] = ()) -> Trained:
+    """``autoopt train``; the same command goes on from the checkpoint that the last one left.
+
+    Args:
+        listeners: called with each :class:`Progress`, such as trackers.
+    """
+    out = options.out or Path("autoopt-runs") / f"train-{_short(spec)}"
+    with shown(spec, quiet=options.quiet) as show:
+        every = [show, *listeners]
+
+        def tell(progress: Progress) -> None:
+            for listener in every:
+                listener(progress)
+
+        return train(
+            spec,
+            plan,
+            device=options.device,
+            seed=options.seed,
+            out=out,
+            registry=load_strategies(options.strategies),
+            target=options.target,
+            price_per_hour=options.price,
+            on_progress=tell,
+        )
+
+
+def _short(spec: str) -> str:
+    name = spec.rpartition(":")[0].rpartition("/")[2].removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name) or "run"

@@ -1,0 +1,141 @@
+"""The real run: killed and resumed with the same losses, checkpoints, targets, bad checkpoints."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autoopt.errors import DocumentError
+from autoopt.records import Change, Plan
+from autoopt.registry import load_strategies
+from autoopt.train import run as train_module
+from autoopt.train import train
+from autoopt.train.progress import Progress
+
+SPEC = f"{Path(__file__).parent / 'train_workload.py'}:build"
+PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from autoopt.records import Plan
+from autoopt.train import run
+kill_at, where = int(sys.argv[1]), sys.argv[2]
+done = 0
+if where == "writing":
+    import torch
+    saved = torch.save
+    def half(state, file):
+        global done
+        done += 1
+        saved(state, file)
+        if done == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    torch.save = half
+def progress(p):
+    if where == "step" and p.step >= kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+run._LOOKED_AT_EVERY = 1
+run.train(sys.argv[3], Plan(), device="cpu", seed=4, out=sys.argv[4], checkpoint_every_minutes=0.0, on_progress=progress)
+"""
+
+
+def outcome(out: Path, plan: Plan = Plan(), **options: Any) -> tuple[Any, list[float | None]]:  # noqa: B008
+    losses: list[float | None] = []
+    trained = train(SPEC, plan, device="cpu", seed=4, out=out, on_progress=lambda p: losses.append(p.loss), **options)
+    return trained, losses
+
+
+@pytest.fixture(autouse=True)
+def every_step_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_module, "_LOOKED_AT_EVERY", 1)
+
+
+@pytest.mark.parametrize(("at", "where"), [(1, "step"), (9, "step"), (14, "step"), (20, "writing"), (35, "step")])
+def test_killed_and_resumed_gives_the_same_losses(at: int, where: str, tmp_path: Path) -> None:
+    whole, losses = outcome(tmp_path / "whole")
+    out = tmp_path / "killed"
+    run = subprocess.run(
+        [sys.executable, "-c", KILLED, str(at), where, SPEC, str(out)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+    )
+    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+    resumed, rest = outcome(out)
+    assert resumed.resumed_from is not None
+    assert 0 < resumed.resumed_from <= at
+    assert rest == losses[resumed.resumed_from :]
+    assert resumed.loss == whole.loss
+    assert resumed.metrics == whole.metrics
+    assert [p.step for p in resumed.curve.points] == [p.step for p in whole.curve.points]
+
+
+def test_ends_at_the_target_and_says_what_it_cost(tmp_path: Path) -> None:
+    trained, _ = outcome(tmp_path, target=0.5, price_per_hour=3600.0)
+    assert trained.reached
+    assert trained.stopped == "target"
+    assert trained.steps < 36
+    assert trained.cost == pytest.approx(trained.seconds)
+    assert trained.samples_per_second and trained.samples_per_second > 0  # noqa: PT018
+    again, losses = outcome(tmp_path, target=0.5)
+    assert losses == []
+    assert again.steps == trained.steps
+
+
+def test_whole_run_without_a_target_that_is_reached(tmp_path: Path) -> None:
+    trained, losses = outcome(tmp_path)
+    assert (trained.stopped, trained.steps, trained.reached) == ("end", 36, False)
+    assert len(losses) == 36
+    assert len(trained.curve.points) == 4
+
+
+def test_interrupted_leaves_a_checkpoint(tmp_path: Path) -> None:
+    whole, losses = outcome(tmp_path / "whole")
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 5:
+            raise KeyboardInterrupt
+
+    first = train(SPEC, Plan(), device="cpu", seed=4, out=tmp_path / "b", on_progress=stop)
+    assert first.stopped == "interrupted"
+    rest = outcome(tmp_path / "b")[1]
+    assert losses[5:] == rest
+    assert whole.steps == 36
+
+
+def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[float] = []
+    now = [0.0]
+    monkeypatch.setattr(train_module, "write_checkpoint", lambda path, state: written.append(now[0]))
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    outcome(tmp_path, clock=clock, checkpoint_every_minutes=0.5)
+    assert len(written) >= 2
+    assert all(b - a >= 30 for a, b in zip(written, written[1:-1], strict=False))
+
+
+def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    outcome(tmp_path, target=0.0)
+    with pytest.raises(DocumentError, match="another plan"):
+        outcome(tmp_path, PLAN, registry=load_strategies())
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])
+def test_damaged_checkpoint_is_refused(damage: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    if damage is None:
+        torch.save([1, 2], path)
+    else:
+        path.write_bytes(damage)
+    with pytest.raises(DocumentError, match="checkpoint"):
+        outcome(tmp_path)
