@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,11 +22,25 @@ BATCH = 8
 PLANT = 0.008  # seconds per step: several times what the rest of the step takes
 
 
-def burn(seconds: float) -> None:
-    """Computes for so many seconds of CPU time, whoever else is busy."""
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        sum(range(200))
+def _rounds_per_second() -> float:
+    """Rounds of key stretching in a second of CPU time, as the fastest of several short tries tells."""
+    best = 0.0
+    for _ in range(20):
+        start = time.thread_time()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2000)
+        best = max(best, 2000 / (time.thread_time() - start))
+    return best
+
+
+SPEED = _rounds_per_second()
+
+
+def work(seconds: float) -> int:
+    """How much to compute for so many seconds of a core: rounds for ``burn``."""
+    return max(1, int(seconds * SPEED))
+
+
+burn = functools.partial(hashlib.pbkdf2_hmac, "sha256", b"", b"")  # a library's: the chain ends where it is called
 
 
 class Rows(Dataset):
@@ -50,12 +66,12 @@ class Waiting(Rows):
 
 class Preparing(Rows):
     def __getitem__(self, index: int) -> Any:
-        burn(PLANT / BATCH)  # planted: preparation
+        burn(work(PLANT / BATCH))  # planted: preparation
         return super().__getitem__(index)
 
 
 def collate(samples: list[Any]) -> Any:
-    burn(PLANT)  # planted: collate
+    burn(work(PLANT))  # planted: collate
     return torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])
 
 
@@ -72,7 +88,7 @@ class Net(nn.Module):
 
 class SlowForward(Net):
     def forward(self, x: Any) -> Any:
-        burn(PLANT)  # planted: forward
+        burn(work(PLANT))  # planted: forward
         return super().forward(x)
 
 
@@ -83,7 +99,7 @@ class Dear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        burn(PLANT)  # planted: backward
+        burn(work(PLANT))  # planted: backward
         return gradient
 
 
@@ -94,7 +110,7 @@ class SlowBackward(Net):
 
 class SlowOptimizer(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
-        burn(PLANT)  # planted: optimizer
+        burn(work(PLANT))  # planted: optimizer
         return super().step(closure)
 
 
@@ -151,7 +167,7 @@ class SlowStep:
 
     def __call__(self, step: Any) -> Any:
         def slow(batches: Any) -> Any:
-            burn(PLANT)  # planted: host
+            burn(work(PLANT))  # planted: host
             return step(batches)
 
         return slow
@@ -168,7 +184,7 @@ def evaluate(model: Any, batches: Any) -> dict[str, float]:
 
 def slow_evaluate(model: Any, batches: Any) -> dict[str, float]:
     result = evaluate(model, batches)
-    burn(PLANT * 2)  # planted: evaluate
+    burn(work(PLANT * 2))  # planted: evaluate
     return result
 
 

@@ -1,0 +1,107 @@
+"""FLOPs and bytes against hand counts; ceilings from peaks; the contention of cores; the cache of peaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from autoopt.records import Operator, Peaks
+from autoopt.simplify import peaks as peaks_module
+from autoopt.simplify.peaks import cache_folder, measured_peaks
+from autoopt.simplify.roofline import (
+    bandwidth,
+    count_operators,
+    fused_ceiling,
+    matmul_peak,
+    operator_ceiling,
+    operators,
+)
+
+PEAKS = Peaks(
+    matmul_fp32_flops_per_second=1e9, matmul_bf16_flops_per_second=4e9, memory_bytes_per_second=1e8,
+    memory_bytes_per_second_by_size={1024: 5e8, 1 << 20: 2e8},
+)  # fmt: skip
+
+
+def test_matmul_counts() -> None:
+    a, b = torch.randn(8, 16), torch.randn(16, 4)
+    counts = count_operators(lambda: a @ b).counts
+    mm = counts["aten::mm"]
+    assert (mm.calls, mm.flops, mm.bytes, mm.kind) == (1, 2 * 8 * 16 * 4, 4 * (8 * 16 + 16 * 4 + 8 * 4), "matmul")
+
+
+def test_views_cost_nothing_and_elementwise_moves_bytes() -> None:
+    x = torch.randn(10, 10)
+    counts = count_operators(lambda: x.t().reshape(100).relu().view(10, 10)).counts
+    assert "aten::t" not in counts
+    assert counts["aten::relu"].bytes == 2 * 400
+
+
+def test_every_operator_has_its_seconds() -> None:
+    weight = torch.randn(64, 64, requires_grad=True)
+    found, launches = operators(lambda: torch.relu(weight @ weight).sum().backward())
+    by_name = {item.name: item for item in found}
+    assert by_name["aten::mm"].calls == 3
+    assert by_name["aten::mm"].seconds > 0
+    assert launches == sum(item.calls or 0 for item in found)
+
+
+def test_the_roofline_is_the_larger_of_both() -> None:
+    arithmetic = Operator(name="mm", seconds=1.0, flops=8e9, bytes=100.0, calls=1)
+    traffic = Operator(name="relu", seconds=1.0, bytes=1e9, calls=1)
+    assert operator_ceiling(arithmetic, PEAKS, ("fp32",)) == 8.0
+    assert operator_ceiling(arithmetic, PEAKS, ("fp32", "bf16")) == 2.0
+    assert operator_ceiling(traffic, PEAKS, ("fp32",)) == 10.0
+    assert fused_ceiling((arithmetic, traffic), PEAKS, ("fp32", "bf16")) == 2.0
+
+
+def test_without_peaks_there_is_no_ceiling() -> None:
+    operator = Operator(name="mm", seconds=1.0, flops=1.0, bytes=1.0)
+    assert operator_ceiling(operator, Peaks(), ("fp32",)) is None
+    assert fused_ceiling((operator,), Peaks(), ("fp32",)) is None
+    assert matmul_peak(Peaks()) is None
+
+
+def test_caches_serve_small_pieces_faster() -> None:
+    assert bandwidth(PEAKS, 512) == 5e8
+    assert bandwidth(PEAKS, 1e6) == 2e8
+    assert bandwidth(PEAKS, 1e9) == 1e8
+    assert bandwidth(PEAKS) == 1e8
+
+
+def test_peaks_are_kept_and_a_damaged_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def measure(device: torch.device, box: float) -> Peaks:
+        measured.append(1)
+        return PEAKS.model_copy(update={"core_share_under_load": 0.5})
+
+    monkeypatch.setattr(peaks_module, "measure", measure)
+    device = torch.device("cpu")
+    first = measured_peaks(device, cache=tmp_path)
+    assert measured_peaks(device, cache=tmp_path) == first
+    assert len(measured) == 1
+    (file,) = tmp_path.glob("peaks-*.json")
+    file.write_text("{")
+    assert measured_peaks(device, cache=tmp_path) == first
+    assert len(measured) == 2
+
+
+def test_shares_from_a_busy_machine_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peaks_module, "measure", lambda device, box: PEAKS)
+    measured_peaks(torch.device("cpu"), cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/autoopt")
+
+
+def test_measured_peaks_are_plausible() -> None:
+    cpu = torch.device("cpu")
+    assert 1e8 < (peaks_module.matmul_rate(cpu, "fp32", 0.05) or 0) < 1e14
+    assert 1e8 < peaks_module.stream_rate(cpu, 1 << 22, 0.02) < 1e13
+    assert 1e-8 < peaks_module.launch_cost(cpu, 200) < 1e-3

@@ -1,0 +1,281 @@
+"""The stubs leave a training as it was, and what they measured gives a round."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from autoopt.measurements import Block
+from autoopt.records import Peaks, Plan, Round
+from autoopt.simplify.analyse import analyse
+from autoopt.simplify.forked import ChildFailed, in_child
+from autoopt.simplify.inputs import Fetch, survey_inputs
+from autoopt.simplify.pipeline import Pipeline
+from autoopt.simplify.survey import Survey
+from autoopt.simplify.tasks import survey
+from autoopt.simplify.timing import Stub, interleaved, repeat
+
+PEAKS = Peaks(
+    matmul_fp32_flops_per_second=1e12, matmul_bf16_flops_per_second=4e12, memory_bytes_per_second=1e11,
+    launch_seconds=1e-6, core_share_under_load=0.5, compute_share_under_load=0.3, parallel_share=1.0,
+)  # fmt: skip
+
+NOISY = """
+    class Noisy(Rows):
+        def __init__(self):
+            super().__init__()
+            self.read = 0
+
+        def __getitem__(self, index):
+            self.read += 1
+            x, y = super().__getitem__(index)
+            return x + 0.1 * torch.randn(16), y
+
+    class Dropping(Net):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(16)
+            self.drop = nn.Dropout(0.3)
+
+        def forward(self, x):
+            return super().forward(self.drop(self.norm(x)))
+
+    def build():
+        return workload(model=Dropping(), train_data=Noisy(), accumulation=2, clip_grad_norm=1.0,
+                        scheduler=lambda optimizer, total: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total))
+"""
+
+
+def steps(training: Any, count: int) -> list[float]:
+    return [float(training.step(training.next())) for _ in range(count)]
+
+
+def test_the_survey_leaves_no_trace(plant: Callable[[str], Any]) -> None:
+    """The losses that follow are those of a training that was never looked at, and the dataset was not read."""
+    planted = plant(NOISY)
+    plain, looked = planted.training(), planted.training()
+    torch.manual_seed(5), random.seed(5), np.random.seed(5)
+    expected = steps(plain, 3), steps(plain, 5)
+    torch.manual_seed(5), random.seed(5), np.random.seed(5)
+    first = steps(looked, 3)
+    read = looked.loader.loader.dataset.read
+    mode = [module.training for module in looked.model.modules()]
+    measured = Survey.model_validate(survey(SimpleNamespace(training=looked), seconds=0.5))
+    assert looked.loader.loader.dataset.read == read
+    assert [module.training for module in looked.model.modules()] == mode
+    assert all(parameter.grad is None for parameter in looked.model.parameters())
+    assert (first, steps(looked, 5)) == expected
+    assert measured.accumulation == 2
+    assert measured.notes == ()
+
+
+def test_a_survey_says_all_of_a_small_workload(plant: Callable[[str], Any]) -> None:
+    planted = plant(NOISY)
+    training = planted.training()
+    measured = Survey.model_validate(survey(SimpleNamespace(training=training), seconds=0.5))
+    for part in (
+        "forward",
+        "forward_backward",
+        "optimizer",
+        "compute",
+        "evaluate",
+        "checkpoint_memory",
+        "checkpoint_disk",
+    ):
+        assert getattr(measured, part).seconds > 0, part
+    assert measured.inputs.sample is not None
+    assert measured.inputs.collate is not None
+    assert measured.inputs.handover is not None
+    assert measured.batch_size == 8
+    assert measured.batch_bytes == 8 * (16 * 4 + 8)
+    assert measured.launches
+    flops = sum(operator.flops or 0 for operator in measured.operators)
+    forward = 2 * 8 * (16 * 32 + 32 * 3)
+    assert flops == pytest.approx(3 * forward - 0, rel=0.01)
+    block = Block(steps=10, samples=160, seconds=0.02, stage_seconds={"data": 0.005, "forward": 0.005})
+    round_ = analyse(0, Plan(), measured, block, PEAKS)
+    assert Round.model_validate_json(round_.model_dump_json()) == round_
+    assert round_.bottleneck in {stage.name for stage in round_.stages}
+    assert round_.step_seconds == pytest.approx(0.002)
+    assert all(stage.ceiling_seconds is None or stage.ceiling_seconds <= stage.seconds for stage in round_.stages)
+
+
+def test_waiting_and_computing_are_told_apart(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        class Waiting(Rows):
+            def __getitem__(self, index):
+                time.sleep(0.004)  # planted
+                end = time.thread_time() + 0.001
+                while time.thread_time() < end:  # busy
+                    pass
+                return super().__getitem__(index)
+
+        def build():
+            return workload(train_data=Waiting())
+    """)
+    loader = planted.training().loader.loader
+    found = survey_inputs(loader, 1.0)
+    assert found.sample is not None
+    assert found.sample.wait_seconds == pytest.approx(0.004, rel=0.3)
+    assert found.sample.cpu_seconds == pytest.approx(0.001, rel=0.3)
+    assert found.waiting[-1].line == planted.line("planted")
+    assert found.waiting[-1].file == str(planted.path)
+    assert found.deeper[-1].line in (planted.line("busy"), planted.line("busy") + 1)
+
+
+def test_transforms_are_opened(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        class Compose:
+            def __init__(self, transforms):
+                self.transforms = transforms
+
+            def __call__(self, x):
+                for transform in self.transforms:
+                    x = transform(x)
+                return x
+
+        class Slow:
+            def __call__(self, x):  # planted
+                end = time.thread_time() + 0.001
+                while time.thread_time() < end:
+                    pass
+                return x
+
+        class Fast:
+            def __call__(self, x):
+                return x
+
+        class Augmented(Rows):
+            transform = Compose([Fast(), Slow(), Fast()])
+
+            def __getitem__(self, index):
+                x, y = super().__getitem__(index)
+                return self.transform(x), y
+
+        def build():
+            return workload(train_data=Augmented())
+    """)
+    found = survey_inputs(planted.training().loader.loader, 0.6)
+    (slow,) = [item for item in found.deeper if item.kind == "transform"]
+    assert (slow.name, slow.file, slow.line) == ("Slow", str(planted.path), planted.line())
+    assert slow.seconds == pytest.approx(0.001, rel=0.5)
+
+
+def test_the_costliest_module_and_its_line(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        class Slow(nn.Module):
+            def forward(self, x):
+                end = time.thread_time() + 0.003
+                while time.thread_time() < end:  # planted
+                    pass
+                return x * 2
+
+        class Holding(Net):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Sequential(nn.Linear(16, 16), Slow())
+
+            def forward(self, x):
+                return super().forward(self.inner(x))
+
+        def build():
+            return workload(model=Holding())
+    """)
+    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=1.5))
+    round_ = analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=0.005), PEAKS)
+    assert round_.bottleneck == "forward"
+    assert [item.name for item in round_.deeper if item.kind == "module"] == ["inner (Sequential)", "inner.1 (Slow)"]
+    assert round_.deeper[-1].line in (planted.line(), planted.line() + 1)
+
+
+def test_iterable_datasets_and_own_batches(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                for _ in range(20):
+                    yield torch.randn(16), torch.tensor(1)
+
+        def build():
+            return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
+    """)
+    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=0.5))
+    assert measured.inputs.sample is not None
+    assert measured.forward is not None
+    fetch = Fetch(planted.training().loader.loader)
+    assert [len(fetch.samples([], 8)) for _ in range(5)] == [8] * 5
+
+
+def test_a_stub_that_fails_leaves_a_note_not_nothing(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        def broken(model, batches):
+            raise ValueError("no labels")
+
+        class Broken(Rows):
+            def __getitem__(self, index):
+                return super().__getitem__(index)
+
+        def build():
+            return workload(evaluate=broken)
+    """)
+    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=0.3))
+    assert measured.evaluate is None
+    assert measured.forward is not None
+    assert any("no labels" in note for note in measured.notes)
+
+
+def test_a_child_that_fails_says_how() -> None:
+    def fails() -> dict[str, Any]:
+        raise OSError("no such file")
+
+    def dies() -> dict[str, Any]:
+        import os
+
+        os._exit(3)
+
+    with pytest.raises(ChildFailed, match="OSError: no such file"):
+        in_child(fails, 20.0)
+    with pytest.raises(ChildFailed, match="died"):
+        in_child(dies, 20.0)
+    assert in_child(lambda: {"threads": torch.get_num_threads()}, 20.0) == {"threads": 1}
+
+
+def test_repeats_keep_the_first_call_apart() -> None:
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+
+    timing = repeat(call, 0.05, before=lambda: None, least=3, most=10)
+    assert 3 <= timing.n <= 10
+    assert len(calls) == timing.n + 1
+    assert timing.low <= timing.seconds <= timing.high
+
+
+def test_interleaved_stubs_take_turns() -> None:
+    order: list[str] = []
+    stubs = [Stub(lambda: order.append("a"), lambda: None), Stub(lambda: order.append("b"), lambda: None)]
+    one, two = interleaved(stubs, 0.05, least=3, most=5)
+    assert one.n == two.n
+    assert "".join(order) == "ab" * (one.n + 1)
+
+
+def test_a_ceiling_that_a_measurement_beats_is_lowered_and_said_so(plant: Callable[[str], Any]) -> None:
+    planted = plant("def build():\n    return workload()")
+    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=0.3))
+    slow = copy.copy(PEAKS).model_copy(
+        update={"matmul_fp32_flops_per_second": 1e6, "matmul_bf16_flops_per_second": None}
+    )
+    round_ = analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=1.0), slow)
+    forward = Pipeline(round_).stage("forward")
+    assert forward is not None
+    assert forward.gap == 1.0
+    assert "was wrong" in forward.note
