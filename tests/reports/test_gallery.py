@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autoopt.errors import EnvironmentLacks
 from autoopt_reports import gallery, sample
 
 
@@ -49,7 +50,7 @@ def test_screenshots_without_a_browser(
 def test_a_screenshot_is_a_picture(tmp_path: Path) -> None:
     try:
         gallery.browser()
-    except gallery.EnvironmentLacks:
+    except EnvironmentLacks:
         pytest.skip("chromium is not installed")
     out = tmp_path / "gallery"
     assert gallery.main([str(run_directory(tmp_path / "run")), "--screenshots", "--out", str(out)]) == 0

@@ -44,7 +44,7 @@ def quotient(values: list[float]) -> float:
     return values[0] / math.prod(values[1:])
 
 
-def derived(document: Any, how: str, paths: list[str]) -> float | None:
+def derived(document: Any, how: str, paths: list[str]) -> Any:
     """The value that a page must show for a formula and its pointers."""
     if how == "quotients":
         cut = paths.index("-")
@@ -53,7 +53,7 @@ def derived(document: Any, how: str, paths: list[str]) -> float | None:
     if how.startswith(("share_seconds", "seconds")):
         return seconds(document, how, paths)
     values = [resolve(document, p) for p in paths]
-    simple: dict[str, Callable[[], float | None]] = {
+    simple: dict[str, Callable[[], Any]] = {
         "": lambda: values[0],
         "unmeasured": lambda: None,
         "count": lambda: len(values[0]),

@@ -277,7 +277,7 @@ def test_a_stream_of_few_signs_gets_ascii(golden: Callable[[str], Result]) -> No
         view(event)
     summary(golden("win"), Console(file=stream, width=80, color_system=None))
     stream.flush()
-    text = stream.buffer.getvalue().decode("ascii")  # type: ignore[attr-defined]
+    text = stream.buffer.getvalue().decode("ascii")
     assert "2.31x faster to target" in text
     assert encodable("1.2×–3 µs", ASCII) == "1.2x-3 us"
 

@@ -36,7 +36,7 @@ def estimates(draw: Any) -> r.Estimate:
 
 
 def with_speedup(estimate: r.Estimate | None, **more: object) -> r.Result:
-    return WIN.model_copy(update={"speedup": r.Speedup(time_to_target=estimate, **more)})  # type: ignore[arg-type]
+    return WIN.model_copy(update={"speedup": r.Speedup(time_to_target=estimate, **more)})
 
 
 @given(estimates())
@@ -321,7 +321,8 @@ def nullable_paths(document: Any, validate: Callable[[Any], object]) -> list[tup
     def walk(part: Any, path: tuple[Any, ...]) -> None:
         items = part.items() if isinstance(part, dict) else enumerate(part[:2]) if isinstance(part, list) else ()
         for key, value in list(items):
-            for hole in (None, []):
+            holes: tuple[Any, ...] = (None, [])
+            for hole in holes:
                 part[key] = hole
                 try:
                     validate(document)
@@ -348,7 +349,7 @@ HOLES = [path for path in nullable_paths(_PARTS, r.Result.model_validate) if not
 def test_whatever_was_not_measured_the_report_is_rendered(holes: set[tuple[Any, ...]]) -> None:
     document = r.Result.model_validate(_PARTS).model_dump(mode="json")
     for *path, key, null in sorted(holes, key=len, reverse=True):
-        part = document
+        part: Any = document
         for step in path:
             part = part[step] if part is not None and len(part) else None
             if part is None:
