@@ -82,8 +82,8 @@ OPTIONS = {
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
     "export": {"--to", "--out"},
-    "train": SEARCH | {"--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
-    "verify": SEARCH | {"--budget"},
+    "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
+    "verify": SEARCH | {"--against", "--budget"},
     "strategies": {"--strategies", "--json", "--no-json"},
     "doctor": {"--device", "--json", "--no-json"},
 }

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from autoopt.cli.engine import engine
 from autoopt.cli.output import say, write_line
 from autoopt.errors import EnvironmentLacks
 
@@ -25,7 +24,8 @@ def export_command(run: Path, target: str, out: Path | None) -> int:
     from autoopt.documents import read_result
 
     result = read_result(run)
-    export = engine("autoopt.export:export", "autoopt export")
+    from autoopt.export import export
+
     text, notes = export(result, target)
     for note in notes:
         say(note)

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from autoopt.cli.engine import engine
 from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.options import refuse_unfinished
 
 
 @click.command("profile")
@@ -20,10 +20,11 @@ def profile_command(workload: str, **given: Any) -> int:
     --json prints the whole document.
     """
     options = read_options(given)
+    refuse_unfinished(options)
+    from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile
     from autoopt.cli.output import stdout_kept
 
-    profile_run = engine("autoopt.api:profile_run", "autoopt profile")
     with stdout_kept():
         profile = profile_run(workload, options)
     return finish_profile(profile, options)

@@ -8,15 +8,17 @@ from typing import Any
 import click
 
 from autoopt.cli.codes import OWN_ERROR
-from autoopt.cli.engine import engine
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
 
 @click.command("verify")
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run; measures nothing."
+)
 @optimize_options("budget", "json", "quiet")
-def verify_command(run: Path, **given: Any) -> int:
+def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     """Measures the exported result of a run again, end to end.
 
     RUN is the run directory; the result is compared with its baseline. Exits with 1 where the new measurement
@@ -26,9 +28,10 @@ def verify_command(run: Path, **given: Any) -> int:
     from autoopt.documents import read_result
 
     result = read_result(run)
-    verify_run = engine("autoopt.export.verify:verify_run", "autoopt verify")
+    from autoopt.export.verify import verify_run
+
     with stdout_kept():
-        outcome = verify_run(run, result, options)
+        outcome = verify_run(run, result, options, against=against)
     if options.json:
         write_json(outcome)
     else:

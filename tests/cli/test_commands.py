@@ -291,15 +291,6 @@ def test_train_wants_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "schema_version 9" in err
 
 
-def test_what_this_version_lacks_is_said_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "autoopt.api", types.ModuleType("autoopt.api"))
-    (tmp_path / "plan.json").write_text('{"schema_version": 1, "changes": []}')
-    assert main(["train", "m:b", "--plan", str(tmp_path / "plan.json")]) == 2
-    assert capsys.readouterr().err == "autoopt: error: autoopt train is not part of this version of autoopt yet\n"
-
-
 def test_a_present_directory_that_is_gone_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,0 +1,30 @@
+"""Packages that are optional, and the extra that brings each."""
+
+from __future__ import annotations
+
+from autoopt.errors import EnvironmentLacks
+
+EXTRA_OF = {
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "libcst": "export",
+    "line_profiler": "profilers",
+    "mlflow": "mlflow",
+    "pynvml": "profilers",
+    "ray": "ray",
+    "sklearn": "examples",
+    "skimage": "examples",
+    "tensorboard": "tensorboard",
+    "transformers": "transformers",
+    "wandb": "wandb",
+    "yaml": "accelerate",
+}
+
+
+def lacking(error: ModuleNotFoundError) -> EnvironmentLacks | None:
+    """The error for a package that is not installed, with the extra that brings it; None for one of ours."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "autoopt", "autoopt_strategies", "autoopt_reports"):
+        return None
+    extra = f"autoopt[{EXTRA_OF[package]}]" if package in EXTRA_OF else package
+    return EnvironmentLacks(f"{package} is not installed", hint=f"pip install '{extra}'")
