@@ -1,0 +1,403 @@
+"""The whole loop in simulated time: trials are fakes whose true speed is known, everything else is real."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from autoopt.errors import Interrupted, TrialFailed, WorkloadError
+from autoopt.events import Announcer, Event
+from autoopt.facts import WorkloadFacts
+from autoopt.loop import Loop, Outcome
+from autoopt.measurements import TrainingRun
+from autoopt.optimize.gate import Gate
+from autoopt.optimize.planner import Choice
+from autoopt.optimize.search import Tools
+from autoopt.optimize.shares import Shares
+from autoopt.optimize.trainings import Trainings
+from autoopt.options import Options
+from autoopt.records import Change, Curve, CurvePoint, Environment, JsonDict, Plan, StopReason, Trial, Verdict
+from autoopt.registry import Registry, Source
+from autoopt.setup import Setup
+from autoopt.storage.run import Run
+from autoopt.storage.run_directory import RunDirectory
+from autoopt.strategy import Case, Risk, Strategy
+from autoopt.testing.fakes import Behaviour, FakeClock, FakeMachine, NoiseModel, fake_facts
+
+STEPS = 1000
+TARGET = 0.9
+
+
+def strategy(
+    name: str, *, risk: Risk = Risk.EXACT, settings: tuple[JsonDict, ...] = ({},), **attributes: Any
+) -> Strategy:
+    """A strategy that sets a flag by its own name."""
+
+    class Made(Strategy):
+        def settings(self, case: Case) -> Any:
+            return list(settings)
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_flags(**{name: setting or True})
+
+    for key, value in {"name": name, "risk": risk, **attributes}.items():
+        setattr(Made, key, value)
+    Made.__name__ = name
+    return Made()
+
+
+class FakeTrial:
+    """A trial's process, as ``inspect`` and ``examine`` use it."""
+
+    def __init__(self, bench: FakeBench, plan: Plan) -> None:
+        self._bench, self._plan = bench, plan
+
+    def call(self, task: str, **_: Any) -> JsonDict:
+        name = task.rpartition(":")[2]
+        behaviour = self._bench.machine.behave(self._plan)
+        if name == "facts":
+            return self._bench.facts.model_dump(mode="json")
+        if name == "environment":
+            return Environment(python="3", device="cpu", cores=2, threads=2).model_dump(mode="json")
+        if name in ("warm_up", "run_block"):
+            contender = self._bench.machine.start(self._plan, "examine")
+            contender.ready()
+            document = contender.warm_up(1.0) if name == "warm_up" else contender.block(1.0, 8, 0.0)
+            contender.close()
+            return document.model_dump(mode="json")
+        if name == "flops":
+            return {"flops_per_step": 1e6 * behaviour.samples_per_step}
+        raise TrialFailed("error", f"no {name} here")
+
+
+class FakeBench:
+    """The workbench over a fake machine."""
+
+    latest_log = None
+
+    def __init__(self, machine: FakeMachine, registry: Registry, reach: Callable[[Plan], int | None]) -> None:
+        self.machine, self.registry, self.reach = machine, registry, reach
+        self.facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(
+            update={"metric": "accuracy", "mode": "max", "target": TARGET, "max_steps": STEPS}
+        )
+        self.trained: list[tuple[Plan, int]] = []
+        self.start = machine.start
+
+    @contextmanager
+    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
+        yield FakeTrial(self, plan)
+
+    def train(self, plan: Plan, *, seed: int, max_seconds: float, target: float | None, **_: Any) -> TrainingRun:
+        """Every 100 steps an evaluation; the metric rises in a straight line to the target at ``reach(plan)`` steps."""
+        self.trained.append((plan, seed))
+        behaviour, steps = self.machine.behave(plan), self.reach(plan)
+        if behaviour.fails:
+            raise behaviour.fails
+        end = math.ceil((steps or STEPS) / 100) * 100
+        points = tuple(
+            CurvePoint(step=s, seconds=s * behaviour.step_seconds, metric=TARGET * s / (steps or 5 * STEPS))
+            for s in range(100, end + 1, 100)
+        )
+        seconds = end * behaviour.step_seconds + behaviour.startup_seconds
+        self.machine.clock.advance(seconds)
+        reached = steps is not None
+        return TrainingRun(
+            seed=seed,
+            curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),
+            seconds=seconds,
+            training_seconds=end * behaviour.step_seconds,
+            evaluation_seconds=0.0,
+            evaluations=len(points),
+            evaluated_samples=100,
+            steps=end,
+            samples=end * behaviour.samples_per_step,
+            fixed_seconds=behaviour.startup_seconds,
+            reached=reached,
+            losses=tuple(behaviour.loss(step) for step in range(end)),
+        )
+
+
+class World:
+    """One loop over a fake machine.
+
+    Args:
+        speed: how many times faster a plan trains than the baseline.
+        reach: steps to the target; None where it never gets there.
+    """
+
+    budget = 3000.0
+
+    def __init__(
+        self,
+        directory: Path,
+        *strategies: Strategy,
+        speed: Callable[[Plan], float],
+        reach: Callable[[Plan], int | None] = lambda plan: 600,
+        behave: Callable[[Plan, Behaviour], Behaviour] = lambda plan, behaviour: behaviour,
+        noise: NoiseModel | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        budget: float = budget,
+        resume: bool = False,
+    ) -> None:
+        self.clock = FakeClock()
+        base = Behaviour(step_seconds=0.05)
+
+        def behaviour(plan: Plan) -> Behaviour:
+            return behave(plan, Behaviour(step_seconds=base.step_seconds / speed(plan)))
+
+        machine = FakeMachine(behaviour, noise or NoiseModel("normal"), seed=3, clock=self.clock)
+        registry = Registry([Source(s, "test") for s in strategies])
+        self.bench = FakeBench(machine, registry, reach)
+        files = RunDirectory(directory)
+        opened = Run.resume if resume else Run.create
+        arguments: tuple[Any, ...] = () if resume else ({}, {})
+        self.run = opened(files, *arguments, monotonic=self.clock)
+        self.events: list[Event] = []
+        announce = Announcer()
+        announce.subscribe(self.events.append)
+        bench: Any = self.bench
+        trainings = Trainings(bench, self.run)
+        self.tools = Tools(
+            bench=bench,
+            run=self.run,
+            announce=announce,
+            choice=Choice(),
+            min_gain=0.01,
+            seed=0,
+            stopping=stopping,
+            shares=Shares(budget=budget),
+            gate=Gate(trainings=trainings, registry=registry, seed=0, now=self.run.clock.elapsed),
+        )
+        self.loop = Loop(self.tools, Options(budget_seconds=budget))
+
+    def go(self) -> Outcome:
+        try:
+            return self.loop.run()
+        finally:
+            self.run.close()
+
+
+def product(factors: dict[str, float]) -> Callable[[Plan], float]:
+    """Speeds that multiply."""
+    return lambda plan: math.prod(factors[name] for name in plan.names())
+
+
+def verdicts(outcome: Outcome) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for trial in outcome.search.all_trials():
+        found.setdefault(trial.strategy, []).append(trial.verdict)
+    return found
+
+
+def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
+    speeds = {"quick": 1.5, "useless": 1.0, "slow": 0.7, "also_quick": 1.3}
+    world = World(tmp_path, *(strategy(name) for name in speeds), speed=product(speeds))
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"quick", "also_quick"}
+    assert outcome.speedup.end_to_end_verified
+    ratio = outcome.speedup.throughput
+    assert ratio is not None
+    assert ratio.low <= 1.95 <= ratio.high
+    found = verdicts(outcome)
+    assert found["slow"][0] is Verdict.HARMFUL
+    assert Verdict.KEPT not in found["useless"]
+    rows = {row.strategy: row for row in outcome.ablation}
+    assert set(rows) == {"quick", "also_quick"}
+    assert rows["quick"].without is not None
+    assert rows["quick"].without.low <= 1.5 <= rows["quick"].without.high
+    assert outcome.stop.reason is StopReason.EXHAUSTED
+    assert world.clock() <= world.budget
+
+
+def test_nothing_helps_and_the_best_is_the_baseline(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("useless"), speed=product({"useless": 1.0}))
+    outcome = world.go()
+    assert outcome.best == outcome.baseline
+    assert outcome.best.plan == Plan()
+    assert outcome.speedup.throughput == outcome.search.noise.aa_ratio
+
+
+def test_companions_that_win_only_together_are_found_together(tmp_path: Path) -> None:
+    class Pair(Strategy):
+        name = "left"
+        risk = Risk.EXACT
+
+        def companions(self, case: Case, setting: JsonDict) -> list[Change]:
+            return [Change(strategy="right")]
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_flags(left=True)
+
+    speed: dict[tuple[str, ...], float] = {(): 1.0, ("left",): 1.02, ("right",): 0.9, ("left", "right"): 1.7}
+    world = World(tmp_path, Pair(), strategy("right"), speed=lambda plan: speed[tuple(sorted(plan.names()))])
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"left", "right"}
+
+
+def test_a_companion_that_brings_nothing_is_no_passenger(tmp_path: Path) -> None:
+    class Carrier(Strategy):
+        name = "carrier"
+        risk = Risk.EXACT
+
+        def companions(self, case: Case, setting: JsonDict) -> list[Change]:
+            return [Change(strategy="passenger")]
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_flags(carrier=True)
+
+    speeds = {"carrier": 1.6, "passenger": 1.0}
+    outcome = World(tmp_path, Carrier(), strategy("passenger"), speed=product(speeds)).go()
+    assert outcome.best.plan.names() == ("carrier",)
+
+
+def test_a_change_that_no_longer_pays_is_dropped_by_the_ablation(tmp_path: Path) -> None:
+    def speed(plan: Plan) -> float:
+        if "better" in plan.names():
+            return 2.0 * (0.8 if "good" in plan.names() else 1.0) * 1.0
+        return 1.3 if "good" in plan.names() else 1.0
+
+    outcome = World(tmp_path, strategy("good"), strategy("better"), speed=speed).go()
+    assert outcome.best.plan.names() == ("better",)
+    assert any("good was dropped" in text for text in outcome.warnings)
+
+
+def test_other_losses_lose_quality_however_fast(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        if "cheat" not in plan.names():
+            return behaviour
+        return Behaviour(step_seconds=behaviour.step_seconds, loss=lambda step: 3.0 / (1.0 + 0.001 * step))
+
+    outcome = World(tmp_path, strategy("cheat"), speed=product({"cheat": 3.0}), behave=behave).go()
+    assert verdicts(outcome)["cheat"] == [Verdict.QUALITY_LOST]
+    assert outcome.best.plan == Plan()
+
+
+def test_training_changes_are_judged_by_time_to_target(tmp_path: Path) -> None:
+    outcome = World(
+        tmp_path,
+        strategy("large_batch", risk=Risk.TRAINING),
+        speed=product({"large_batch": 1.4}),
+        reach=lambda plan: 1000 if "large_batch" in plan.names() else 500,
+    ).go()
+    trial: Trial = next(t for t in outcome.search.trials if t.strategy == "large_batch")
+    assert trial.verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
+    assert "throughput 1." in trial.reason
+    assert "time to target 0." in trial.reason
+
+
+@pytest.mark.parametrize("kind", TrialFailed.KINDS)
+def test_a_trial_that_fails_is_a_verdict_and_the_loop_goes_on(tmp_path: Path, kind: str) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        failure = TrialFailed(kind, "broken on purpose") if "broken" in plan.names() else None
+        return Behaviour(step_seconds=behaviour.step_seconds, fails=failure, fails_at=15)
+
+    speeds = {"broken": 2.0, "good": 1.5}
+    outcome = World(tmp_path, strategy("broken"), strategy("good"), speed=product(speeds), behave=behave).go()
+    assert outcome.best.plan.names() == ("good",)
+    broken = next(t for t in outcome.search.trials if t.strategy == "broken")
+    assert broken.verdict is Verdict.FAILED
+    assert broken.reason.startswith(f"{kind}:")
+
+
+def test_a_baseline_that_fails_is_the_users_error(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return Behaviour(fails=TrialFailed("error", "boom"), fails_at=15)
+
+    with pytest.raises(WorkloadError, match="baseline failed.*boom"):
+        World(tmp_path, strategy("good"), speed=product({"good": 1.0}), behave=behave).go()
+
+
+class Broken(Strategy):
+    """Every method raises, or returns nonsense."""
+
+    name = "nonsense"
+    risk = Risk.EXACT
+    where: ClassVar[str] = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("applies", "predict", "settings", "companions", "apply") and name == type(self).where:
+            raise RuntimeError(f"{name} is broken")
+        return super().__getattribute__(name)
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_flags(nonsense=True)
+
+
+@pytest.mark.parametrize("where", ["applies", "predict", "settings", "companions", "apply"])
+def test_a_plugin_that_raises_is_a_result(tmp_path: Path, where: str) -> None:
+    broken = type("Broken", (Broken,), {"where": where})()
+    outcome = World(tmp_path, broken, strategy("good"), speed=product({"good": 1.5, "nonsense": 1.0})).go()
+    assert outcome.best.plan.names() == ("good",)
+    (verdict,) = set(verdicts(outcome)["nonsense"])
+    assert verdict is Verdict.FAILED
+
+
+def test_a_small_budget_still_ends_with_a_reason(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("good"), speed=product({"good": 1.5}), budget=60.0)
+    outcome = world.go()
+    assert outcome.stop.reason is StopReason.BUDGET
+    assert outcome.best.plan == Plan()
+
+
+def test_the_users_stop_ends_the_search_and_still_verifies(tmp_path: Path) -> None:
+    kept: list[bool] = []
+    world = World(
+        tmp_path,
+        strategy("good"),
+        strategy("later"),
+        speed=product({"good": 1.5, "later": 1.5}),
+        stopping=lambda: bool(kept),
+    )
+    world.tools.announce.subscribe(lambda event: kept.append(True) if type(event).__name__ == "Kept" else None)
+    outcome = world.go()
+    assert outcome.stop.reason is StopReason.INTERRUPTED
+    assert outcome.best.plan.names() == ("good",)
+    assert outcome.speedup.end_to_end_verified
+
+
+def test_broken_off_at_once_nothing_unverified_is_best(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("good"), speed=product({"good": 1.5}))
+
+    def stop(event: Event) -> None:
+        if type(event).__name__ == "Kept":
+            raise Interrupted("stop")
+
+    world.tools.announce = stop  # type: ignore[assignment]
+    with pytest.raises(Interrupted):
+        world.go()
+    partial = world.loop.partial()
+    assert partial is not None
+    assert partial.best.plan == Plan()
+    assert partial.stop.reason is StopReason.INTERRUPTED
+
+
+@pytest.mark.parametrize("lines", [4, 8, 12, 16])
+def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(tmp_path: Path, lines: int) -> None:
+    speeds = {"quick": 1.5, "useless": 1.0}
+    made = [strategy(name) for name in speeds]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = World(tmp_path / "a", *made, speed=product(speeds))
+    whole = first.go()
+    journal = (tmp_path / "a" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "b" / "journal.jsonl").write_bytes(b"".join(journal[:lines]))
+    second = World(tmp_path / "b", *made, speed=product(speeds), resume=True)
+    resumed = second.go()
+    assert resumed.best.plan == whole.best.plan
+    again = [json.loads(line) for line in (tmp_path / "b" / "journal.jsonl").read_text().splitlines()]
+    assert len(again) >= len(journal)
+    assert len(second.bench.trained) <= len(first.bench.trained)
+
+
+def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path: Path) -> None:
+    outcome = World(tmp_path, strategy("good"), speed=product({"good": 1.5}), reach=lambda plan: None).go()
+    assert outcome.search.objective.target_source == "baseline"
+    assert outcome.search.objective.target is not None
+    assert outcome.search.objective.target < TARGET
+    assert any("was not reached within its share" in text for text in outcome.warnings)
