@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoopt.cli.output import stdout_kept, write_json
+from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import refuse_unfinished
+
+if TYPE_CHECKING:
+    from autoopt.train import Trained
 
 
 @click.command("train")
@@ -30,5 +34,25 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
 
     with stdout_kept():
         outcome = train_run(workload, document, options)
-    write_json(outcome)
+    if options.json:
+        write_json(outcome)
+    else:
+        for line in lines(outcome):
+            write_line(line)
     return 0
+
+
+def lines(outcome: Trained) -> Iterator[str]:
+    """The text of the command: how it ended, what it reached, what it took."""
+    reached = {True: "target reached", False: "target not reached", None: "finished"}[outcome.reached]
+    yield f"{reached} after {outcome.steps} steps in {outcome.seconds:.1f} s ({outcome.stopped})"
+    for name, value in outcome.metrics.items():
+        aim = f" (target {outcome.target:g})" if name == outcome.metric and outcome.target is not None else ""
+        yield f"  {name}: {value:g}{aim}"
+    if outcome.samples_per_second is not None:
+        yield f"  samples per second: {outcome.samples_per_second:.4g}"
+    if outcome.energy_joules is not None:
+        yield f"  energy: {outcome.energy_joules:.4g} J"
+    if outcome.cost is not None:
+        yield f"  cost: {outcome.cost:.4g}"
+    yield f"  checkpoint: {outcome.checkpoint}"

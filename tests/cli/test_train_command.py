@@ -1,0 +1,75 @@
+"""What ``autoopt train`` prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autoopt.cli import main
+from autoopt.options import Options
+from autoopt.records import Curve, Plan
+from autoopt.train import Trained
+
+DONE = Trained(
+    workload="m:b",
+    plan=Plan(),
+    seed=0,
+    steps=1200,
+    samples=76800,
+    seconds=34.06,
+    samples_per_second=2255.1,
+    loss=0.21,
+    metrics={"accuracy": 0.934, "loss": 0.2},
+    metric="accuracy",
+    target=0.93,
+    reached=True,
+    stopped="target",
+    curve=Curve(seed=0),
+    cost=0.033,
+    checkpoint="runs/a/checkpoint.pt",
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, Plan, Options]]:
+    calls: list[tuple[str, Plan, Options]] = []
+
+    def train_run(spec: str, plan: Plan, options: Options) -> Trained:
+        calls.append((spec, plan, options))
+        print("printed by the user")
+        return DONE
+
+    monkeypatch.setattr("autoopt.train.train_run", train_run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").write_text('{"schema_version": 1, "changes": []}')
+    return calls
+
+
+def test_it_says_how_the_training_ended(
+    asked: list[tuple[str, Plan, Options]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "m:b", "--plan", "plan.json", "--price", "3.50", "--seed", "4"]) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "target reached after 1200 steps in 34.1 s (target)",
+        "  accuracy: 0.934 (target 0.93)",
+        "  loss: 0.2",
+        "  samples per second: 2255",
+        "  cost: 0.033",
+        "  checkpoint: runs/a/checkpoint.pt",
+    ]
+    assert asked == [("m:b", Plan(), Options(price=3.5, seed=4))]
+
+
+def test_json_is_the_whole_document(asked: list[tuple[str, Plan, Options]], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "m:b", "--plan", "plan.json", "--json"]) == 0
+    assert Trained.model_validate(json.loads(capfd.readouterr().out)) == DONE
+
+
+def test_trackers_are_refused_while_there_are_none(
+    asked: list[tuple[str, Plan, Options]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "m:b", "--plan", "plan.json", "--log", "wandb"]) == 2
+    assert "not part of this version" in capfd.readouterr().err
+    assert asked == []
