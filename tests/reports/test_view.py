@@ -81,6 +81,13 @@ def test_where_nothing_was_tried_no_verdict_is_given() -> None:
     assert str(verdict_view(result).headline) == "Nothing was tried"
 
 
+def test_without_a_metric_there_is_no_target_to_be_faster_to() -> None:
+    objective = WIN.objective.model_copy(update={"metric": None, "target": None})
+    view = verdict_view(WIN.model_copy(update={"objective": objective}))
+    assert str(view.headline) == "2.31× faster over the planned run"
+    assert "run to its planned end takes" in str(view.support[0])
+
+
 def test_throughput_is_not_called_time_to_target() -> None:
     result = WIN.model_copy(update={"speedup": r.Speedup(throughput=sample_estimate(1.5))})
     assert str(verdict_view(result).headline) == "1.50× faster in samples per second"

@@ -47,7 +47,8 @@ class VerdictView:
 def judged(result: Result) -> tuple[Estimate | None, str, str]:
     """The estimate that decides, its path, and what it is a speedup of."""
     if result.speedup.time_to_target is not None:
-        return result.speedup.time_to_target, "/speedup/time_to_target", "to target"
+        of_what = "to target" if result.objective.metric is not None else "over the planned run"
+        return result.speedup.time_to_target, "/speedup/time_to_target", of_what
     return result.speedup.throughput, "/speedup/throughput", "in samples per second"
 
 
@@ -129,7 +130,7 @@ def target_phrase(result: Result) -> Phrase:
     """``accuracy at least 0.93``, or just the metric where no value was set."""
     objective = result.objective
     if objective.metric is None:
-        return say("the end of the planned run")
+        return say("its planned end")
     if objective.target is None:
         return say("{}", name(objective.metric, 60))
     bound = "at least" if objective.mode == "max" else "at most"
@@ -144,7 +145,11 @@ def _your_run(result: Result, status: Status) -> Phrase:
         return say("Time to target of the baseline: not measured.")
     baseline = number(before.value, units.duration, "/baseline/time_to_target_seconds/value")
     if status != "faster" or after is None:  # a time saved is told only where a gain was shown
-        return say("Your run takes {} to {}.", baseline, target_phrase(result))
+        low, high = (
+            number(getattr(before, bound), units.duration, f"/baseline/time_to_target_seconds/{bound}")
+            for bound in ("low", "high")
+        )
+        return say("Your run takes {} [{} to {}] to {}.", baseline, low, high, target_phrase(result))
     best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
     source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
     ending = source[result.best.time_to_target_source]
