@@ -76,7 +76,8 @@ def loaded(text: str, folder: Path) -> ModuleType:
     path = folder / "optimized_train.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location("optimized_train", path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     before = list(sys.path)
     sys.modules["optimized_train"] = module

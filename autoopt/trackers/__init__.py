@@ -1,0 +1,47 @@
+"""Trackers that follow a run: the run is the parent, each trial its child, the report an artifact.
+
+Each is a listener of ``autoopt.events``; its library is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Protocol
+
+from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.events import Event
+
+KINDS = ("mlflow", "tensorboard", "wandb")
+_PACKAGE = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
+
+
+class Tracker(Protocol):
+    """A listener that is told of the report at the end."""
+
+    def __call__(self, event: Event) -> None: ...
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Numbers of a training in one of its steps (``autoopt train``)."""
+
+    def finish(self, report: Path | None = None) -> None:
+        """Hands over the report, which is rendered after the run's last event, and closes."""
+
+
+def tracker(kind: str) -> Tracker:
+    """A tracker by name.
+
+    Raises:
+        UsageError: there is none of that name.
+        EnvironmentLacks: its package is not installed.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"there is no tracker {kind!r}", hint=f"there are: {', '.join(KINDS)}")
+    try:
+        importlib.import_module(_PACKAGE[kind])
+    except ModuleNotFoundError:
+        raise EnvironmentLacks(
+            f"--log {kind}: {_PACKAGE[kind]} is not installed", hint=f"pip install 'autoopt[{kind}]'"
+        ) from None
+    made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").make()
+    return made

@@ -1,0 +1,90 @@
+"""Verification: agreement of two estimates, comparison of runs, and the script measured for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.export.script import script
+from autoopt.export.verify import compare_runs, judged, verify, verify_run
+from autoopt.options import Options
+from autoopt.records import Change, Estimate, Plan, Result
+from autoopt.registry import load_strategies
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WORKLOAD = Path(__file__).parents[1] / "train" / "train_workload.py"
+
+
+def estimate(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=4)
+
+
+def result(throughput: Estimate | None = None, **changes: object) -> Result:
+    document = Result.model_validate(json.loads((GOLDEN / "win.json").read_text()))
+    speedup = document.speedup.model_copy(update={"throughput": throughput})
+    return document.model_copy(update={"speedup": speedup, **changes})
+
+
+@pytest.mark.parametrize(
+    ("measured", "reported", "holds"),
+    [
+        ((1.5, 1.45, 1.55), (1.5, 1.4, 1.6), True),
+        ((1.7, 1.55, 1.85), (1.5, 1.4, 1.6), False),
+        ((1.62, 1.5, 1.75), (1.5, 1.4, 1.6), True),
+        ((1.0, 0.98, 1.02), (1.5, 1.4, 1.6), False),
+        ((2.4, 2.3, 2.5), (1.5, 1.4, 1.6), False),
+    ],
+)
+def test_estimates_agree_within_their_noise(measured: tuple, reported: tuple, holds: bool) -> None:
+    found = judged(estimate(*measured), estimate(*reported))
+    assert found.holds is holds
+    assert "reported" in found.detail
+
+
+def test_gate_between_two_runs() -> None:
+    good, bad = result(estimate(1.5, 1.4, 1.6)), result(estimate(1.1, 1.05, 1.15))
+    assert compare_runs(good, bad, "old").holds
+    assert compare_runs(good, good, "old").holds
+    worse = compare_runs(bad, good, "old")
+    assert not worse.holds
+    assert "worse" in worse.detail
+    other = good.model_copy(update={"workload": good.workload.model_copy(update={"spec": "else:build"})})
+    with pytest.raises(UsageError, match="another workload"):
+        compare_runs(good, other, "old")
+
+
+def test_what_cannot_be_verified_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no optimized_train\.py"):
+        verify_run(tmp_path, result(), Options())
+    (tmp_path / "optimized_train.py").write_text("")
+    old = result()
+    old = old.model_copy(update={"environment": old.environment.model_copy(update={"torch": "1.0"})})
+    with pytest.raises(EnvironmentLacks, match=r"torch 1\.0"):
+        verify_run(tmp_path, old, Options())
+
+
+@pytest.mark.slow
+def test_script_is_measured_against_the_baseline(tmp_path: Path) -> None:
+    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
+    spec = f"{WORKLOAD}:build"
+    path = tmp_path / "optimized_train.py"
+    path.write_text(script(spec, plan, load_strategies()))
+    document = result(estimate(1.0, 0.2, 5.0))
+    document = document.model_copy(
+        update={
+            "workload": document.workload.model_copy(update={"spec": spec}),
+            "environment": document.environment.model_copy(update={"device": "cpu", "torch": torch.__version__}),
+            "best": document.best.model_copy(update={"plan": plan}),
+            "reproduce": document.reproduce.model_copy(update={"strategies": ()}),
+        }
+    )
+    found = verify(document, path, seconds=40.0, logs=tmp_path / "logs")
+    assert found.measured is not None, found.detail
+    assert found.holds, found.detail
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise ValueError('no script')")
+    assert not verify(document, broken, seconds=40.0, logs=tmp_path / "logs").holds
