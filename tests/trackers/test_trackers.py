@@ -71,9 +71,7 @@ def test_mlflow(result: Result, directory: Path, tmp_path: Path, monkeypatch: py
     assert len(children) == len(result.trials)
     assert parents[0].data.metrics["best/samples_per_second"] == result.best.samples_per_second
     kept = next(trial for trial in result.trials if trial.verdict == "kept")
-    child = next(
-        run for run in children if run.data.params["strategy"] == kept.strategy and run.data.tags["verdict"] == "kept"
-    )
+    child = next(run for run in children if run.info.run_name == f"{kept.id} {kept.strategy}")
     assert kept.throughput is not None
     assert child.data.metrics["throughput"] == kept.throughput.value
     assert "report.html" in {item.path for item in client.list_artifacts(parents[0].info.run_id)}
