@@ -153,7 +153,7 @@ class Wide(Dataset):
         return 2048 * 4
 
     def __init__(self) -> None:
-        self.x = torch.randn(4, 2048, 2048)
+        self.x = torch.randn(4, 4096, 2048)
 
     def __getitem__(self, index: int) -> Any:
         return self.x[index % 4]
@@ -207,6 +207,7 @@ class Plant:
     kind: str | None
     marked: bool = True
     setup: Setup = field(default_factory=Setup)
+    all_threads: bool = False
 
     @property
     def line(self) -> int | None:
@@ -241,4 +242,4 @@ def plants() -> Iterator[Plant]:
                 ("preparation", "forward"), None, False)  # fmt: skip
     square = {"model": Square(), "train_data": Wide(), "batch_size": 1, "valid_data": None, "evaluate": None,
               "target": None, "loss": lambda model, batch: model(batch).sum()}  # fmt: skip
-    yield Plant("none", lambda: workload(**square), (), None, False, Setup().with_precision(dtype="bfloat16"))
+    yield Plant("none", lambda: workload(**square), (), None, False, Setup().with_precision(dtype="bfloat16"), True)

@@ -106,7 +106,9 @@ def violations(round_: Round, measured: Survey, peaks: Peaks, best_step: float) 
 
 def examine_plant(plant: Plant, peaks: Peaks, box: float) -> Found:
     began = time.perf_counter()
-    torch.set_num_threads(1)  # what was planted is not to drown in how threads wait for each other
+    torch.set_num_threads(
+        THREADS if plant.all_threads else 1
+    )  # what was planted is not to drown in how threads wait for each other
     torch.manual_seed(0)
     training = Training(plant.build(), plant.setup, device="cpu")
     try:

@@ -87,12 +87,11 @@ def _stages(survey: Survey, block: Block) -> list[Stage]:
     lanes = max(1, survey.workers)
     side = Resource.WORKER if survey.workers else Resource.HOST
     found = _input_stages(survey, lanes, side)
-    backward = _difference(survey.forward_backward, survey.forward)
     plain: list[tuple[str, Resource, Timing | float | None, float]] = [
         ("pin", Resource.HOST, survey.pin if survey.pin_memory else None, micro),
         ("copy", Resource.LINK, survey.copy_running, micro),
         ("forward", Resource.DEVICE, survey.forward, micro),
-        ("backward", Resource.DEVICE, backward, micro),
+        ("backward", Resource.DEVICE, survey.backward, micro),
         ("optimizer", Resource.DEVICE, survey.optimizer, 1),
         ("host", Resource.HOST, _host(survey), 1),
     ]
@@ -122,7 +121,7 @@ def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
             )
         )
     if inputs.collate:
-        seconds = inputs.collate.seconds * survey.accumulation
+        seconds = _cpu(inputs.collate) * survey.accumulation
         found.append(Stage(name="collate", resource=side, seconds=seconds / lanes, parallel=lanes, cpu_seconds=seconds))
     return found
 
@@ -130,10 +129,6 @@ def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
 def _stage(name: str, resource: Resource, value: Timing | float, times: float) -> Stage:
     seconds = value.seconds if isinstance(value, Timing) else value
     return Stage(name=name, resource=resource, seconds=max(0.0, seconds) * times)
-
-
-def _difference(whole: Timing | None, part: Timing | None) -> float | None:
-    return max(0.0, whole.seconds - part.seconds) if whole and part else None
 
 
 def _host(survey: Survey) -> float | None:
@@ -151,10 +146,13 @@ def _loader_overhead(survey: Survey) -> float:
     inputs = survey.inputs
     if survey.workers or not (inputs.loader and inputs.sample and inputs.collate):
         return 0.0
-    known = inputs.sample.seconds * survey.batch_size + inputs.collate.seconds
-    extra = inputs.loader.seconds - known
-    noise = inputs.loader.high - inputs.loader.low
-    return max(0.0, extra) * survey.accumulation if extra > noise or extra < 0.1 * known else 0.0
+    extra = _cpu(inputs.loader) - _cpu(inputs.sample) * survey.batch_size - _cpu(inputs.collate)
+    return max(0.0, extra) * survey.accumulation
+
+
+def _cpu(timing: Timing) -> float:
+    """CPU seconds, which a busy machine changes less than the clock's."""
+    return timing.seconds if timing.cpu_seconds is None else min(timing.cpu_seconds, timing.seconds)
 
 
 def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:

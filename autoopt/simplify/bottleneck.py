@@ -17,7 +17,7 @@ _CLASS = {
     "evaluate": "interruption",
     "checkpoint": "interruption",
 }
-_NO_BOTTLENECK = 1.1
+_NO_BOTTLENECK = 1.25
 _FULL_MEMORY = 0.95
 _DISPATCHES = 6
 
@@ -25,7 +25,7 @@ _DISPATCHES = 6
 def bottleneck(pipeline: Pipeline) -> str | None:
     """The stage whose absence would save the most; where none saves much, the heaviest on the critical path.
 
-    None where the step is within a tenth of its ceiling.
+    None where the step is within a quarter of its ceiling.
     """
     ceiling = pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)

@@ -25,8 +25,7 @@ _WORTH = 0.3
 
 def open_compute(parts: Parts, batch: Any, timings: dict[str, Any], box: float) -> dict[str, tuple[Deeper, ...]]:
     """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
-    forward, both = timings["forward"], timings["forward_backward"]
-    backward = max(0.0, both.seconds - forward.seconds)
+    forward, backward = timings["forward"], timings["backward"].seconds
     clear = parts.optimizer.zero_grad
     modules = module_seconds(parts, batch, box * 0.3)
     loss: list[torch.Tensor] = []

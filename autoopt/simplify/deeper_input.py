@@ -40,9 +40,9 @@ def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float,
     if not each:
         return Opened(notes=("the dataset was not opened: it gave no sample",))
     lines = _per_sample(profile, "cpu", cpu, each), _per_sample(profile, "wait", wait, each)
-    transforms = _transforms(dataset, read, box / 2)
-    notes = () if any(lines) or transforms else ("the dataset was not opened: all of its source is a library's",)
-    return Opened(working=_joined(transforms, lines[0], cpu), waiting=_joined(transforms, lines[1], wait), notes=notes)
+    working, waiting = _transforms(dataset, read, box / 2)
+    notes = () if any(lines) or working else ("the dataset was not opened: all of its source is a library's",)
+    return Opened(working=_joined(working, lines[0], cpu), waiting=_joined(waiting, lines[1], wait), notes=notes)
 
 
 def _per_sample(profile: LineProfile, kind: Any, seconds: float, each: float) -> tuple[Deeper, ...]:
@@ -53,7 +53,7 @@ def _per_sample(profile: LineProfile, kind: Any, seconds: float, each: float) ->
 
 def _joined(transforms: tuple[Deeper, ...], lines: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
     """The costliest transform, if it is worth it, between the line that calls it and the lines within it."""
-    if not transforms or transforms[0].seconds < 0.3 * seconds:
+    if not transforms or not transforms[0].seconds or transforms[0].seconds < 0.3 * seconds:
         return lines
     top = transforms[0]
     above = tuple(item for item in lines if item.seconds >= top.seconds and item.line != top.line)[:1]
@@ -65,23 +65,31 @@ def _within(transform: Deeper, line: Deeper) -> bool:
     return transform.file is not None and transform.file == line.file and (line.line or 0) >= (transform.line or 0)
 
 
-def _transforms(dataset: Any, read: Callable[[], int], box: float) -> tuple[Deeper, ...]:
-    """Seconds per sample of each transform, the costliest first; empty where there is no Compose-like pipeline."""
+def _transforms(dataset: Any, read: Callable[[], int], box: float) -> tuple[tuple[Deeper, ...], tuple[Deeper, ...]]:
+    """Seconds per sample of each transform, by work and by waiting, the costliest first.
+
+    Empty where there is no Compose-like pipeline.
+    """
     timers = [timer for compose in composes(dataset) for timer in _wrap(compose)]
     if not timers:
-        return ()
+        return (), ()
     count, start = 0, time.perf_counter()
     while not count or time.perf_counter() - start < box:
         got = read()
         if not got:
             break
         count += got
-    found = []
+    working, waiting = [], []
     for timer in timers:
         file, line = source_of(timer.inner)
-        seconds = timer.seconds / max(count, 1)
-        found.append(Deeper(name=name_of(timer.inner), kind="transform", seconds=seconds, file=file, line=line))
-    return tuple(sorted(found, key=lambda item: -item.seconds))
+        link = Deeper(
+            name=name_of(timer.inner), kind="transform", seconds=timer.cpu / max(count, 1), file=file, line=line
+        )
+        working.append(link)
+        waiting.append(link.model_copy(update={"seconds": max(0.0, timer.wall - timer.cpu) / max(count, 1)}))
+    working.sort(key=lambda item: -item.seconds)
+    waiting.sort(key=lambda item: -item.seconds)
+    return tuple(working), tuple(waiting)
 
 
 def composes(dataset: Any) -> Iterator[Any]:
@@ -105,14 +113,15 @@ class Timer:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.seconds = 0.0
+        self.wall = self.cpu = 0.0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.thread_time()
         try:
             return self.inner(*args, **kwargs)
         finally:
-            self.seconds += time.perf_counter() - start
+            self.wall += time.perf_counter() - start
+            self.cpu += time.thread_time() - used
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

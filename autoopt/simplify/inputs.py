@@ -182,16 +182,18 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
         if next(stream, None) is None:
             stream = iter(clone)
     walls: list[float] = []
+    cpus: list[float] = []
     start = time.perf_counter()
     group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
     while len(walls) < 3 or (time.perf_counter() - start < box and not is_steady(walls, 8)):
-        mark, taken = time.perf_counter(), 0
+        mark, spent, taken = time.perf_counter(), time.thread_time(), 0
         for _ in range(group):
             if next(stream, None) is None:
                 break
             taken += 1
         if taken == group:
             walls.append((time.perf_counter() - mark) / group)
+            cpus.append((time.thread_time() - spent) / group)
         else:
             stream = iter(clone)
             next(stream, None)
@@ -200,7 +202,7 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
     if not walls:
         notes.append("the loader alone was not measured: an epoch is shorter than its queue")
         return None
-    return summary(walls, cold)
+    return summary(walls, cold, cpu_seconds=statistics.median(cpus))
 
 
 def _handover(batch: Any, box: float) -> tuple[Timing | None, Timing | None]:

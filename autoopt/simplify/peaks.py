@@ -19,7 +19,7 @@ from autoopt.records import Peaks
 from autoopt.simplify.contention import contention
 from autoopt.simplify.parts import cores_available
 
-VERSION = 3
+VERSION = 4
 _TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 27)
 
@@ -85,7 +85,7 @@ def _write(file: Path, peaks: Peaks) -> None:
 def measure(device: torch.device, box: float = 6.0) -> Peaks:
     """Measures everything anew within about ``box`` seconds."""
     rates = {name: matmul_rate(device, name, box * 0.12) for name in _TYPES}
-    by_size = {size: stream_rate(device, size, box * 0.03) for size in _SIZES}
+    by_size = {size: stream_rate(device, size, box * 0.04) for size in _SIZES}
     shares = contention(box * 0.4)
     values: dict[str, Any] = {f"matmul_{name}_flops_per_second": rate for name, rate in rates.items()}
     if device.type == "cuda":
@@ -132,16 +132,25 @@ def _tf32(device: torch.device, box: float) -> float | None:
 
 
 def stream_rate(device: torch.device, size: int, box: float) -> float:
-    """Bytes per second, read and written together, of a copy whose two sides take ``size`` bytes."""
+    """Bytes per second, read and written together, by the better of copying and of adding in place.
+
+    Args:
+        size: bytes of both operands together.
+    """
     source = torch.ones(size // 8, device=device)
-    target = torch.empty_like(source)
+    target = torch.zeros_like(source)
     at_once = max(1, min(200, (1 << 22) // size))
 
     def copy() -> None:
         for _ in range(at_once):
             target.copy_(source)
 
-    return size * at_once / _best(copy, device, box)
+    def add() -> None:
+        for _ in range(at_once):
+            target.add_(source)
+
+    moved = size * at_once
+    return max(moved / _best(copy, device, box / 2), 1.5 * moved / _best(add, device, box / 2))
 
 
 def copy_rates(device: torch.device, size: int = 1 << 26) -> dict[str, float]:

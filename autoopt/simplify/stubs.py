@@ -60,7 +60,7 @@ def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
         "forward_backward": Stub(both, no_gradients, wait),
         "optimizer": Stub(update, cached_gradients, wait),
     }
-    found: JsonDict = dict(zip(stubs, interleaved(list(stubs.values()), box), strict=True))
+    found: JsonDict = dict(zip((*stubs, "backward"), interleaved(list(stubs.values()), box, less=(2, 1)), strict=True))
     if parts.cuda:
         found["issue"] = issue(parts, batches)
     return found

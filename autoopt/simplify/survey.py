@@ -51,7 +51,8 @@ class InputSurvey(Record):
 class Survey(Record):
     """Every stage alone. Times are per micro-batch unless said otherwise.
 
-    ``forward``: forward and loss. ``forward_backward``: both. ``optimizer``: one optimizer step on
+    ``forward``: forward and loss. ``forward_backward``: both. ``backward``: their
+    difference, turn by turn. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
     batches that are on the device. ``compute_share``: the speed of that step while every core has a busy
     worker too, over its speed alone. ``issue``: seconds in which the training process has issued such a
@@ -80,6 +81,7 @@ class Survey(Record):
     copy_running: Timing | None = None
     forward: Timing | None = None
     forward_backward: Timing | None = None
+    backward: Timing | None = None
     optimizer: Timing | None = None
     compute: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)

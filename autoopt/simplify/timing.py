@@ -76,11 +76,14 @@ def repeat(
     return summary(walls, cold, cpu_seconds=statistics.median(cpus))
 
 
-def interleaved(stubs: list[Stub], box: float, *, least: int = 8, most: int = 200) -> list[Timing]:
+def interleaved(
+    stubs: list[Stub], box: float, *, least: int = 8, most: int = 200, less: tuple[int, int] | None = None
+) -> list[Timing]:
     """Times several stubs in turn, so that a burst of the machine does not fall on one of them alone.
 
     Args:
         box: seconds for all of them; at least two turns are made however long they take.
+        less: also give the difference of two of them, turn by turn, as a last timing.
     """
     start = time.perf_counter()
     colds = [_once(stub.call, stub.before, stub.wait, 1)[0] for stub in stubs]
@@ -96,10 +99,13 @@ def interleaved(stubs: list[Stub], box: float, *, least: int = 8, most: int = 20
             wall, cpu = _once(stub.call, stub.before, stub.wait, at_once[number])
             walls[number].append(wall)
             cpus[number].append(cpu)
-    return [
+    found = [
         summary(values, cold, cpu_seconds=statistics.median(cpu))
         for values, cold, cpu in zip(walls, colds, cpus, strict=True)
     ]
+    if less is not None:
+        found.append(summary([max(0.0, a - b) for a, b in zip(walls[less[0]], walls[less[1]], strict=True)]))
+    return found
 
 
 def _several(seconds: float) -> int:

@@ -123,8 +123,9 @@ def test_waiting_and_computing_are_told_apart(plant: Callable[[str], Any]) -> No
     loader = planted.training().loader.loader
     found = survey_inputs(loader, 1.0)
     assert found.sample is not None
-    assert found.sample.wait_seconds == pytest.approx(0.004, rel=0.3)
-    assert found.sample.cpu_seconds == pytest.approx(0.001, rel=0.3)
+    assert found.sample.wait_seconds is not None
+    assert found.sample.cpu_seconds is not None
+    assert found.sample.wait_seconds > 0.0039 > found.sample.cpu_seconds > 0.0009
     assert found.waiting[-1].line == planted.line("planted")
     assert found.waiting[-1].file == str(planted.path)
     assert found.deeper[-1].line in (planted.line("busy"), planted.line("busy") + 1)
@@ -165,7 +166,7 @@ def test_transforms_are_opened(plant: Callable[[str], Any]) -> None:
     found = survey_inputs(planted.training().loader.loader, 0.6)
     (slow,) = [item for item in found.deeper if item.kind == "transform"]
     assert (slow.name, slow.file, slow.line) == ("Slow", str(planted.path), planted.line())
-    assert slow.seconds == pytest.approx(0.001, rel=0.5)
+    assert slow.seconds > 0.0009
 
 
 def test_the_costliest_module_and_its_line(plant: Callable[[str], Any]) -> None:
