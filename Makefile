@@ -80,7 +80,7 @@ gallery: install-dev ## optimize every example and keep the reports in docs/gall
 	done
 
 faults: install-dev ## every way in which a trial or a run can break, and what becomes of it
-	$(BIN)/python -m pytest -v -k "fault" -m "not gpu"
+	$(BIN)/python benchmarks/faults.py
 
 clean: ## caches and build output; runs and .venv stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -1,7 +1,8 @@
-"""Every way in which a trial can break, tried for real, and what becomes of it: ``make faults``.
+"""Every way in which a trial or a run can break, tried for real, and what becomes of it: ``make faults``.
 
 Each fault is a trial of a tiny workload in a process of its own. It passes when its outcome and reason are
-the expected ones, and nothing of it is left: no process, no shared memory, no temporary file.
+the expected ones, and nothing of it is left: no process, no shared memory, no temporary file. Then come
+the faults of a whole run (``run_faults.py``), which take some minutes; ``--trials`` leaves them out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import run_faults
 from fault_cases import FAULTS, SURVIVED, TINY, USAGE_ERROR, WORKLOAD_ERROR, WORKLOADS, Fault
 
 from autoopt.errors import AutooptError, TrialFailed
@@ -131,6 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="faults whose name contains this")
     parser.add_argument("--json", type=Path, help="write what was seen into this file, too")
+    parser.add_argument("--trials", action="store_true", help="the faults of trials alone")
     options = parser.parse_args()
     seen: list[Seen] = []
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, Launcher() as launcher:
@@ -145,10 +148,12 @@ def main() -> int:
             if not result.passed:
                 say(f"       expected {result.expected}; left behind: {', '.join(result.left) or 'nothing'}")
     passed = sum(result.passed for result in seen)
-    say(f"{passed} of {len(seen)} faults end as they must, {sum(r.seconds for r in seen):.0f} s")
+    say(f"{passed} of {len(seen)} faults of trials end as they must, {sum(r.seconds for r in seen):.0f} s")
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in seen], indent=1) + "\n")
-    return 0 if passed == len(seen) else 1
+    tempfile.tempdir = None
+    runs = 0 if options.trials or options.only else run_faults.main([])
+    return 0 if passed == len(seen) and runs == 0 else 1
 
 
 def say(line: str) -> None:

@@ -94,7 +94,8 @@ class Command:
         for process in alive:
             process.kill()
         left += [str(path) for path in self.temporary.glob("autoopt-*") if path.is_dir()]
-        return Ran(int(code), _text(self._out), _text(self._errors), time.monotonic() - self._began, tuple(left))
+        with self._out, self._errors:
+            return Ran(int(code), _text(self._out), _text(self._errors), time.monotonic() - self._began, tuple(left))
 
 
 def _text(file: object) -> str:
@@ -298,10 +299,10 @@ RUN_FAULTS: dict[str, Callable[[Path], Outcome | None]] = {
 }
 
 
-def main() -> int:
-    """Prints the table of the faults named on the command line, or of all."""
+def main(names: list[str]) -> int:
+    """Prints the table of the named faults, or of all; returns how many did not end as they must."""
     bad = 0
-    for name in sys.argv[1:] or RUN_FAULTS:
+    for name in names or RUN_FAULTS:
         with tempfile.TemporaryDirectory(prefix="rf-") as folder:
             outcome = RUN_FAULTS[name](Path(folder))
         if outcome is None:
@@ -315,8 +316,8 @@ def main() -> int:
             line += "".join(f"\n       {wrong}" for wrong in outcome.wrong)
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
-    return 1 if bad else 0
+    return bad
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(min(main(sys.argv[1:]), 1))

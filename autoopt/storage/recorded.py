@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from autoopt.errors import DocumentError
@@ -15,8 +16,26 @@ State = Literal["orphan", "ended", "failed", "abandoned"]
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What tells, later, that the machine was started again, or that the kernel killed for lack of memory since.
+
+    ``boot``: the kernel's name for this boot; ``oom_kills``: since it. None where that is not known.
+    """
+
+    boot: str | None = None
+    oom_kills: int | None = None
+
+    def went_down(self, later: Machine) -> bool:
+        if self.boot is None or later.boot is None:
+            return False
+        if self.boot != later.boot:
+            return True
+        return self.oom_kills is not None and later.oom_kills is not None and later.oom_kills > self.oom_kills
+
+
+@dataclass(frozen=True)
 class Recorded:
-    """One step. ``boots``: of each time when it was under way as the run died. Times on the run's clock."""
+    """One step. Times on the run's clock. ``deaths``: the machine at each start after which the run died."""
 
     number: int
     kind: str
@@ -25,20 +44,20 @@ class Recorded:
     at: float
     document: JsonDict | None = None
     failure: dict[str, str] | None = None
-    boots: tuple[str | None, ...] = ()
+    deaths: tuple[Machine, ...] = ()
 
     @property
     def orphans(self) -> int:
         """How often it was under way when the run was killed."""
-        return len(self.boots)
+        return len(self.deaths)
 
-    def crashes(self, now: str | None) -> int:
-        """How often it was the last thing that the machine did.
+    def crashes(self, now: Machine) -> int:
+        """How often it may have been what brought the run down, rather than a person who killed it.
 
         Args:
-            now: the present boot. The run died once in each boot that is over without getting past it.
+            now: the machine at present.
         """
-        return len({boot for boot in self.boots if boot is not None and boot != now})
+        return sum(then.went_down(later) for then, later in pairwise((*self.deaths, now)))
 
 
 def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorded]]:
@@ -66,12 +85,12 @@ def read_steps(records: Iterable[JsonDict], name: str) -> dict[str, list[Recorde
 
 
 def _begin(steps: list[Recorded], record: JsonDict) -> None:
-    boots: tuple[str | None, ...] = ()
+    deaths: tuple[Machine, ...] = ()
     if steps and steps[-1].state in ("orphan", "abandoned"):
-        boots = steps.pop().boots
+        deaths = steps.pop().deaths
     at = float(record["at"])
-    boots = (*boots, record.get("boot"))
-    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, boots=boots))
+    deaths = (*deaths, Machine(**record.get("machine", {})))
+    steps.append(Recorded(int(record["step"]), str(record["kind"]), "orphan", at, at, deaths=deaths))
 
 
 def _end(step: Recorded, record: JsonDict) -> Recorded:
@@ -79,7 +98,7 @@ def _end(step: Recorded, record: JsonDict) -> Recorded:
     if step.state != "orphan":
         return step
     if record["type"] == "abandoned":
-        return replace(step, state="abandoned", at=at, boots=step.boots[:-1])
+        return replace(step, state="abandoned", at=at, deaths=step.deaths[:-1])
     if record["type"] == "failed":
         failure = {str(name): str(value) for name, value in record["failure"].items()}
         return replace(step, state="failed", at=at, failure=failure)

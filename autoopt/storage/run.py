@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,17 +22,17 @@ from autoopt.records import JsonDict, Record
 from autoopt.storage.clock import RunClock
 from autoopt.storage.fingerprint import changes
 from autoopt.storage.journal import Journal
-from autoopt.storage.recorded import Recorded, read_steps
+from autoopt.storage.recorded import Machine, Recorded, read_steps
 from autoopt.storage.run_directory import RunDirectory
+from autoopt.trial.tree import oom_kills
 
 R = TypeVar("R", bound=Record)
 
 OrphanPolicy = Literal["again", "failed"]
 
 KILLED = "the run was killed while it was running"
-MOST_KILLS = 10
 MOST_CRASHES = 2
-"""A step that was under way each time the run was killed, or the machine went down, is not tried for ever."""
+"""A step that was under way each time the machine went down, or ran out of memory, is not tried for ever."""
 
 _NOT_JOURNALED = (TrialProgress,)
 
@@ -169,8 +170,8 @@ class Run:
             measure: measures it.
             model: what ``measure`` returns.
             orphan: what to do with a step that was under way when the run was killed: measure it once
-                more, or count it as crashed. Two that took the machine down, or ten kills, count as
-                crashed either way.
+                more, or count it as crashed. One that was under way twice when the machine went
+                down, or the kernel killed for lack of memory, counts as crashed either way.
 
         Raises:
             TrialFailed: the step failed so, now or then.
@@ -182,8 +183,7 @@ class Run:
         if done is not None and done.state in ("ended", "failed"):
             return self._read_back(done, model)
         self._go_live()
-        kills, crashes = (done.orphans, done.crashes(boot_id())) if done is not None else (0, 0)
-        if crashes >= MOST_CRASHES or kills >= MOST_KILLS or (kills and orphan == "failed"):
+        if done is not None and (done.crashes(machine()) >= MOST_CRASHES or (done.orphans and orphan == "failed")):
             failure = TrialFailed("crashed", KILLED, where=kind)
             self._append_failure(self._begin(kind, key), failure)
             raise failure
@@ -216,7 +216,7 @@ class Run:
         self.directory.check_space()
         number = self._number
         self._number += 1
-        self._append({"type": "start", "step": number, "kind": kind, "key": key, "boot": boot_id()})
+        self._append({"type": "start", "step": number, "kind": kind, "key": key, "machine": asdict(machine())})
         return number
 
     def _measure(self, number: int, measure: Callable[[], R]) -> R:
@@ -324,12 +324,13 @@ def _head(journal: Journal) -> dict[str, Any]:
     return head
 
 
-def boot_id() -> str | None:
-    """Changes when the machine is started again; None where it cannot be told."""
+def machine() -> Machine:
+    """The machine at present."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return None
+        boot = None
+    return Machine(boot, oom_kills())
 
 
 def _now() -> str:

@@ -55,7 +55,9 @@ class _Keeper:
         tree.adopt_orphans()
         self._trial, self._log, self._main = move_up(trial), log, main
         self._channel = Channel(socket.socket(fileno=move_up(keeper)))
-        self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake, self._wake_write = os.pipe()
+        for end in (self._wake, self._wake_write):
+            os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         self._ended: dict[int, tuple[int, int]] = {}

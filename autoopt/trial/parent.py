@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -22,6 +23,8 @@ from autoopt.trial.child import DUMP_SIGNAL, LIVE
 from autoopt.trial.failures import ended
 from autoopt.trial.protocol import Call, Failure, TrialSpec
 from autoopt.trial.start import ForkServer, Started, fresh
+
+logger = logging.getLogger(__name__)
 
 READY = "autoopt.benchmark.tasks:ready"
 READY_SECONDS = 300.0
@@ -292,6 +295,8 @@ class TrialProcess:
             self._pid, self._keeper_pid = document["pid"], document["keeper"]
         else:
             self._end = document
+            if document.get("left"):
+                logger.warning("processes of a trial cannot be killed: %s", ", ".join(map(str, document["left"])))
             self._peak = max(document.get("peak_rss") or 0, self._peak or 0) or None
 
     def _wait_for_end(self, *, kill: bool, timeout: float = 20.0) -> None:

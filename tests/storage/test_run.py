@@ -14,7 +14,8 @@ from autoopt.events import PhaseStarted, TrialProgress, Warned
 from autoopt.records import Record
 from autoopt.storage import run as run_module
 from autoopt.storage.journal import read_journal
-from autoopt.storage.run import KILLED, MOST_KILLS, Run
+from autoopt.storage.recorded import Machine
+from autoopt.storage.run import KILLED, Run
 from autoopt.storage.run_directory import RunDirectory
 
 PRINT = {"code": {"sources": {"a.py": "1"}}, "environment": {"torch": "2.13.0"}, "device": {}, "options": {}}
@@ -114,22 +115,35 @@ def test_a_step_under_way_at_a_kill_may_count_as_crashed(tmp_path: Path) -> None
         assert caught.value.kind == "crashed"
 
 
+@pytest.mark.parametrize(
+    "machines",
+    [
+        [Machine("a", 0), Machine("b", 0), Machine("c", 0)],
+        [Machine("a", 0), Machine("a", 1), Machine("a", 2)],
+        [Machine("a", 5), Machine("b", 0), Machine("b", 1)],
+    ],
+    ids=["booted", "out of memory", "both"],
+)
 def test_a_step_that_takes_the_machine_down_twice_is_not_tried_a_third_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: list[Machine]
 ) -> None:
-    for boot in ("a", "b"):
-        monkeypatch.setattr(run_module, "boot_id", lambda boot=boot: boot)
-        kill(new(tmp_path) if boot == "a" else again(tmp_path))
-    monkeypatch.setattr(run_module, "boot_id", lambda: "c")
-    with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED):
-        run.step("trial", {}, never, Figure)
-
-
-def test_a_step_during_which_somebody_kills_the_run_is_tried_again_for_long_but_not_for_ever(tmp_path: Path) -> None:
-    for number in range(MOST_KILLS):
+    for number, then in enumerate(machines[:2]):
+        monkeypatch.setattr(run_module, "machine", lambda then=then: then)
         kill(again(tmp_path) if number else new(tmp_path))
+    monkeypatch.setattr(run_module, "machine", lambda: machines[2])
     with again(tmp_path) as run, pytest.raises(TrialFailed, match=KILLED):
         run.step("trial", {}, never, Figure)
+
+
+@pytest.mark.parametrize("machines", [[Machine("a", 0), Machine("b", 0)], [Machine("a", 3)], [Machine()]])
+def test_a_step_during_which_somebody_kills_the_run_is_always_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: list[Machine]
+) -> None:
+    for number in range(20):
+        monkeypatch.setattr(run_module, "machine", lambda number=number: machines[number * len(machines) // 20])
+        kill(again(tmp_path) if number else new(tmp_path))
+    with again(tmp_path) as run:
+        assert run.step("trial", {}, lambda: Figure(value=1), Figure).value == 1
 
 
 def test_a_step_broken_off_by_the_user_does_not_count_as_crashed(tmp_path: Path) -> None:
