@@ -10,6 +10,7 @@ from autoopt_strategies.compute.channels_last import ChannelsLast
 from autoopt_strategies.compute.compile import CompileModel
 from autoopt_strategies.compute.cuda_graphs import CudaGraphs
 from autoopt_strategies.compute.cudnn_benchmark import CudnnBenchmark
+from autoopt_strategies.compute.flash_attention import FlashAttention
 from autoopt_strategies.compute.fused_optimizer import FusedOptimizer
 from autoopt_strategies.compute.matmul_precision import MatmulPrecision
 from autoopt_strategies.compute.threads import Threads
@@ -47,6 +48,7 @@ BUILTIN: tuple[Strategy, ...] = (
     BatchSize(),
     Accumulation(),
     Checkpointing(),
+    FlashAttention(),
     OptimizerInBackward(),
     ExpandableSegments(),
     EvaluationCadence(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +27,12 @@ class CheckpointBlocks:
     def __call__(self, model: Any) -> Any:
         for number, block in enumerate(repeated_blocks(model)):
             if number % self.every == 0:
-                block.forward = checkpointed(block, block.forward, self.selective)
+                block.__class__ = checkpointed(type(block), self.selective)
         return model
 
 
-def checkpointed(block: Any, forward: Callable[..., Any], selective: bool) -> Callable[..., Any]:
-    """A forward that is run again in the backward pass; in evaluation it is the plain one."""
+def checkpointed(kind: type, selective: bool) -> type:
+    """A class like the block's own whose forward runs again in the backward pass; plain in evaluation."""
     import functools
 
     import torch
@@ -42,13 +41,15 @@ def checkpointed(block: Any, forward: Callable[..., Any], selective: bool) -> Ca
     options: dict[str, Any] = {"use_reentrant": False}
     if selective:
         options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, expensive_operators())
+    plain = kind.forward  # type: ignore[attr-defined]
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not (block.training and torch.is_grad_enabled()):
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, **options, **kwargs)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (self.training and torch.is_grad_enabled()):
+            return plain(self, *args, **kwargs)
+        return checkpoint(plain, self, *args, **options, **kwargs)
 
-    return run
+    body = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), body)
 
 
 def expensive_operators() -> list[Any]:

@@ -1,0 +1,333 @@
+"""The conformance test of a strategy: inherit it, name the strategy, and run pytest.
+
+::
+
+    from autoopt.testing import StrategyTestCase
+    from my_package.my_module import MyStrategy
+
+    class TestMyStrategy(StrategyTestCase):
+        strategy = MyStrategy()
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+from collections.abc import Generator
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar
+
+from autoopt.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
+from autoopt.records import (
+    Environment,
+    Estimate,
+    JsonDict,
+    Objective,
+    Operator,
+    Peaks,
+    Plan,
+    Resource,
+    Round,
+    Simulation,
+    Stage,
+)
+from autoopt.registry import Registry, Source, load_strategies
+from autoopt.setup import Setup
+from autoopt.strategy import Applies, Case, Recipe, Risk, Strategy, check_strategy
+
+MOST_SETTINGS = 12
+TRANSFORMS = ("dataset", "model", "loss", "optimizer", "step", "scheduler")
+
+
+def sample_case(device: str = "cpu", **facts: Any) -> Case:
+    """A case with everything measured: a small convolution net on a machine of eight cores.
+
+    Args:
+        device: ``cpu`` or ``cuda:0``.
+        facts: fields of the ``WorkloadFacts`` to be otherwise.
+    """
+    from autoopt.simplify.pipeline import Pipeline
+
+    return Case(
+        workload=sample_facts(**facts),
+        environment=_environment(device),
+        objective=Objective(
+            metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01
+        ),
+        pipeline=Pipeline(_round(device)),
+        seconds_left=7200.0,
+        planned_steps=100_000,
+    )
+
+
+def sample_facts(**changed: Any) -> WorkloadFacts:
+    """Facts of a small workload; ``changed`` replaces fields."""
+    facts = WorkloadFacts(
+        spec="sample:build",
+        name="sample",
+        parameters=100_000,
+        train_samples=50_000,
+        batch_size=64,
+        max_steps=100_000,
+        steps_per_epoch=782,
+        dataset=DatasetFacts(
+            type="Images", map_style=True, samples=50_000, deterministic=True, sample_bytes=12_296, picklable=True
+        ),
+        loader=LoaderFacts(shuffle=True),
+        model=ModelFacts(
+            type="Net",
+            parameters=100_000,
+            trainable_parameters=100_000,
+            parameter_bytes=400_000,
+            modules={"Net": 1, "Conv2d": 8, "ReLU": 8, "Linear": 1},
+            repeated_blocks=("blocks.0", "blocks.1", "blocks.2"),
+            dtypes=("float32",),
+            has_conv2d=True,
+        ),
+        optimizer=OptimizerFacts(type="AdamW", module="torch.optim.adamw", options={"lr": 1e-3}),
+        batch=(TensorFacts(path="[0]", shape=(64, 3, 32, 32), dtype="float32", bytes=786_432),),
+        batch_bytes=786_944,
+        static_shapes=True,
+        valid_samples=10_000,
+        has_evaluate=True,
+        available_ram_bytes=64 << 30,
+    )
+    return facts.model_copy(update=changed)
+
+
+def _environment(device: str) -> Environment:
+    return Environment(
+        python="3.12.0",
+        torch="2.6.0",
+        device=device,
+        device_memory_bytes=80 << 30,
+        cores=8,
+        threads=8,
+        ram_bytes=128 << 30,
+        compiler="c++",
+        peaks=Peaks(
+            matmul_fp32_flops_per_second=5e13,
+            matmul_tf32_flops_per_second=2e14,
+            matmul_bf16_flops_per_second=4e14,
+            matmul_fp16_flops_per_second=4e14,
+            memory_bytes_per_second=1e11,
+            copy_pageable_to_device_bytes_per_second=1e10,
+            copy_pinned_to_device_bytes_per_second=2.5e10,
+            launch_seconds=5e-6,
+        ),
+    )
+
+
+def _round(device: str) -> Round:
+    def stage(name: str, resource: Resource, seconds: float, ceiling: float) -> Stage:
+        return Stage(name=name, resource=resource, seconds=seconds, ceiling_seconds=ceiling, gap=seconds / ceiling)
+
+    where = Resource.DEVICE
+    stages = [
+        stage("storage", Resource.STORAGE, 0.02, 0.01),
+        stage("preparation", Resource.WORKER, 0.1, 0.08),
+        stage("collate", Resource.WORKER, 0.004, 0.002),
+        *([] if device == "cpu" else [stage("copy", Resource.LINK, 0.01, 0.004)]),
+        stage("forward", where, 0.03, 0.01),
+        stage("backward", where, 0.06, 0.02),
+        stage("optimizer", where, 0.01, 0.002),
+        stage("host", Resource.HOST, 0.002, 0.001),
+        stage("evaluate", where, 0.02, 0.01),
+        stage("checkpoint", where, 0.01, 0.01),
+    ]
+    return Round(
+        index=0,
+        plan=Plan(),
+        step_seconds=0.236,
+        stages=tuple(stages),
+        simulation_error=0.03,
+        operators=(
+            Operator(name="aten::convolution", seconds=0.05, kind="matmul", ceiling_seconds=0.02),
+            Operator(name="aten::bmm", seconds=0.01, kind="matmul", ceiling_seconds=0.005),
+            Operator(name="aten::_softmax", seconds=0.01, kind="elementwise", ceiling_seconds=0.004),
+            Operator(name="aten::relu", seconds=0.02, kind="elementwise", ceiling_seconds=0.005),
+        ),
+        simulation=Simulation(
+            device=device.split(":")[0],
+            cores=8,
+            threads=8,
+            compute_by_threads={1: 0.5, 4: 0.15, 8: 0.1},
+            launches=400,
+            host_seconds=0.01,
+            memory_used=0.75,
+        ),
+    )
+
+
+def example_settings(strategy: Strategy, case: Case) -> list[JsonDict]:
+    """What a strategy would try here; a conversation is told that nothing helped."""
+    settings = strategy.settings(case)
+    if not isinstance(settings, Generator):
+        return [dict(setting) for setting in islice(settings, MOST_SETTINGS)]
+    found: list[JsonDict] = []
+    try:
+        found.append(dict(next(settings)))
+        while len(found) < MOST_SETTINGS:
+            found.append(dict(settings.send(None)))
+    except StopIteration:
+        pass
+    return found
+
+
+class StrategyTestCase:
+    """What holds for every strategy. Override ``case`` to give one in which yours applies.
+
+    Attributes:
+        strategy: the one under test.
+        setting: one that is tried on a tiny workload; the first of ``settings`` where None.
+        trains: whether a few steps can be trained with it on this machine.
+    """
+
+    strategy: ClassVar[Strategy]
+    setting: ClassVar[JsonDict | None] = None
+    trains: ClassVar[bool] = True
+
+    def case(self) -> Case:
+        """A case in which the strategy applies."""
+        return sample_case()
+
+    def workload(self) -> Any:
+        """A small workload on the CPU that the strategy is tried on."""
+        return tiny_workload()
+
+    def _settings(self) -> list[JsonDict]:
+        return [self.setting] if self.setting is not None else example_settings(self.strategy, self.case())
+
+    def test_it_is_declared_well(self) -> None:
+        """Name, stages, risk; a docstring, which is its method card; a registry that takes it."""
+        assert check_strategy(self.strategy) == []
+        assert isinstance(self.strategy.risk, Risk)
+        assert inspect.getdoc(type(self.strategy)), "a strategy's docstring says when it helps and when it does not"
+        assert self.strategy.name in self._registry()
+
+    def test_it_says_whether_it_applies(self) -> None:
+        """Yes in its case; every no, on either device and without a pipeline, comes with a reason."""
+        assert self.strategy.applies(self.case()), self.strategy.applies(self.case()).reason
+        for case in (sample_case("cpu"), sample_case("cuda:0"), sample_case("mps")):
+            for given in (case, dataclasses.replace(case, pipeline=None, planned_steps=None, seconds_left=None)):
+                answer = self.strategy.applies(given)
+                assert isinstance(answer, Applies)
+                assert answer or answer.reason, "a no needs a reason that a user understands"
+
+    def test_its_settings_are_plain_data(self) -> None:
+        """At least one; each the same after JSON, which the journal and plan.json are made of."""
+        settings = example_settings(self.strategy, self.case())
+        assert settings, "settings() gives nothing to try in a case where it applies"
+        for setting in settings:
+            assert json.loads(json.dumps(setting)) == setting
+
+    def test_its_prediction_is_an_estimate_or_none(self) -> None:
+        bare = dataclasses.replace(self.case(), pipeline=None)
+        for setting in self._settings():
+            for case in (self.case(), bare):
+                predicted = self.strategy.predict(case, setting)
+                assert predicted is None or (isinstance(predicted, Estimate) and predicted.low > 0)
+
+    def test_its_companions_are_changes(self) -> None:
+        for setting in self._settings():
+            for change in self.strategy.companions(self.case(), setting):
+                assert change.strategy != self.strategy.name
+                assert json.loads(json.dumps(change.setting)) == change.setting
+
+    def test_apply_is_pure(self) -> None:
+        """The same setup in, the same out; neither setup nor setting is changed; and something happens."""
+        for setting in self._settings():
+            setup, given = Setup(), copy.deepcopy(setting)
+            first = self.strategy.apply(setup, given)
+            assert isinstance(first, Setup)
+            assert setup == Setup(), "apply() changed the setup that it was given"
+            assert given == setting, "apply() changed the setting that it was given"
+            assert first == self.strategy.apply(Setup(), copy.deepcopy(setting)), "apply() is not the same twice"
+            assert first != Setup(), "apply() changes nothing"
+
+    def test_its_transforms_have_source(self) -> None:
+        """Module-level functions, partials of them or frozen dataclasses: the exporter prints them."""
+        for setting in self._settings():
+            setup = self.strategy.apply(Setup(), setting)
+            for part in TRANSFORMS:
+                for transform in getattr(setup, part, ()):
+                    assert _has_source(transform), f"{transform!r} is not defined at the top level of a module"
+
+    def test_its_recipe_is_data(self) -> None:
+        for setting in self._settings():
+            recipe = self.strategy.recipe(setting)
+            assert isinstance(recipe, Recipe)
+            for way in (recipe.lightning, recipe.transformers, recipe.accelerate):
+                assert way is None or json.loads(json.dumps(way)) == way
+
+    def test_a_few_steps_train_with_it(self) -> None:
+        """On the CPU, on a tiny workload; every loss is finite."""
+        import math
+
+        import pytest
+
+        if not self.trains:
+            pytest.skip("it does not train on this machine")
+        for setting in self._settings()[:1]:
+            losses = train_few_steps(self.workload(), self.strategy.apply(Setup(), setting))
+            assert all(math.isfinite(loss) for loss in losses)
+
+    def _registry(self) -> Registry:
+        registry = load_strategies()
+        if self.strategy.name in registry:
+            return registry
+        return Registry([*registry.sources, Source(self.strategy, "under test")])
+
+
+def _has_source(transform: Any) -> bool:
+    if isinstance(transform, partial):
+        return _has_source(transform.func)
+    if inspect.isfunction(transform):
+        return "<" not in transform.__qualname__
+    return dataclasses.is_dataclass(transform) and "<" not in type(transform).__qualname__
+
+
+def train_few_steps(workload: Any, setup: Setup, steps: int = 4, seed: int = 0) -> list[float]:
+    """The losses of the first steps of a workload under a setup, on the CPU."""
+    from autoopt.benchmark.seeding import seed_everything
+    from autoopt.benchmark.training import Training
+
+    seed_everything(seed)
+    training = Training(workload, setup, device="cpu", seed=seed)
+    try:
+        return [float(training.step(training.next())) for _ in range(steps)]
+    finally:
+        training.close()
+
+
+def tiny_workload() -> Any:
+    """A small convolution net with two equal blocks on generated images; the same weights every time."""
+    import torch
+    from torch import nn
+    from torch.utils.data import TensorDataset
+
+    from autoopt.workload import Workload
+
+    torch.manual_seed(0)
+    images = torch.randn(64, 3, 8, 8)
+    labels = (images.mean((1, 2, 3)) > 0).long()
+    block = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(2)]
+    return Workload(
+        model=nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(*block), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+        ),
+        train_data=TensorDataset(images, labels),
+        batch_size=16,
+        loss=_cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=1e-3),
+        max_steps=16,
+    )
+
+
+def _cross_entropy(model: Any, batch: Any) -> Any:
+    from torch.nn import functional as F
+
+    return F.cross_entropy(model(batch[0]), batch[1])

@@ -1,0 +1,136 @@
+"""Flash attention: softmax(Q K^T) V as one operator that never writes the scores to memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, at_most, gain, operator_share, seconds_of
+
+SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
+"""Operators of hand-written attention, as parts of their names."""
+
+
+@dataclass(frozen=True)
+class SwitchAttention:
+    """``model -> model`` that uses ``scaled_dot_product_attention`` where the library lets one choose."""
+
+    def __call__(self, model: Any) -> Any:
+        switch_attention(model)
+        return model
+
+
+def switch_attention(model: Any) -> int:
+    """Asks transformers and timm models for ``scaled_dot_product_attention``; how many places were switched."""
+    switched = 0
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "_attn_implementation", None) == "eager" and getattr(type(module), "_supports_sdpa", False):
+            ask = getattr(module, "set_attn_implementation", None)
+            if ask is not None:
+                ask("sdpa")
+            else:
+                config._attn_implementation = "sdpa"
+            switched += 1
+        if getattr(module, "fused_attn", None) is False:
+            module.fused_attn = True
+            switched += 1
+    return switched
+
+
+class FlashAttention(Strategy):
+    """Computes attention by ``torch.nn.functional.scaled_dot_product_attention``.
+
+    What it does: switches modules that offer the choice (transformers, timm); finds hand-written
+        ``softmax(Q K^T) V`` in the traced forward of other modules and rewrites it: einsum or matmul, scale,
+        masks, causal masks, dropout. Each place is proven equal on a real batch, forward and gradient,
+        before it is offered; whatever is not understood or not equal is left alone.
+    When it helps: long sequences; memory, since the scores are never stored.
+    When it does not: short sequences; attention that is a small part of the step. Together with mixed
+        precision on a CPU it may cost (facts differ by machine), so both are also tried apart.
+    What it costs: sums in another order; dropout draws other random numbers.
+    Source: Dao et al., "FlashAttention", NeurIPS 2022;
+        https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    """
+
+    name = "flash_attention"
+    title = "flash attention"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if found.get("modules") or found.get("switch"):
+            return Applies.yes()
+        if found.get("error"):
+            return Applies.no(f"looking for attention failed: {found['error']}")
+        refused = found.get("refused") or {}
+        if refused:
+            name, reason = next(iter(refused.items()))
+            return Applies.no(f"{name or 'the model'} is left alone: {reason}")
+        return Applies.no("no hand-written attention was found in the model")
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Scores are neither written nor read; the products themselves stay."""
+        share = operator_share(case, names=SCORES)
+        if share is None:
+            return None
+        return at_most(gain(case, {name: seconds_of(case, name) * (1 - share) for name in ("forward", "backward")}))
+
+    def settings(self, case: Case) -> list[Setting]:
+        found = case.inspected(self.name)
+        setting: Setting = {}
+        if found.get("switch"):
+            setting["switch"] = True
+        if found.get("modules"):
+            setting |= {"modules": found["modules"], "calls": found["calls"]}
+        return [setting]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        if setting.get("switch"):
+            setup = setup.with_model(SwitchAttention())
+        if setting.get("modules"):
+            from autoopt_strategies.compute.attention_rewrite import SayAttention
+
+            setup = setup.with_model(SayAttention(tuple(setting["modules"]), tuple(setting["calls"])))
+        return setup
+
+    def recipe(self, setting: Setting) -> Recipe:
+        if setting.get("switch"):
+            line = 'model.set_attn_implementation("sdpa")  # timm: attention.fused_attn = True'
+        else:
+            where = ", ".join(setting.get("modules", []))
+            line = f"y = F.scaled_dot_product_attention(q, k, v, is_causal=...)  # in {where}, for softmax(q @ k.T) @ v"
+        note = {"_note": line}
+        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Where attention is, and whether the rewritten one is equal on a real batch."""
+        import torch
+
+        from autoopt_strategies.compute.attention_rewrite import survey
+
+        training = live.training
+        model = training.model
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+        def run() -> None:
+            with torch.no_grad(), torch.random.fork_rng():
+                training.loss(model, training.next()[0])
+
+        try:
+            found = survey(model, run)
+        finally:
+            with torch.no_grad():
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(buffers[name])
+        switch = any(
+            (
+                getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
+                and getattr(type(module), "_supports_sdpa", False)
+            )
+            or getattr(module, "fused_attn", None) is False
+            for module in model.modules()
+        )
+        return {**found, "switch": switch}
