@@ -15,7 +15,7 @@ import signal
 import socket
 from typing import NoReturn
 
-from autoopt.trial import child, keeper
+from autoopt.trial import child, keeper, tree
 
 PRELOADED = (
     "numpy",
@@ -42,7 +42,9 @@ def main(descriptor: int) -> NoReturn:
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no reaping
+    tree.die_with_parent()  # while it imports it cannot see that its socket is closed
     preload()
+    tree.die_with_parent(False)  # from here on the socket tells; the thread that started it may end
     gc.collect()
     gc.freeze()  # so that a collection in a trial does not touch, and copy, every page of the server
     with socket.socket(fileno=descriptor) as end:

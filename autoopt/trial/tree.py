@@ -34,9 +34,9 @@ def _prctl(option: int, value: int) -> bool:
         return False
 
 
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when the one that made it dies."""
-    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+def die_with_parent(wanted: bool = True) -> None:
+    """Asks the kernel to kill this process when the thread that made it ends; or, not ``wanted``, no longer."""
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if wanted else 0)
 
 
 def adopt_orphans() -> bool:

@@ -25,7 +25,7 @@ def module(name: str) -> ModuleType:
 
 
 RUN_FAULTS = module("run_faults").RUN_FAULTS
-QUICK = ("read_only", "occupied")
+QUICK = ("read_only",)
 
 
 @pytest.mark.parametrize(

@@ -222,30 +222,22 @@ def test_a_call_after_the_end_says_so(start) -> None:
     trial.thaw()
 
 
-def test_leaving_the_launcher_ends_everything(tmp_path: Path) -> None:
+def test_a_server_that_was_killed_is_started_again_and_leaving_the_launcher_ends_everything(tmp_path: Path) -> None:
     here = Path(__file__).parent
     spec = TrialSpec(workload=f"{here.parent / 'workloads' / 'tiny.py'}:build", search_path=(str(here),))
     children = set(psutil.Process().children(recursive=True))
-    with Launcher(live="mini_live:Live") as launcher:
-        trials = [launcher.start(spec, log=tmp_path / f"{n}.log", timeout=60) for n in range(2)]
-        trials[0].freeze()
-        new = set(psutil.Process().children(recursive=True)) - children
-        assert len(new) >= 5
-    assert gone(list(new))
-
-
-def test_a_server_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    spec = TrialSpec(workload=f"{here.parent / 'workloads' / 'tiny.py'}:build", search_path=(str(here),))
     with Launcher(live="mini_live:Live") as launcher:
         server = launcher._server
         assert server is not None
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGKILL)
         server._process.wait()
-        assert launcher.start(spec, log=tmp_path / "a.log", timeout=60).call("mini_live:say", timeout=5, a=1) == {
-            "a": 1
-        }
+        trials = [launcher.start(spec, log=tmp_path / f"{n}.log", timeout=60) for n in range(2)]
+        assert trials[1].call("mini_live:say", timeout=30, a=1) == {"a": 1}
+        trials[0].freeze()
+        new = set(psutil.Process().children(recursive=True)) - children
+        assert len(new) >= 5
+    assert gone(list(new))
 
 
 KILLED_PARENT = """
