@@ -242,14 +242,14 @@ class Loop:
         chosen = fitting(coming, left, TRIAL_COMPARISONS * self.tools.shares.comparison)
         for proposal in (p for p in coming if p not in chosen):
             self._no_time(search, proposal)
-        for proposal in chosen:
+        for index, proposal in enumerate(chosen):
             if self._interrupted_or_spent(search):
                 return False
             self.seen_bottleneck[proposal.strategy.name] = round_.bottleneck
             deadline = self._deadline(search)
             registry = self.tools.bench.registry
             case = search.case(registry, pipeline, deadline - self.tools.now())
-            if StrategySearch(self.tools, search, proposal, case, deadline).run():
+            if StrategySearch(self.tools, search, proposal, case, deadline, len(chosen) - index - 1).run():
                 self._announce_kept(search)
                 return True
         return False

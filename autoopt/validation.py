@@ -42,7 +42,9 @@ def build(factory: Any) -> Workload:
     if isinstance(factory, Workload) or _adaptable(factory):
         return check(factory)
     if not callable(factory):
-        raise _wrong(f"the import string names a {_kind(factory)}", "a function that returns an autoopt.Workload")
+        raise _wrong(
+            f"the import string names something {_kind(factory)}", "a function that returns an autoopt.Workload"
+        )
     try:
         inspect.signature(factory).bind()
     except TypeError as error:
@@ -87,7 +89,9 @@ def check(made: Any) -> Workload:
         made = adapters.adapt(made)
     if not isinstance(made, Workload):
         hint = "return it from build()" if made is None else ""
-        raise _wrong(f"build() returned {_kind(made)}", "an autoopt.Workload", hint)
+        raise _wrong(
+            f"build() returned {'None' if made is None else 'something ' + _kind(made)}", "an autoopt.Workload", hint
+        )
     _check_model(made)
     _check_train_data(made)
     _check_loss(made)
@@ -294,7 +298,11 @@ def _number(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return "None" if value is None else f"of type {type(value).__module__}.{type(value).__qualname__}"
+    if value is None:
+        return "None"
+    kind = type(value)
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"of type {home}{kind.__qualname__}"
 
 
 def _wrong(given: str, wanted: str, example: str = "") -> WorkloadError:

@@ -63,11 +63,11 @@ OTHER = nn.Linear(3, 3)
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": nn.Linear}, "model is the class Linear"),
-    ({"model": "resnet"}, "model is of type builtins.str"),
+    ({"model": "resnet"}, "model is of type str"),
     ({"model": None}, "model is None"),
     ({"model": nn.ReLU()}, "no parameter that requires a gradient"),
     ({"train_data": None}, "train_data is None"),
-    ({"train_data": 3}, "train_data is of type builtins.int"),
+    ({"train_data": 3}, "train_data is of type int"),
     ({"train_data": torch.randn(4, 8)}, "train_data is of type torch.Tensor"),
     ({"train_data": TensorDataset}, "train_data is the class TensorDataset"),
     ({"train_data": data(0)}, "train_data is an empty TensorDataset"),
@@ -84,14 +84,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": torch.optim.SGD}, "optimizer is the class SGD"),
     ({"optimizer": lambda: None}, "cannot be called as optimizer(params)"),
     ({"optimizer": torch.optim.SGD(OTHER.parameters(), lr=0.1)}, "holds 2 parameters that are not the model's"),
-    ({"scheduler": 3}, "scheduler is of type builtins.int"),
+    ({"scheduler": 3}, "scheduler is of type int"),
     ({"scheduler": lambda optimizer: None}, "cannot be called as scheduler(optimizer, total_steps)"),
     ({"scheduler_interval": "batch"}, "scheduler_interval is 'batch'"),
-    ({"evaluate": 3, "valid_data": data()}, "evaluate is of type builtins.int"),
+    ({"evaluate": 3, "valid_data": data()}, "evaluate is of type int"),
     ({"evaluate": lambda model: {}, "valid_data": data()}, "cannot be called as evaluate(model, batches)"),
     ({"evaluate": nothing}, "evaluate is given and valid_data is not"),
     ({"evaluate": nothing, "valid_data": data(0)}, "valid_data is an empty TensorDataset"),
-    ({"target": 0.9}, "target is of type builtins.float"),
+    ({"target": 0.9}, "target is of type float"),
     ({"target": autoopt.Target("accuracy", at_least=0.9)}, "target 'accuracy' is given and evaluate is not"),
     ({"target": autoopt.Target("", at_least=0.9)}, "target.metric is ''"),
     ({"target": autoopt.Target("a", at_least=0.9, at_most=0.9)}, "target has at_least=0.9 and at_most=0.9"),
@@ -109,7 +109,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"accumulation": 0}, "accumulation is 0"),
     ({"accumulation": None}, "accumulation is None"),
     ({"clip_grad_norm": -1.0}, "clip_grad_norm is -1.0"),
-    ({"setup": {}}, "setup is of type builtins.dict"),
+    ({"setup": {}}, "setup is of type dict"),
 ]
 
 

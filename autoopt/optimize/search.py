@@ -85,10 +85,12 @@ class Tools:
 
 
 class StrategySearch:
-    """The search over one strategy's settings in one round."""
+    """The search over one strategy's settings in one round. ``remaining``: strategies that follow in this round."""
 
-    def __init__(self, tools: Tools, search: Search, proposal: Proposal, case: Case, deadline: float) -> None:
-        self.tools, self.search, self.case = tools, search, case
+    def __init__(
+        self, tools: Tools, search: Search, proposal: Proposal, case: Case, deadline: float, remaining: int = 0
+    ) -> None:
+        self.tools, self.search, self.case, self.remaining = tools, search, case, remaining
         self.strategy = proposal.strategy
         self.deadline = deadline
 
@@ -150,6 +152,7 @@ class StrategySearch:
                 strategy=change.strategy,
                 setting=change.setting,
                 predicted=predicted.value if predicted else None,
+                remaining=self.remaining,
             )
         )
         comparison = tools.compare(
