@@ -1,0 +1,87 @@
+"""Profilers that a user knows, run over the training as autoopt assembles it: ``autoopt profile --with``.
+
+Each runs some steps in a trial's process and ends in one summary and a file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.optimize.bench import Bench
+from autoopt.records import Plan, Record
+
+TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
+_SECONDS = 300.0
+_TASKS = {"torch": "torch_profiler"}
+
+
+class Profiled(Record):
+    """What a profiler found. ``file``: what it wrote; ``lines``: its summary."""
+
+    tool: str
+    file: str | None
+    lines: tuple[str, ...]
+
+
+def check_tools(tools: Iterable[str]) -> None:
+    """Refuses what cannot run here, before anything is built.
+
+    Raises:
+        UsageError: no such profiler.
+        EnvironmentLacks: its package or program is missing.
+    """
+    for tool in tools:
+        if tool not in TOOLS:
+            raise UsageError(f"there is no profiler {tool!r}", hint=f"there are: {', '.join(TOOLS)}")
+        missing = {
+            "lines": not find_spec("line_profiler") and "line_profiler",
+            "pyspy": not shutil.which("py-spy") and not _beside("py-spy") and "py-spy",
+            "nvml": not find_spec("pynvml") and "nvidia-ml-py",
+            "torch": not find_spec("torch_tb_profiler") and "torch-tb-profiler",
+        }.get(tool)
+        if missing:
+            raise EnvironmentLacks(
+                f"--with {tool}: {missing} is not installed", hint="pip install 'autoopt[profilers]'"
+            )
+
+
+def _beside(program: str) -> bool:
+    return (Path(sys.executable).parent / program).exists()
+
+
+def profile_with(bench: Bench, tools: Iterable[str], folder: Path, steps: int = 20) -> tuple[Profiled, ...]:
+    """Runs profilers over the baseline, each in a process of its own.
+
+    Args:
+        folder: where their files go.
+        steps: profiled optimizer steps.
+
+    Raises:
+        UsageError, EnvironmentLacks: see :func:`check_tools`.
+        TrialFailed: the training or the profiler ended badly.
+    """
+    tools = tuple(tools)
+    check_tools(tools)
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for tool in tools:
+        if tool == "nsys":
+            from autoopt.profilers.nsys import run_nsys
+
+            found.append(Profiled.model_validate(run_nsys(bench.base, folder, steps)))
+            continue
+        answer = bench.ask(
+            Plan(),
+            f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}",
+            timeout=_SECONDS,
+            label=f"profile-{tool}",
+            folder=str(folder),
+            steps=steps,
+        )
+        found.append(Profiled(tool=tool, **answer))
+    return tuple(found)

@@ -1,0 +1,175 @@
+"""Profilers as tasks of a trial's process: ``task(live, folder, steps) -> {"file", "lines"}``."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import os
+import pstats
+import shutil
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autoopt.errors import EnvironmentLacks
+from autoopt.records import JsonDict
+
+_MOST = 12
+_SAMPLES = 32
+_SNAPSHOT_ENTRIES = 100_000
+
+
+def _train(live: Any, steps: int) -> None:
+    training = live.training
+    for _ in range(steps):
+        training.step(training.next())
+    training.device.synchronize()
+
+
+def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
+    """A trace for TensorBoard; torch-tb-profiler's breakdown and recommendations."""
+    from autoopt.benchmark.tb_profile import read_profile
+    from autoopt.benchmark.trace import write_trace
+
+    _train(live, 2)
+    written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
+    found = read_profile(written["readable"])
+    lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]
+    lines += [f"{100 * share:5.1f} %  {role}" for role, share in found["shares"].items() if share > 0]
+    lines += [str(text) for text in found["recommendations"]]
+    lines.append(f"tensorboard --logdir {Path(folder) / 'torch'}")
+    return {"file": written["readable"], "lines": lines}
+
+
+def cprofile(live: Any, folder: str, steps: int) -> JsonDict:
+    """Functions of the training process by cumulative time."""
+    _train(live, 2)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    _train(live, steps)
+    profiler.disable()
+    path = Path(folder) / "steps.prof"
+    profiler.dump_stats(path)
+    text = io.StringIO()
+    pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(_MOST)
+    rows = [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+    start = next((i for i, line in enumerate(rows) if "ncalls" in line), 0)
+    return {"file": str(path), "lines": [*rows[start:], f"python -m pstats {path}"]}
+
+
+def lines(live: Any, folder: str, steps: int) -> JsonDict:
+    """line_profiler on the dataset, the collate function, the loss and the model's forward."""
+    from line_profiler import LineProfiler
+
+    training, workload = live.training, live.workload
+    _train(live, 1)
+    dataset = training.loader.loader.dataset
+    inner = dataset
+    while type(inner).__module__.startswith("torch.") and hasattr(inner, "dataset"):
+        inner = inner.dataset
+    functions = [
+        getattr(type(inner), "__getitem__", None),
+        training.loader.loader.collate_fn,
+        workload.loss,
+        type(workload.model).forward,
+    ]
+    profiler = LineProfiler()
+    for function in functions:
+        if hasattr(function, "__code__") and "site-packages" not in function.__code__.co_filename:
+            profiler.add_function(function)
+    profiler.enable_by_count()
+    try:
+        if hasattr(dataset, "__getitem__"):  # here, since what runs in workers is not seen
+            for index in range(min(_SAMPLES, len(dataset))):
+                dataset[index]
+        _train(live, steps)
+    finally:
+        profiler.disable_by_count()
+    path = Path(folder) / "lines.txt"
+    with path.open("w", encoding="utf-8") as file:
+        profiler.print_stats(stream=file, stripzeros=True)
+    return {"file": str(path), "lines": _hottest(profiler.get_stats())}
+
+
+def _hottest(stats: Any) -> list[str]:
+    found = []
+    for (file, _, name), timings in stats.timings.items():
+        whole = sum(spent for _, _, spent in timings) or 1
+        found += [(spent * stats.unit, spent / whole, file, line, name) for line, _, spent in timings]
+    found.sort(reverse=True)
+    shown = [f"{1e3 * s:9.2f} ms {100 * share:5.1f} % of {name}  {file}:{line}" for s, share, file, line, name in found]
+    return shown[:_MOST] or ["none of these functions has source of the user's own"]
+
+
+def memory(live: Any, folder: str, steps: int) -> JsonDict:
+    """Host memory by line (tracemalloc); on CUDA the allocator's snapshot, too."""
+    device = live.device
+    _train(live, 2)
+    on_cuda = device.kind == "cuda"
+    if on_cuda:
+        torch.cuda.memory._record_memory_history(max_entries=_SNAPSHOT_ENTRIES)
+    tracemalloc.start(10)
+    before = tracemalloc.take_snapshot()
+    _train(live, steps)
+    after = tracemalloc.take_snapshot()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    path = Path(folder) / "memory.txt"
+    rows = [
+        f"{stat.size_diff / 2**10:+10.1f} KiB  {stat.size / 2**10:10.1f} KiB  {stat.traceback[0].filename}:"
+        f"{stat.traceback[0].lineno}"
+        for stat in after.compare_to(before, "lineno")[:100]
+    ]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    said = [f"peak of Python's own allocations over {steps} steps: {peak / 2**20:.1f} MiB", *rows[:_MOST]]
+    if on_cuda:
+        snapshot = Path(folder) / "memory.pickle"
+        torch.cuda.memory._dump_snapshot(str(snapshot))
+        torch.cuda.memory._record_memory_history(enabled=None)
+        said.append(f"{snapshot}: open it at pytorch.org/memory_viz; peak {device.peak_bytes() / 2**20:.0f} MiB")
+        return {"file": str(snapshot), "lines": said}
+    return {"file": str(path), "lines": said}
+
+
+def pyspy(live: Any, folder: str, steps: int) -> JsonDict:
+    """A flame graph of this process and its workers, sampled from outside."""
+    program = shutil.which("py-spy") or str(Path(sys.executable).parent / "py-spy")
+    _train(live, 2)
+    path = Path(folder) / "flame.svg"
+    command = [program, "record", "--subprocesses", "--pid", str(os.getpid()), "--output", str(path), "--rate", "200"]
+    process = subprocess.Popen(
+        [*command, "--duration", "5"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        while process.poll() is None:
+            _train(live, 1)
+        said = process.communicate()[0].strip().splitlines()
+    finally:
+        if process.poll() is None:
+            process.kill()
+    if process.returncode != 0 or not path.exists():
+        raise EnvironmentLacks(
+            f"py-spy could not look at the training: {said[-1] if said else process.returncode}",
+            hint="it needs to trace processes: run as root, or allow it with kernel.yama.ptrace_scope=0",
+        )
+    return {"file": str(path), "lines": [f"5 s sampled at 200 Hz, workers included: {path}"]}
+
+
+def nvml(live: Any, folder: str, steps: int) -> JsonDict:
+    """Utilization, memory, power and temperature of the device over time."""
+    from autoopt.profilers.nvml import record
+
+    return record(live, Path(folder), lambda: _train(live, 1))
+
+
+def timed(run: Callable[[], None], seconds: float) -> None:
+    """Runs again and again for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        run()
