@@ -45,9 +45,11 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     """The kind of bottleneck: what would have to be more for the stage to be faster."""
     if name is None:
         return None
+    known = pipeline.round.simulation or Simulation()
+    if name == "host" and known.device != "cpu" and _mostly_launches(pipeline, known, peaks):
+        return "launch overhead"
     if name in _CLASS:
         return _CLASS[name]
-    known = pipeline.round.simulation or Simulation()
     if known.memory_used and known.memory_used > _FULL_MEMORY:
         return "memory capacity"
     if _launch_bound(pipeline, known, peaks):
@@ -58,6 +60,13 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
     if total and arithmetic < 0.5 * total:
         return "memory bandwidth"
     return "compute"
+
+
+def _mostly_launches(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
+    """Whether launching is at least half of what the training process needs to issue a step; the rest is Python."""
+    stage = pipeline.stage("host")
+    launching = (known.launches or 0) * known.accumulation * (peaks.launch_seconds or 0.0)
+    return stage is not None and launching >= 0.5 * stage.seconds
 
 
 def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:

@@ -127,27 +127,35 @@ def evaluation(parts: Parts, box: float) -> JsonDict:
         return {}
     total = _length(parts.valid_batches)
     evaluate = parts.evaluate
-    stream = iter(parts.valid_batches)
-    start = time.perf_counter()
-    batches = list(itertools.islice(stream, _EVALUATED if total is None else min(_EVALUATED, total)))
-    loading = time.perf_counter() - start
+    batches, first, following = _load(parts.valid_batches, _EVALUATED if total is None else min(_EVALUATED, total))
     if not batches:
         return {}
     with _evaluating(parts):
         timing = repeat(lambda: evaluate(batches), box, wait=parts.synchronize, least=2, most=5)
     if total is None:
-        total = len(batches) + sum(1 for _ in itertools.islice(stream, 10_000))
-    scale = total / len(batches)
+        total = sum(1 for _ in itertools.islice(parts.valid_batches, 10_000))
+    loading, scale = first + (total - 1) * following, total / len(batches)
     return {
         "evaluate": Timing(
-            seconds=(timing.seconds + loading) * scale,
-            low=(timing.low + loading) * scale,
-            high=(timing.high + loading) * scale,
+            seconds=timing.seconds * scale + loading,
+            low=timing.low * scale + loading,
+            high=timing.high * scale + loading,
             n=timing.n,
         ),
         "evaluated_batches": len(batches),
         "evaluation_batches": total,
     }
+
+
+def _load(source: Any, count: int) -> tuple[list[Any], float, float]:
+    """The first batches, seconds until the first of them, and seconds for each that follows."""
+    start = time.perf_counter()
+    stream = iter(source)
+    batches = list(itertools.islice(stream, 1))
+    first = time.perf_counter() - start
+    batches += itertools.islice(stream, count - 1)
+    rest = time.perf_counter() - start - first
+    return batches, first, rest / max(len(batches) - 1, 1)
 
 
 @contextmanager

@@ -1,0 +1,155 @@
+"""From a survey to the round: each stage in turn made the bottleneck, on the CPU and on a device. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoopt.measurements import Block
+from autoopt.records import Deeper, Operator, Peaks, Plan, Round
+from autoopt.simplify.analyse import analyse
+from autoopt.simplify.ceilings import stage_ceilings
+from autoopt.simplify.survey import InputSurvey, Survey, Timing
+
+PEAKS = Peaks(
+    matmul_fp32_flops_per_second=1e11, matmul_bf16_flops_per_second=4e11, memory_bytes_per_second=1e10,
+    copy_pinned_to_device_bytes_per_second=1e10, launch_seconds=5e-6,
+)  # fmt: skip
+OPERATORS = (
+    Operator(name="aten::mm", seconds=0.003, flops=1e8, bytes=1e6, calls=10, kind="matmul"),
+    Operator(name="aten::relu", seconds=0.0005, bytes=1e6, calls=5, kind="elementwise"),
+)
+
+
+def timing(seconds: float, **more: float) -> Timing:
+    return Timing(seconds=seconds, low=seconds, high=seconds, n=5, **more)
+
+
+def survey_of(device: str = "cpu", **changes: Any) -> Survey:
+    inputs = {
+        "sample": timing(0.0001, cpu_seconds=0.0001, wait_seconds=0.0),
+        "collate": timing(0.0002),
+        "handover": timing(0.0002),
+        "receive": timing(0.0001),
+    }
+    inputs |= changes.pop("inputs", {})
+    fields: dict[str, Any] = {
+        "device": device, "cores": 4, "threads": 1, "workers": 0, "batch_size": 10, "batch_bytes": 10_000,
+        "allowed_precisions": ("fp32", "bf16"), "copy_running": timing(0.0002 if device == "cuda" else 0.0),
+        "forward": timing(0.002), "forward_backward": timing(0.005), "backward": timing(0.003),
+        "optimizer": timing(0.001), "compute": timing(0.0061), "evaluate": timing(0.1), "evaluate_every": 1000,
+        "evaluation_batches": 10, "checkpoint_disk": timing(0.1), "checkpoint_every": 1000, "operators": OPERATORS,
+        "launches": 15, "optimizer_bytes": 1_000_000, "operators_forward_share": 1 / 3,
+        "issue": timing(0.001) if device == "cuda" else None,
+    }  # fmt: skip
+    return Survey(**{**fields, **changes, "inputs": InputSurvey(**inputs)})
+
+
+def round_of(survey: Survey, step: float = 0.0073) -> Round:
+    return analyse(0, Plan(), survey, Block(steps=10, samples=100, seconds=step * 10), PEAKS)
+
+
+def test_the_step_is_the_sum_of_its_stages_on_a_cpu_without_workers() -> None:
+    found = round_of(survey_of())
+    assert found.predicted_step_seconds == pytest.approx(0.0073)
+    assert found.simulation_error == pytest.approx(0.0, abs=1e-6)
+
+
+PLANTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "storage": ({"inputs": {"sample": timing(0.0021, cpu_seconds=0.0001, wait_seconds=0.002)}}, "storage", "cpu"),
+    "preparation": ({"inputs": {"sample": timing(0.002, cpu_seconds=0.002, wait_seconds=0.0)}}, "preparation", "cpu"),
+    "collate": ({"inputs": {"collate": timing(0.02)}}, "preparation", "cpu"),
+    "forward": (
+        {"forward": timing(0.02), "forward_backward": timing(0.023), "compute": timing(0.0241)}, "compute", "cpu"
+    ),
+    "backward": (
+        {"backward": timing(0.02), "forward_backward": timing(0.022), "compute": timing(0.0231)}, "compute", "cpu"
+    ),
+    "optimizer": ({"optimizer": timing(0.02), "compute": timing(0.0251)}, "optimizer", "cpu"),
+    "host": ({"compute": timing(0.03)}, "host", "cpu"),
+    "evaluate": ({"evaluate_every": 5}, "interruption", "cpu"),
+    "checkpoint": ({"checkpoint_every": 5}, "interruption", "cpu"),
+    "pin": ({"pin": timing(0.02), "pin_memory": True}, "transfer", "cuda"),
+    "copy": ({"copy_running": timing(0.02)}, "transfer", "cuda"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_the_planted_bottleneck_is_named(name: str) -> None:
+    changes, kind, device = PLANTS[name]
+    found = round_of(survey_of(device, **changes))
+    assert (found.bottleneck, found.bottleneck_class) == (name, kind)
+    assert found.deeper[0].name == name
+
+
+def test_a_device_that_waits_for_launches_is_held_by_its_host() -> None:
+    found = round_of(survey_of("cuda", issue=timing(0.02)))
+    assert (found.bottleneck, found.bottleneck_class) == ("host", "host")
+    found = round_of(survey_of("cuda", issue=timing(0.02), launches=3000))
+    assert (found.bottleneck, found.bottleneck_class) == ("host", "launch overhead")
+
+
+def test_two_at_once_names_one_of_them() -> None:
+    sample = timing(0.002, cpu_seconds=0.002, wait_seconds=0.0)
+    both = {"forward": timing(0.02), "forward_backward": timing(0.023), "compute": timing(0.0241)}
+    assert round_of(survey_of(inputs={"sample": sample}, **both)).bottleneck in ("preparation", "forward")
+
+
+def test_operators_that_are_hardly_more_than_their_dispatch() -> None:
+    found = round_of(survey_of(launches=1000))
+    assert found.bottleneck_class == "launch overhead"
+
+
+def test_traffic_between_operators_is_a_matter_of_bandwidth() -> None:
+    slow = OPERATORS[1].model_copy(update={"seconds": 0.01})
+    assert round_of(survey_of(operators=(OPERATORS[0], slow))).bottleneck_class == "memory bandwidth"
+
+
+def test_a_full_device_lacks_memory() -> None:
+    assert round_of(survey_of("cuda", memory_used=0.99)).bottleneck_class == "memory capacity"
+
+
+def test_at_the_ceiling_there_is_no_bottleneck() -> None:
+    matmul = OPERATORS[0].model_copy(update={"flops": 4e11 * 0.0048})
+    nothing = {"sample": timing(1e-9, cpu_seconds=1e-9, wait_seconds=0.0), "collate": timing(1e-9)}
+    found = round_of(
+        survey_of(operators=(matmul,), inputs=nothing, optimizer=timing(0.0001), compute=timing(0.0051)), 0.0051
+    )
+    assert found.bottleneck is None
+    assert found.bottleneck_class is None
+    assert found.deeper == ()
+    assert found.ceiling_step_seconds == pytest.approx(0.0049, rel=0.02)
+
+
+def test_the_waiting_lines_are_below_storage_and_the_working_ones_below_preparation() -> None:
+    def line(number: int) -> tuple[Deeper, ...]:
+        return (Deeper(name="x", kind="line", seconds=0.001, file="f.py", line=number),)
+
+    chains = {"deeper": line(1), "waiting": line(2), "collating": line(3)}
+    for name, number in (("preparation", 1), ("storage", 2), ("collate", 3)):
+        changes, _, device = PLANTS[name]
+        found = round_of(survey_of(device, inputs={**changes["inputs"], **chains}))
+        assert found.deeper[-1].line == number
+
+
+def test_ceilings_from_peaks() -> None:
+    found = stage_ceilings(survey_of(), PEAKS)
+    assert found["preparation"] == pytest.approx(10 * 0.0001 / 4)
+    assert found["optimizer"] == pytest.approx(1e-4)
+    assert found["forward"] == pytest.approx(1e8 / 4e11 / 3)
+    assert found["copy"] == 0.0
+    assert stage_ceilings(survey_of("cuda"), PEAKS)["copy"] == pytest.approx(1e-6)
+
+
+def test_without_peaks_there_are_stages_but_no_step_ceiling() -> None:
+    found = analyse(0, Plan(), survey_of(), Block(steps=1, samples=1, seconds=0.007), Peaks())
+    assert found.ceiling_step_seconds is None
+    assert found.bottleneck == "backward"
+
+
+def test_an_input_side_that_was_not_measured_leaves_the_rest() -> None:
+    survey = survey_of().model_copy(update={"inputs": InputSurvey()})
+    names = [stage.name for stage in round_of(survey).stages]
+    assert "preparation" not in names
+    assert "forward" in names
