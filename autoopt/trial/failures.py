@@ -169,6 +169,23 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
     return trace if trace is not None else start
 
 
+def hung(message: str, log: str, where: str) -> Failure:
+    """The failure of a trial that gave no answer in time.
+
+    Loader workers that find /dev/shm full say so on standard error alone, and the loader waits for ever.
+
+    Args:
+        message: what was waited for.
+        log: what the trial has printed.
+        where: what it was doing.
+    """
+    full = next((line for line in reversed(log.splitlines()) if _SHARED_MEMORY.search(line)), None)
+    if full is None:
+        return Failure(failure="timeout", message=message, where=where)
+    said = _one_line(f"/dev/shm is full, and the data loader waits for ever: {full.strip()}")
+    return Failure(failure="out_of_memory", message=said, where=where)
+
+
 def ended(status: int | None, oom_kills: int | None, peak_rss: int | None, where: str) -> Failure:
     """The failure of a trial whose process is gone without an answer.
 

@@ -20,7 +20,7 @@ from autoopt.records import JsonDict
 from autoopt.trial import tree
 from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
 from autoopt.trial.child import DUMP_SIGNAL, LIVE
-from autoopt.trial.failures import ended
+from autoopt.trial.failures import ended, hung
 from autoopt.trial.protocol import Call, Failure, TrialSpec
 from autoopt.trial.start import ForkServer, Started, fresh
 
@@ -79,8 +79,9 @@ class Launcher:
         scratch = make_scratch()
         process: TrialProcess | None = None
         try:
+            log_start = log.stat().st_size if log.exists() else 0
             started = self._begin(spec, log, scratch)
-            process = TrialProcess(spec, started, log=log, scratch=scratch)
+            process = TrialProcess(spec, started, log=log, scratch=scratch, log_start=log_start)
             self._trials = [trial for trial in self._trials if not trial.closed]
             self._trials.append(process)
             process._introduce(self._live, deadline, timeout)
@@ -144,7 +145,7 @@ class TrialProcess:
 
     can_freeze = tree.CAN_FREEZE
 
-    def __init__(self, spec: TrialSpec, started: Started, *, log: Path, scratch: str) -> None:
+    def __init__(self, spec: TrialSpec, started: Started, *, log: Path, scratch: str, log_start: int = 0) -> None:
         self.spec = spec
         self.log = log
         self.closed = False
@@ -152,6 +153,7 @@ class TrialProcess:
         self._keeper = Channel(started.keeper)
         self._started = started
         self._scratch = scratch
+        self._log_start = log_start
         self._pid = 0
         self._keeper_pid = 0
         self._end: JsonDict | None = None
@@ -330,7 +332,8 @@ class TrialProcess:
             readable([self._keeper], 0.3)
         self.close()
         doing = f"{where}, {note}" if note else where
-        return TrialFailed("timeout", f"no answer within {timeout:g} s ({doing})", where=where, detail=self.tail())
+        failure = hung(f"no answer within {timeout:g} s ({doing})", self._printed(), where)
+        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
 
     def _error(self, failure: Failure) -> AutooptError:
         if failure.exit_code and not self.spec.plan.changes:
@@ -341,8 +344,12 @@ class TrialProcess:
 
     def tail(self) -> str:
         """The last lines of the log."""
+        return self._printed(TAIL_BYTES)
+
+    def _printed(self, most: int = 2**20) -> str:
         with contextlib.suppress(OSError), self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            size = self.log.stat().st_size
+            file.seek(max(self._log_start if self._log_start <= size else 0, size - most))
             return file.read().decode("utf-8", "replace").replace("\0", "").rstrip()
         return ""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from autoopt.errors import EnvironmentLacks, TrialFailed, WorkloadError
-from autoopt.trial.failures import LONGEST_REASON, ended, failure_of
+from autoopt.trial.failures import LONGEST_REASON, ended, failure_of, hung
 from autoopt.trial.protocol import Failure
 
 GIB = 2**30
@@ -179,6 +179,15 @@ def test_an_exit_without_an_answer_is_a_crash(code: int, words: str) -> None:
     failure = ended(code << 8, 0, None, "step")
     assert failure.failure == "crashed"
     assert words in failure.message
+
+
+def test_a_loader_that_waits_because_shared_memory_is_full_is_out_of_memory() -> None:
+    said = "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"
+    log = f"Traceback ...\n{said}\n"
+    failure = hung("no answer within 60 s (train)", log + "Current thread 0x1 (most recent call first):\n", "train")
+    assert failure.failure == "out_of_memory"
+    assert "/dev/shm is full" in failure.message
+    assert hung("no answer within 60 s (train)", "Epoch 1\n", "train").failure == "timeout"
 
 
 def test_a_process_of_which_nothing_is_known_is_gone() -> None:
