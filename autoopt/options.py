@@ -292,11 +292,6 @@ def refuse_unfinished(options: Options) -> None:
             f"--executor {options.executor} is not part of this version of autoopt yet",
             hint="trials run on this machine with --executor local",
         )
-    if options.log:
-        raise UsageError(
-            f"--log {','.join(options.log)} is not part of this version of autoopt yet",
-            hint="the run directory holds every measurement: result.json and journal.jsonl",
-        )
 
 
 def check_names(options: Options, risks: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -26,6 +26,7 @@ from autoopt.optimize.search import Tools
 from autoopt.optimize.shares import Shares
 from autoopt.optimize.trainings import Trainings
 from autoopt.options import Options, check_names
+from autoopt.profilers import Profiled, profile_with
 from autoopt.records import JsonDict, PlanDocument, Profile, Reproduce, Result, StopReason
 from autoopt.registry import Registry, load_strategies
 from autoopt.storage.fingerprint import fingerprint
@@ -67,8 +68,17 @@ def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Seq
         return _follow(spec, replace(options, out=directory.path), _registry(options), run, listeners)
 
 
-def profile_run(spec: str, options: Options) -> Profile:
+def profile_run(
+    spec: str,
+    options: Options,
+    *,
+    tools: Sequence[str] = (),
+    on_profiled: Callable[[Profiled], None] = lambda found: None,
+) -> Profile:
     """Benchmark and simplify only; writes profile.json and a trace, nothing is tried.
+
+    Args:
+        tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each told to ``on_profiled``.
 
     Raises:
         AutooptError: the workload cannot be built, or fails.
@@ -80,6 +90,8 @@ def profile_run(spec: str, options: Options) -> Profile:
         bench = Bench(launcher, _base(spec, options, registry), registry, directory.logs)
         try:
             found = profile(bench, options, choice, traces=str(directory.traces))
+            for tool in tools:
+                on_profiled(*profile_with(bench, (tool,), directory.path / "profilers"))
         except TrialFailed as failure:
             raise baseline_error(failure, "while it was profiled") from failure
     document = found.model_copy(

@@ -171,7 +171,7 @@ def test_a_strategy_that_does_not_exist_gets_the_nearest_name(key: str, name: st
     assert caught.value.hint == f"did you mean {near}?"
 
 
-@pytest.mark.parametrize("raw", [{"executor": "ray"}, {"log": "wandb"}])
+@pytest.mark.parametrize("raw", [{"executor": "ray"}])
 def test_what_this_version_does_not_do_is_refused_wherever_it_is_asked_for(raw: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="not part of this version"):
         check_names(make_options(raw), RISKS)

@@ -12,6 +12,7 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.events import Listener
 from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
+from autoopt.trackers import following
 from autoopt_reports import console, html
 from autoopt_reports.live import make_view
 
@@ -30,9 +31,11 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
         The exit code: 130 where the user ended the search early, else 0.
     """
     view = make_view(sys.stderr, quiet=options.quiet)
-    with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
-        result = search([view])
-    page = _attempt(lambda to: html.write(result, to), result.reproduce.run_directory, REPORT_FILE)
+    with following(options.log) as trackers:
+        with view, stdout_kept():  # in this order: what others print goes above the live frame, not through it
+            result = search([view, *trackers])
+        page = _attempt(lambda to: html.write(result, to), result.reproduce.run_directory, REPORT_FILE)
+        trackers.report = page
     if options.json:
         write_json(result)
     else:

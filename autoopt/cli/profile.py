@@ -7,13 +7,16 @@ from typing import Any
 import click
 
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.options import refuse_unfinished
+from autoopt.options import parse_choices, refuse_unfinished
+
+TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 
 
 @click.command("profile")
 @click.argument("workload", metavar="MODULE:ATTR")
+@click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run as well: {', '.join(TOOLS)}.")
 @optimize_options("budget", "device", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet", "open")
-def profile_command(workload: str, **given: Any) -> int:
+def profile_command(workload: str, tools: tuple[str, ...], **given: Any) -> int:
     """Shows where the time goes and the ceiling of every stage.
 
     Benchmarks and simplifies only, and says what to expect from each strategy; nothing is changed or tried.
@@ -21,10 +24,13 @@ def profile_command(workload: str, **given: Any) -> int:
     """
     options = read_options(given)
     refuse_unfinished(options)
+    named = parse_choices(tools, TOOLS) if tools else ()
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile
-    from autoopt.cli.output import stdout_kept
+    from autoopt.cli.output import say, stdout_kept
+    from autoopt.profilers import check_tools
 
+    check_tools(named)
     with stdout_kept():
-        profile = profile_run(workload, options)
+        profile = profile_run(workload, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())))
     return finish_profile(profile, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,9 @@ from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import refuse_unfinished
 
 if TYPE_CHECKING:
+    from autoopt.trackers import Tracker
     from autoopt.train import Trained
+    from autoopt.train.progress import Progress
 
 
 @click.command("train")
@@ -30,16 +32,28 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     from autoopt.plan import read_plan
 
     document = read_plan(plan)
+    from autoopt.trackers import following
     from autoopt.train import train_run
 
-    with stdout_kept():
-        outcome = train_run(workload, document, options)
+    with following(options.log) as trackers, stdout_kept():
+        outcome = train_run(workload, document, options, listeners=[scalars_of(each) for each in trackers])
     if options.json:
         write_json(outcome)
     else:
         for line in lines(outcome):
             write_line(line)
     return 0
+
+
+def scalars_of(tracker: Tracker) -> Callable[[Progress], None]:
+    """Tells a tracker the loss, the speed and what was evaluated."""
+
+    def tell(progress: Progress) -> None:
+        values = {"train/loss": progress.loss} if progress.loss is not None else {}
+        values["train/samples_per_second"] = progress.samples / max(progress.seconds, 1e-9)
+        tracker.scalars(progress.step, {**values, **{f"valid/{k}": v for k, v in progress.metrics.items()}})
+
+    return tell
 
 
 def lines(outcome: Trained) -> Iterator[str]:

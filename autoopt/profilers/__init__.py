@@ -27,6 +27,10 @@ class Profiled(Record):
     file: str | None
     lines: tuple[str, ...]
 
+    def told(self) -> tuple[str, ...]:
+        """The summary under its title."""
+        return (f"{self.tool}: {self.file or 'no file'}", *(f"  {line}" for line in self.lines))
+
 
 def check_tools(tools: Iterable[str]) -> None:
     """Refuses what cannot run here, before anything is built.

@@ -6,11 +6,16 @@ Each is a listener of ``autoopt.events``; its library is imported when it is ask
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.events import Event
+
+logger = logging.getLogger(__name__)
 
 KINDS = ("mlflow", "tensorboard", "wandb")
 _PACKAGE = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
@@ -45,3 +50,27 @@ def tracker(kind: str) -> Tracker:
         ) from None
     made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").make()
     return made
+
+
+class Following(list[Tracker]):
+    """The trackers of a run. ``report``: the page, once it is written."""
+
+    report: Path | None = None
+
+
+@contextmanager
+def following(kinds: Iterable[str]) -> Iterator[Following]:
+    """Trackers for the length of a run; each is closed at its end, however that comes.
+
+    Raises:
+        EnvironmentLacks: a package is not installed.
+    """
+    trackers = Following(tracker(kind) for kind in kinds)
+    try:
+        yield trackers
+    finally:
+        for each in trackers:
+            try:
+                each.finish(trackers.report)
+            except Exception:  # a tracker that fails must not cost the run
+                logger.warning("a tracker could not be closed: %r", each, exc_info=True)

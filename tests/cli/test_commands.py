@@ -177,7 +177,6 @@ def test_the_report_is_opened_on_request(engine: Engine, monkeypatch: pytest.Mon
         (["--price", "free"], "--price free: not a finite number"),
         (["--log", "csv"], "--log csv: 'csv' is none of mlflow, tensorboard, wandb"),
         (["--out", ""], "--out '': a directory is wanted"),
-        (["--log", "mlflow,wandb"], "--log mlflow,wandb is not part of this version of autoopt yet"),
         (["--executor", "ray"], "--executor ray is not part of this version of autoopt yet"),
     ],
 )
