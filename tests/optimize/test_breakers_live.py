@@ -41,7 +41,7 @@ class Trials:
 
     def __init__(self, launcher: Launcher, logs: Path) -> None:
         self._launcher, self._logs = launcher, logs
-        self._runs: dict[tuple[Plan, int], TrainingRun] = {}
+        self._runs: dict[tuple[str, int], TrainingRun] = {}
 
     def _start(self, plan: Plan, seed: int):
         names = tuple(f"breakers:{type(breaker).__name__}" for breaker in BREAKERS)
@@ -58,11 +58,12 @@ class Trials:
         return self._launcher.start(spec, log=self._logs / "trial.log", timeout=120)
 
     def train(self, plan: Plan, seed: int) -> TrainingRun:
-        if (plan, seed) not in self._runs:
+        key = (plan.model_dump_json(), seed)
+        if key not in self._runs:
             with self._start(plan, seed) as trial:
                 answer = trial.call(f"{TASKS}:train", timeout=120, max_seconds=60, target=OBJECTIVE.target)
-            self._runs[plan, seed] = TrainingRun.model_validate(answer)
-        return self._runs[plan, seed]
+            self._runs[key] = TrainingRun.model_validate(answer)
+        return self._runs[key]
 
     def side(self, plan: Plan, rate: float) -> Side:
         """The losses of the first steps, as a comparison captures them."""
