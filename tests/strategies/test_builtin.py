@@ -65,7 +65,7 @@ TABLE = {
     "cuda_graphs": Entry({}, device="cuda:0"),
     "threads": Entry({"threads": 1}, losses=1e-4),
     "batch_size": Entry({"size": 32, "learning_rate_factor": 1.4142, "warmup_steps": 2}, losses=None),
-    "accumulation": Entry({"size": 8, "accumulation": 2}, losses=1e-4),
+    "accumulation": Entry({"size": 8, "accumulation": 2}, facts={"accumulation": 4}, losses=1e-4),
     "checkpointing": Entry({"every": 1, "selective": True}, device="cuda:0", losses=1e-5),
     "flash_attention": Entry(
         {"modules": ["blocks.*"], "calls": [CALL]}, inspected={"modules": ["blocks.*"], "calls": [CALL]}

@@ -24,6 +24,8 @@ def spread(optimizer: Any) -> Any:
     Each parameter gets an optimizer of its own over the very group that schedulers write to. ``step``
     and ``zero_grad`` of the whole do nothing any more.
     """
+    from types import MethodType
+
     import torch
 
     def single(parameter: Any, number: int) -> Any:
@@ -45,10 +47,10 @@ def spread(optimizer: Any) -> Any:
                 parameter.register_post_accumulate_grad_hook(single(parameter, number))
 
     @torch.no_grad()
-    def step(closure: Any = None) -> None:
+    def step(self: Any, closure: Any = None) -> None:
         return None
 
-    optimizer.step = step
+    optimizer.step = MethodType(step, optimizer)  # a method, since schedulers wrap it as one
     optimizer._opt_called = True  # for schedulers, which ask whether a step came before theirs
     return optimizer
 

@@ -1,0 +1,53 @@
+"""docs/writing-a-strategy.md followed to the letter, and the example that it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from autoopt.facts import TensorFacts
+from autoopt.testing import StrategyTestCase
+from autoopt.testing.strategies import sample_case, sample_facts
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "writing-a-strategy.md").read_text(encoding="utf-8")
+
+
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("custom_strategy", ROOT / "examples" / "custom_strategy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["custom_strategy"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestExample(StrategyTestCase):
+    strategy = example().LabelSmoothing()
+
+    def case(self) -> Any:
+        labels = TensorFacts(path="[1]", shape=(64,), dtype="int64", bytes=512)
+        return dataclasses.replace(sample_case(), workload=sample_facts(batch=(*sample_facts().batch, labels)))
+
+
+def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
+    for name, text in re.findall(r"```python file=(\S+)\n(.*?)```", GUIDE, re.S):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    commands = re.findall(r"^\$ (.*)$", GUIDE, re.M)
+    tests = next(command for command in commands if "pytest" in command)
+    done = run(tmp_path, *tests.removeprefix("python ").split(), "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+    listing = next(command for command in commands if command.startswith("autoopt strategies"))
+    done = run(tmp_path, "-m", *listing.split())
+    assert done.returncode == 0, done.stderr
+    assert "larger_epsilon" in done.stdout
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
