@@ -56,21 +56,25 @@ def one_run(folder: Path, options: argparse.Namespace, rng: random.Random, tally
     tally.runs += 1
     while True:
         left = rng.uniform(0.5, options.longest) if tally.kills < options.kills else float("inf")
-        if not killed_after(command, left):
-            break
-        tally.kills += 1
+        killed = killed_after(command, left)
+        tally.kills += killed
         ran = command.end()
         tally.left += ran.left
+        if not killed or ended(out):
+            break
         if not records(out):  # killed before the run began: nothing to resume
             command = optimize(folder, out, budget=options.budget)
             continue
         command = Command("resume", str(out), "--quiet", folder=folder, TINY_SLOW=STEPS)
-    ran = command.end()
-    tally.left += ran.left
-    if ran.code != 0:
+    if ran.code != 0 and not ended(out):
         tally.wrong.append(f"exit code {ran.code}: {ran.errors[-500:]}")
     tally.results += result(out) is not None
     count(out, tally)
+
+
+def ended(out: Path) -> bool:
+    """Whether the run came to its end."""
+    return any(record["type"] == "finished" and record["complete"] for record in records(out))
 
 
 def killed_after(command: Command, seconds: float) -> bool:

@@ -34,7 +34,7 @@ def keep(trial: int, keeper: int, log: int, main: Callable[[Channel], None]) -> 
     Args:
         trial: descriptor of the trial's own channel, handed on to it.
         keeper: descriptor of the keeper's channel; its first message says what the trial needs:
-            ``environment``, ``scratch`` (its temporary folder) and ``parent`` (a pid).
+            ``environment``, ``scratch`` (the folder in which its temporary folder is made) and ``parent`` (a pid).
         log: descriptor of the trial's log, opened for appending.
         main: what the trial's process runs.
     """
@@ -69,16 +69,20 @@ class _Keeper:
         except (ChannelClosed, ChannelBroken):
             return
         assert order is not None
+        scratch = _make_scratch(order["scratch"])
+        if scratch:
+            order["environment"]["TMPDIR"] = scratch
         shm = shared.names()
         kills = tree.oom_kills()
         self._start(order)
         with contextlib.suppress(ChannelClosed):
-            self._channel.send({"pid": self._pid, "keeper": os.getpid()})
+            self._channel.send({"pid": self._pid, "keeper": os.getpid(), "scratch": scratch})
         self._watch(_parent_descriptor(order["parent"]))
         alone = self._pid in self._ended  # it ended before anybody asked for it
         left = tree.kill_below(os.getpid(), on_end=self._ended.update)
         shared.sweep(shm)
-        shutil.rmtree(order["scratch"], ignore_errors=True)
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
         status, peak = self._ended.get(self._pid, (None, None))
         after = tree.oom_kills()
         with contextlib.suppress(ChannelClosed):
@@ -146,6 +150,14 @@ class _Keeper:
             if time.monotonic() >= next_look:
                 _shorten(self._log)
                 next_look = time.monotonic() + _LOOK_SECONDS
+
+
+def _make_scratch(folder: str) -> str | None:
+    """A private folder; None on a disk that is full, where the trial takes the usual one."""
+    try:
+        return tempfile.mkdtemp(prefix="autoopt-", dir=folder)
+    except OSError:
+        return None
 
 
 def _parent_descriptor(pid: int) -> int | None:

@@ -76,24 +76,22 @@ class Launcher:
             TrialFailed: anything else, with the tail of the log.
         """
         deadline = time.monotonic() + timeout
-        scratch = make_scratch()
         process: TrialProcess | None = None
         try:
             log_start = log.stat().st_size if log.exists() else 0
-            started = self._begin(spec, log, scratch)
-            process = TrialProcess(spec, started, log=log, scratch=scratch, log_start=log_start)
+            started = self._begin(spec, log)
+            process = TrialProcess(spec, started, log=log, log_start=log_start)
             self._trials = [trial for trial in self._trials if not trial.closed]
             self._trials.append(process)
             process._introduce(self._live, deadline, timeout)
         except BaseException:
             if process:
                 process.close()
-            shutil.rmtree(scratch, ignore_errors=True)
             raise
         return process
 
-    def _begin(self, spec: TrialSpec, log: Path, scratch: str) -> Started:
-        environment = trial_environment(scratch, spec.flags.get("env") or {})
+    def _begin(self, spec: TrialSpec, log: Path) -> Started:
+        environment, scratch = trial_environment(spec.flags.get("env") or {}), scratch_folder()
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -112,8 +110,8 @@ class Launcher:
             self._server.close()
 
 
-def make_scratch() -> str:
-    """A private folder for a trial's temporary files.
+def scratch_folder() -> str:
+    """Where a trial's keeper makes the private folder for its temporary files.
 
     Loader workers put sockets below it, whose paths the system limits to 107 bytes: where the usual
     folder is too deep, another is taken, since they would wait for ever.
@@ -121,11 +119,11 @@ def make_scratch() -> str:
     usual = tempfile.gettempdir()
     places = [usual, "/tmp", "/var/tmp"]
     fitting = [place for place in places if len(place) <= LONGEST_FOLDER and os.access(place, os.W_OK | os.X_OK)]
-    return tempfile.mkdtemp(prefix="autoopt-", dir=next(iter(fitting), usual))
+    return next(iter(fitting), usual)
 
 
-def trial_environment(scratch: str, flags: JsonDict) -> dict[str, str]:
-    """The environment of a trial: this process's, what the setup asks for, and temporary files of its own.
+def trial_environment(flags: JsonDict) -> dict[str, str]:
+    """The environment of a trial: this process's and what the setup asks for.
 
     The hash seed is fixed, so that every trial walks a set in the same order; the compiler's cache
     stays where it is for every trial.
@@ -136,7 +134,6 @@ def trial_environment(scratch: str, flags: JsonDict) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": inductor,
         **os.environ,
         **{name: str(value) for name, value in flags.items()},
-        "TMPDIR": scratch,
     }
 
 
@@ -145,14 +142,14 @@ class TrialProcess:
 
     can_freeze = tree.CAN_FREEZE
 
-    def __init__(self, spec: TrialSpec, started: Started, *, log: Path, scratch: str, log_start: int = 0) -> None:
+    def __init__(self, spec: TrialSpec, started: Started, *, log: Path, log_start: int = 0) -> None:
         self.spec = spec
         self.log = log
         self.closed = False
         self._channel = Channel(started.trial)
         self._keeper = Channel(started.keeper)
         self._started = started
-        self._scratch = scratch
+        self._scratch: str | None = None
         self._log_start = log_start
         self._pid = 0
         self._keeper_pid = 0
@@ -231,7 +228,8 @@ class TrialProcess:
         self._channel.close()
         self._keeper.close()
         self._started.finish()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch:  # where the keeper was killed before it could
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
@@ -294,7 +292,7 @@ class TrialProcess:
             return
         assert document is not None
         if "pid" in document:
-            self._pid, self._keeper_pid = document["pid"], document["keeper"]
+            self._pid, self._keeper_pid, self._scratch = document["pid"], document["keeper"], document["scratch"]
         else:
             self._end = document
             if document.get("left"):
