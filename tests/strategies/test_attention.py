@@ -81,6 +81,16 @@ class Bmm(Base):
         return self.out(torch.bmm(self.normalize(scores), self.v(x)))
 
 
+class BmmPerSample(Base):
+    """Single heads, a mask for each sample that is made from the input, in two steps."""
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        scores = self.q(x) @ self.k(x).mT / 4 + bias
+        padding = (bias.sum(-1, keepdim=True) > 1e6).transpose(1, 2)
+        scores = scores.masked_fill(padding, float("-inf"))
+        return self.out(scores.softmax(-1) @ self.v(x))
+
+
 class OverQueries(MatmulTranspose):
     """Slots compete for keys: the softmax runs over the queries."""
 
@@ -189,6 +199,15 @@ def test_a_causal_mask_is_recognized_and_any_length_still_works() -> None:
     module.eval()
     for length in (1, 5, LENGTH):
         torch.testing.assert_close(module(x[:, :length]), plain(x[:, :length]), rtol=1e-4, atol=1e-5)
+
+
+def test_masks_for_each_sample_without_heads() -> None:
+    module, x = made(BmmPerSample)
+    bias = torch.randn(BATCH, LENGTH, LENGTH)
+    plain = copy.deepcopy(module).eval()
+    assert not replace_attention(module, bound(module, (x, bias), {}))["causal"]
+    torch.testing.assert_close(module.eval()(x, bias), plain(x, bias), rtol=1e-4, atol=1e-5)
+    assert any("scaled_dot_product" in name for name in operators(module, x, bias))
 
 
 def test_without_a_mask_it_is_not_causal() -> None:

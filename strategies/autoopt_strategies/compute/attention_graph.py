@@ -417,13 +417,18 @@ def rewrite(graph: fx.Graph, found: Attention, children: dict[str, nn.Module]) -
         v = _ordered(graph, found.v, found.v_order)
         if found.transposed_k:
             k = graph.call_method("transpose", (k, -2, -1))
+        alone = _value(found.q).dim() == 3
+        if alone:  # fast kernels want heads: one is as good as none
+            q, k, v = (graph.call_method("unsqueeze", (node, 1)) for node in (q, k, v))
         scale: Any = 1.0 if found.scale is None else found.scale
         if isinstance(scale, fx.Node) and isinstance(scale.meta["value"], torch.Tensor):
             q = graph.call_function(torch.mul, (q, scale))  # the operator takes a number alone: the queries carry it
             scale = 1.0
         options: dict[str, Any] = {"dropout_p": found.dropout, "scale": scale}
-        options |= {"is_causal": True} if causal else {"attn_mask": _mask(graph, found, q)}
+        options |= {"is_causal": True} if causal else {"attn_mask": _mask(graph, found, q, alone)}
         made = graph.call_function(F.scaled_dot_product_attention, (q, k, v), options)
+        if alone:
+            made = graph.call_method("squeeze", (made, 1))
         made = _ordered(graph, made, found.out_order)
     found.last.replace_all_uses_with(made)
     graph.erase_node(found.last)
@@ -435,15 +440,28 @@ def _ordered(graph: fx.Graph, node: fx.Node, order: tuple[int, ...] | None) -> f
     return node if order is None or order == tuple(range(len(order))) else graph.call_method("permute", (node, order))
 
 
-def _mask(graph: fx.Graph, found: Attention, q: fx.Node) -> fx.Node | None:
+def _mask(graph: fx.Graph, found: Attention, q: fx.Node, alone: bool) -> fx.Node | None:
     """One mask from both; additive ones take the queries' dtype, which autocast may have changed."""
     if found.added is None:
-        return found.keep
+        return _headed(graph, found.keep, alone)
     added = found.added
     if found.keep is not None:
         away = graph.call_function(torch.logical_not, (found.keep,))
         added = graph.call_method("masked_fill", (added, away, float("-inf")))
-    return graph.call_method("to", (added,), {"dtype": graph.call_function(getattr, (q, "dtype"))})
+    typed = graph.call_method("to", (added,), {"dtype": graph.call_function(getattr, (q, "dtype"))})
+    return _headed(graph, typed, alone and _widest(found) == 3)
+
+
+def _headed(graph: fx.Graph, mask: fx.Node | None, alone: bool) -> fx.Node | None:
+    """A mask for each sample gets a place for the head where there was none."""
+    known = mask.meta.get("value") if mask is not None else None
+    if mask is None or not alone or (isinstance(known, torch.Tensor) and known.dim() != 3):
+        return mask
+    return graph.call_method("unsqueeze", (mask, 1))
+
+
+def _widest(found: Attention) -> int:
+    return max(_value(mask).dim() for mask in (found.keep, found.added) if mask is not None)
 
 
 def _is_causal(found: Attention) -> bool:
