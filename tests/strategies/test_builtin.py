@@ -8,6 +8,7 @@ import itertools
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,3 +239,8 @@ def test_a_device_that_multiplies_no_faster_gets_no_mixed_precision() -> None:
 def test_data_too_large_for_memory_is_not_cached() -> None:
     case = sample_case(available_ram_bytes=1 << 29, inspected={"cache": {"deterministic": True}})
     assert "free memory" in REGISTRY["cache"].applies(case).reason
+
+
+def test_the_page_of_strategies_names_them_all_in_their_order() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)$", page, re.M) == [strategy.name for strategy in BUILTIN]
