@@ -200,8 +200,8 @@ def _target(trainer: Any, config: dict[str, Any]) -> Target | None:
             continue
         threshold = getattr(callback, "stopping_threshold", None)
         if threshold is not None:
-            limit = {"at_least": float(threshold)} if mode == "max" else {"at_most": float(threshold)}
-            return Target(monitor, **limit)
+            limit = float(threshold)
+            return Target(monitor, at_least=limit) if mode == "max" else Target(monitor, at_most=limit)
         return Target(monitor, mode=mode)
     return Target(config["monitor"], mode="min") if config.get("monitor") else None
 

@@ -194,7 +194,7 @@ def _target(trainer: Any, args: Any) -> Target | None:
 
 
 class Evaluate:
-    """``evaluate(model, batches)`` with the names that the Trainer reports: ``eval_loss`` and those of compute_metrics."""
+    """``evaluate(model, batches)`` with the names that the Trainer reports, such as ``eval_loss``."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

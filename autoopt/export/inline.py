@@ -99,7 +99,7 @@ class Inliner:
             raise NotExportable(f"{type(item).__name__} {item!r} has no source that could be printed") from None
 
     def _named(self, item: Any) -> str:
-        module, name = item.__module__, item.__qualname__
+        module, name = str(item.__module__), str(item.__qualname__)
         if "<locals>" in name or "<lambda>" in name:
             raise NotExportable(f"{module}.{name} is defined inside a function, so that it cannot be printed alone")
         outer = name.split(".")[0]

@@ -80,7 +80,8 @@ def warm_up(live: Any, script: str, max_seconds: float) -> JsonDict:
     """Builds the script's training and trains until its steps are steady: a ``Startup``."""
     began = time.perf_counter()
     made = _SCRIPTS[script] = _Script(script, live.device, live.seed)
-    losses, seconds = [made.step()], []
+    losses = [made.step()]
+    seconds: list[float] = []
     built = time.perf_counter()
     while built - began < max_seconds or len(seconds) < 1:
         at = time.perf_counter()

@@ -27,7 +27,7 @@ def record(live: Any, folder: Path, step: Callable[[], None]) -> JsonDict:
         raise EnvironmentLacks(
             f"--with nvml: the training is on {live.device}", hint="--device cuda, on an NVIDIA device"
         )
-    import pynvml
+    import pynvml  # type: ignore[import-untyped]
 
     try:
         pynvml.nvmlInit()

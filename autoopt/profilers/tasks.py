@@ -130,7 +130,7 @@ def memory(live: Any, folder: str, steps: int) -> JsonDict:
     said = [f"peak of Python's own allocations over {steps} steps: {peak / 2**20:.1f} MiB", *rows[:_MOST]]
     if on_cuda:
         snapshot = Path(folder) / "memory.pickle"
-        torch.cuda.memory._dump_snapshot(str(snapshot))
+        torch.cuda.memory._dump_snapshot(str(snapshot))  # type: ignore[no-untyped-call]
         torch.cuda.memory._record_memory_history(enabled=None)
         said.append(f"{snapshot}: open it at pytorch.org/memory_viz; peak {device.peak_bytes() / 2**20:.0f} MiB")
         return {"file": str(snapshot), "lines": said}

@@ -51,13 +51,13 @@ class _TensorBoard:
         self._writer = None
 
     def _open(self, folder: Path) -> None:
-        self._writer = SummaryWriter(log_dir=str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(log_dir=str(folder))
 
     def _trial(self, trial: Trial) -> None:
         """A child: a folder of its own, which TensorBoard shows as a run."""
         words, numbers = of_trial(trial)
         folder = self._folder / f"trial-{trial.id:04d}-{trial.strategy}"
-        with SummaryWriter(log_dir=str(folder)) as writer:  # type: ignore[no-untyped-call]
+        with SummaryWriter(log_dir=str(folder)) as writer:
             writer.add_text("trial", "\n".join(f"* {name}: {value}" for name, value in words.items()))
             for name, value in numbers.items():
                 writer.add_scalar(f"trial/{name}", value, trial.id)
