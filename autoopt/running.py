@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import autoopt
 from autoopt.document import now, result_of
-from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, TrialFailed, UsageError
+from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, TrialFailed, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
 from autoopt.export.snippets import snippets
@@ -48,8 +49,21 @@ def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] =
     """
     registry = _registry(options)
     directory = RunDirectory.create(spec, options.out)
-    with Run.create(directory, _fingerprint(spec, options), _options_document(spec, options)) as run:
-        return _follow(spec, options, registry, run, listeners)
+    try:
+        with Run.create(directory, _fingerprint(spec, options), _options_document(spec, options)) as run:
+            return _follow(spec, options, registry, run, listeners)
+    except (WorkloadError, UsageError, EnvironmentLacks):
+        if options.out is None and not measured_anything(directory):
+            shutil.rmtree(directory.path, ignore_errors=True)  # the message says it all: no litter
+        raise
+
+
+def measured_anything(directory: RunDirectory) -> bool:
+    """Whether the journal holds a step that came to its end."""
+    try:
+        return '"type":"end"' in directory.journal.read_text(encoding="utf-8").replace(" ", "")
+    except OSError:
+        return False
 
 
 def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Sequence[Listener] = ()) -> Result:

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 _DRAWS = 4000
 _SEED_SD = 0.1
-_SEED_DOF = 1.0
+_SEED_DOF = 3.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def time_ratio(
     Drawn again and again: the step ratio from the interval of the interleaved comparison (which
     holds blocks and the luck of processes), and the seeds. A bootstrap over two or three seeds is too
     narrow (Hesterberg, The American Statistician 69, 2015), so the mean over seeds is drawn from
-    Student's t with a weak prior guess of a tenth for their spread, worth one seed.
+    Student's t with a prior guess of a tenth for their spread, worth three seeds.
 
     Args:
         before, after: one of each per seed, in the same order.

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 
 BASELINE = 0.25
 NOISE = 0.10
+NOISE_SECONDS = 15.0
+NOISE_AT_MOST = 0.25
+"""Short runs: fewer seconds than this do not hold the pairs of processes that an A/A control needs."""
+
 KEPT_BACK_AT_MOST = 0.45
 KEPT_BACK_AT_LEAST = 0.15
 
@@ -37,7 +41,7 @@ class Shares:
     @property
     def noise(self) -> float:
         """Seconds for the A/A control."""
-        return self.budget * NOISE
+        return min(max(self.budget * NOISE, NOISE_SECONDS), self.budget * NOISE_AT_MOST)
 
     def verification(self, seeds: int = 2) -> float:
         """Seconds to train baseline and final plan to the target from that many seeds.
