@@ -1,0 +1,94 @@
+"""The command as a user runs it: real processes, a real run directory, every document of the contract."""
+
+from __future__ import annotations
+
+import json
+import py_compile
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoopt.records import Plan, Result, Verdict
+from autoopt.registry import load_strategies
+
+SHAPES = Path(__file__).parent / "workloads" / "shapes.py"
+FIELDS = (
+    "schema_version autoopt_version created finished seconds budget_seconds workload environment objective noise "
+    "baseline best speedup break_even rounds trials ablation stop advice warnings"
+)
+
+
+def autoopt(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autoopt", *words], cwd=cwd, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+def run(tmp_path: Path, shape: str, *words: str, budget: str = "30s") -> Result:
+    out = tmp_path / "run"
+    done = autoopt(
+        "optimize", f"{SHAPES}:{shape}", "--budget", budget, "--out", str(out), "--json", *words, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)  # standard output is one document and nothing else
+    assert document == json.loads((out / "result.json").read_text())
+    assert set(FIELDS.split()) <= set(document)
+    return Result.model_validate(document)
+
+
+def check(result: Result, out: Path) -> None:
+    """What holds of every run, whatever was found."""
+    assert result.baseline.samples_per_second
+    assert result.baseline.plan == Plan()
+    assert result.stop.reason
+    names = set(load_strategies())
+    assert {trial.strategy for trial in result.trials} <= names
+    assert all(trial.reason for trial in result.trials if trial.verdict is not Verdict.KEPT)
+    assert json.loads((out / "plan.json").read_text())["changes"] == [
+        change.model_dump(mode="json") for change in result.best.plan.changes
+    ]
+    py_compile.compile(str(out / "optimized_train.py"), doraise=True)
+    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert list((out / "logs").glob("*.log"))
+    assert result.speedup.throughput is None or result.speedup.throughput.low > 0
+
+
+def test_one_run_writes_every_document_and_cannot_be_run_over(tmp_path: Path) -> None:
+    result = run(tmp_path, "dict_batch", "--only", "threads,pin_memory")
+    check(result, tmp_path / "run")
+    assert result.objective.target == 0.85
+    assert "autoopt optimize" in result.reproduce.command
+    again = autoopt("optimize", f"{SHAPES}:dict_batch", "--budget", "30s", "--out", str(tmp_path / "run"), cwd=tmp_path)
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+    resumed = autoopt("resume", str(tmp_path / "run"), cwd=tmp_path)
+    assert resumed.returncode == 2
+    assert "finished" in resumed.stderr
+    rendered = autoopt("report", str(tmp_path / "run"), cwd=tmp_path)
+    assert rendered.returncode == 0, rendered.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["own_sampler", "stream", "dict_batch", "scheduled", "no_target_value"])
+def test_workloads_of_every_shape(tmp_path: Path, shape: str) -> None:
+    result = run(tmp_path, shape, "--skip", "compile", budget="90s")
+    check(result, tmp_path / "run")
+    if shape == "no_target_value":
+        assert result.objective.target_source == "baseline"
+
+
+def test_the_facade_does_as_the_command(tmp_path: Path) -> None:
+    script = tmp_path / "use.py"
+    script.write_text(
+        "import autoopt\n"
+        "if __name__ == '__main__':\n"
+        f"    result = autoopt.optimize({str(SHAPES) + ':scheduled'!r}, budget='25s', only='threads', out='run')\n"
+        "    print(len(result.best.plan.changes), result.speedup.end_to_end_verified)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").is_file()
