@@ -203,6 +203,8 @@ class Evaluate:
         from transformers.trainer_pt_utils import nested_concat, nested_detach, nested_numpify
         from transformers.trainer_utils import EvalPrediction
 
+        detached: Any = nested_detach  # they have no annotations
+        concatenated: Any = nested_concat
         trainer, losses, samples = self._trainer, 0.0, 0
         every: Any = None
         for batch in batches:
@@ -213,12 +215,12 @@ class Evaluate:
             samples += count
             if trainer.compute_metrics is None:
                 continue
-            logits, labels = nested_detach(_logits(outputs)), tuple(batch[name] for name in names)
+            logits, labels = detached(_logits(outputs)), tuple(batch[name] for name in names)
             labels = labels[0] if len(labels) == 1 else labels
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
             now = (logits, labels)
-            every = now if every is None else nested_concat(every, now, padding_index=-100)
+            every = now if every is None else concatenated(every, now, padding_index=-100)
         metrics = {"eval_loss": losses / samples}
         if every is not None:
             found = trainer.compute_metrics(EvalPrediction(*map(nested_numpify, every)))

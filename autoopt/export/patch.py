@@ -79,7 +79,7 @@ def _wanted(plan: Plan, registry: Registry) -> dict[str, dict[str, tuple[str, An
 
 
 def _editor(libcst: Any, wanted: dict[str, dict[str, tuple[str, Any]]]) -> Any:
-    class Editor(libcst.CSTTransformer):  # type: ignore[misc, name-defined]
+    class Editor(libcst.CSTTransformer):  # type: ignore[misc]
         """Sets keywords of the calls; a DataLoader that does not shuffle is for validation and stays."""
 
         def __init__(self) -> None:

@@ -75,7 +75,8 @@ def main(words: list[str]) -> None:
     from autoopt.benchmark.live import Live
 
     workload, device, seed, steps = words
-    live = Live(TrialSpec(workload=workload, plan=Plan(), device=device, seed=int(seed)), load_strategies())
+    spec: Any = TrialSpec(workload=workload, plan=Plan(), device=device, seed=int(seed))
+    live = Live(spec, load_strategies())
     training = live.training
     if torch.cuda.is_available():
         with_ranges(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
