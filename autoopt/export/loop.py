@@ -60,7 +60,8 @@ def _loaders(draft: Draft) -> list[str]:
 def length_lines(draft: Draft) -> list[str]:
     """How many optimizer steps the run and an epoch have; the same samples, whatever the batch."""
     batch, cadence = draft.setup.batch, draft.setup.cadence
-    draft.use("math", "ceil")
+    if draft.known_length or draft.moves_batch:
+        draft.use("math", "ceil")
     accumulation = literal(batch.accumulation) if batch.accumulation else "workload.accumulation"
     lines = [f"accumulation = {accumulation}"]
     if not draft.known_length:
