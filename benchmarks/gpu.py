@@ -1,0 +1,226 @@
+"""autoopt on the cases that the field quotes, each beside what one would do without it.
+
+    python benchmarks/gpu.py resnet50 --minutes 8           # also: bert, gpt2, llm_fit, cifar, tiny
+    python benchmarks/gpu.py tiny --minutes 1 --toy --device cpu   # the same at toy size: a check of the code
+
+Everything is generated on the machine; no network is used. What came out is printed, and added to
+benchmarks/results/<device>-<date>.json (toys: only where --out says so); results_page.py makes docs/results.md of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import gpu_race  # noqa: E402
+import gpu_rivals as rivals  # noqa: E402
+import gpu_table  # noqa: E402
+
+CASES = ("resnet50", "bert", "gpt2", "llm_fit", "cifar", "tiny")
+OPTIMIZE_SHARE = 0.7
+"""Of the minutes; the rest is for the contenders side by side."""
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_case(
+    name: str,
+    *,
+    minutes: float,
+    device: str,
+    toy: bool,
+    runs: Path,
+    optimize: Callable[..., Any] | None = None,
+    contenders: Sequence[str] = rivals.CONTENDERS,
+    race: Callable[..., dict[str, Any]] | None = None,
+    options: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Runs one case: fits it where it does not fit, optimizes it, and races the plan against its rivals.
+
+    Args:
+        minutes: for all of it.
+        runs: the folder for the run directory.
+        optimize, race: in place of ``autoopt.optimize`` and ``race_of`` (tests).
+        options: further options of ``autoopt.optimize``.
+
+    Returns:
+        The case's document.
+    """
+    import autoopt
+
+    began = time.perf_counter()
+    seconds = 60 * minutes
+    case = rivals.load_case(name)
+    spec = f"{rivals.CASES / (name + '.py')}:{'build_toy' if toy else 'build'}"
+    if hasattr(case, "jpeg_files"):
+        say("writing the JPEG files ...")
+        case.jpeg_files(case.TOY if toy else case.FULL)
+    document: dict[str, Any] = {"case": name, "toy": toy, "minutes": minutes, "device": device, "metric": case.METRIC}
+    chosen = dict(options or {})
+    if name == "llm_fit":
+        document["fit"], skip = fitted(case, spec, device, toy, runs)
+        if document["fit"]["plan"] is None:
+            return document
+        chosen["skip"] = [*chosen.get("skip", ()), *skip]
+    budget = max(OPTIMIZE_SHARE * (seconds - (time.perf_counter() - began)), 1.0)
+    result = (optimize or autoopt.optimize)(spec, budget, device=device, out=str(runs / name), **chosen)
+    document["autoopt"] = gpu_table.of_result(result)
+    document["environment"] = result.environment.model_dump(mode="json")
+    left = max(seconds - (time.perf_counter() - began), 0.0)
+    document["race"] = (race or race_of)(
+        name, result, device=device, toy=toy, seconds=left, contenders=tuple(contenders)
+    )
+    document["seconds"] = time.perf_counter() - began
+    return document
+
+
+def fitted(case: Any, spec: str, device: str, toy: bool, runs: Path) -> tuple[dict[str, Any], list[str]]:
+    """What it takes for a case to fit; the workload is built with it from now on.
+
+    Returns:
+        A document with the plan (None: nothing fits) and what was tried; the names of its strategies.
+    """
+    import gpu_fit
+
+    from autoopt.records import PlanDocument
+    from autoopt.trial.parent import Launcher
+
+    os.environ.pop("GPU_CASE_PLAN", None)
+    limit = case.TOY_MEMORY_LIMIT if toy and device == "cpu" else None
+    say("looking for a plan under which it fits ...")
+    with Launcher() as launcher:
+        trial = gpu_fit.spec_of(spec, device, limit)
+        found = gpu_fit.fit(trial, runs / "fit", launcher=launcher, say=say)
+    document = {
+        "plan": None if found.plan is None else list(found.plan.names()),
+        "untouched_fits": found.untouched_fits,
+        "tried": list(found.tried),
+        "memory_limit_bytes": limit,
+    }
+    if found.plan is None:
+        return document, []
+    file = runs / "fit" / "plan.json"
+    file.write_text(PlanDocument(changes=found.plan.changes).model_dump_json(), encoding="utf-8")
+    os.environ["GPU_CASE_PLAN"] = str(file)
+    return document, list(found.plan.names())
+
+
+def race_of(
+    name: str, result: Any, *, device: str, toy: bool, seconds: float, contenders: tuple[str, ...]
+) -> dict[str, Any]:
+    """autoopt's plan and its rivals in turns, with the same number of steps each; then to the target, if there is one.
+
+    Args:
+        seconds: what is left for it. At least one round is run whatever it takes.
+    """
+    start = partial(_start, name, device=device, toy=toy, plan=result.best.plan)
+    steps, warm, rounds = (3, 1, 2) if toy else (steps_of(result), 20, 6)
+    race = gpu_race.Race(start, steps=steps, warm=warm, say=say)
+    document: dict[str, Any] = {"steps_per_block": steps}
+    target = result.objective.target if result.objective.target_source == "user" else None
+    share = 0.4 if target is not None else 1.0
+    document["blocks"] = race.run(contenders, rounds, time.perf_counter() + share * seconds)
+    if target is not None and result.objective.mode == "max":
+        limit = max(0.6 * seconds / max(len(contenders), 1), 5.0)
+        every = result.workload.steps_per_epoch or 50
+        alive = tuple(name for name in contenders if name not in race.failed)
+        document["to_target"] = gpu_race.to_target(start, alive, target, str(result.objective.metric), every, limit)
+    return document
+
+
+def steps_of(result: Any) -> int:
+    """Steps of about two seconds of the baseline, ten at least."""
+    step = result.baseline.step_seconds.p50 if result.baseline.step_seconds else 0.1
+    return max(10, round(2.0 / step))
+
+
+def _start(case: str, contender: str, *, device: str, toy: bool, plan: Any) -> gpu_race.Process:
+    say(f"starting {rivals.TITLES[contender]} ...")
+    return gpu_race.Process(case, contender, device, toy, plan)
+
+
+def resolve(device: str) -> str:
+    """The device's full name.
+
+    Raises:
+        EnvironmentLacks: it is not there.
+    """
+    from autoopt.benchmark.device import resolve_device
+
+    return str(resolve_device(device))
+
+
+def add(file: Path, case: dict[str, Any]) -> None:
+    """Puts a case into the document of its device and day, in place of an earlier run of the same case."""
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    document = {"schema_version": 1, "kind": "gpu_cases", "date": time.strftime("%Y-%m-%d"), "cases": {}, **known}
+    document["cases"][case["case"]] = case
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    part.replace(file)
+
+
+def results_file(case: dict[str, Any]) -> Path:
+    """``<device>-<date>.json`` in benchmarks/results."""
+    name = (case.get("environment") or {}).get("device_name") or case["device"]
+    slug = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+    return HERE / "results" / f"{slug}-{time.strftime('%Y-%m-%d')}.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--minutes", type=float, default=8.0, help="for the whole case [default: 8]")
+    parser.add_argument("--toy", action="store_true", help="a few samples through a few layers: a check of the code")
+    parser.add_argument("--device", default="cuda", help="auto, cpu, cuda, cuda:1 [default: cuda]")
+    parser.add_argument("--contenders", default=",".join(rivals.CONTENDERS), help="a part of them")
+    parser.add_argument("--only", default="", help="strategies to try, as of autoopt optimize")
+    parser.add_argument("--runs", type=Path, help="folder for the run directories")
+    parser.add_argument("--out", type=Path, help="the results [default: benchmarks/results/<device>-<date>.json]")
+    given = parser.parse_args(arguments)
+    if given.minutes <= 0:
+        parser.error("--minutes must be above 0")
+    unknown = set(given.contenders.split(",")) - set(rivals.CONTENDERS)
+    if unknown:
+        parser.error(f"no contender {sorted(unknown)[0]!r}; there are {', '.join(rivals.CONTENDERS)}")
+    from autoopt.errors import AutooptError
+
+    runs = given.runs or Path(tempfile.mkdtemp(prefix="autoopt-gpu-"))
+    runs.mkdir(parents=True, exist_ok=True)
+    try:
+        case = run_case(
+            given.case,
+            minutes=given.minutes,
+            device=resolve(given.device),
+            toy=given.toy,
+            runs=runs,
+            contenders=given.contenders.split(","),
+            options={"only": given.only} if given.only else None,
+        )
+    except AutooptError as error:
+        say(f"error: {error}" + (f"\n  {error.hint}" if error.hint else ""))
+        return error.exit_code
+    print(gpu_table.render(case))
+    file = given.out or (None if given.toy else results_file(case))
+    if file is not None:
+        add(file, case)
+        say(f"added to {file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""docs/results.md from benchmarks/results/*.json: what was run on which device, and what was not run.
+
+python benchmarks/results_page.py            # writes the page
+python benchmarks/results_page.py --check    # exit code 1 where the page is not what the results say
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import gpu_table as table  # noqa: E402
+
+PAGE = HERE.parent / "docs" / "results.md"
+CASES = {
+    "resnet50": "ResNet-50 from JPEG files, decoded per sample, fp32, no workers, batch 32",
+    "bert": "BERT-base from its configuration, sequence 128, batch 32, fp32, 2 workers",
+    "gpt2": "GPT-2, 124M parameters, hand-written attention, context 1024, fp32, batch 8",
+    "llm_fit": "a decoder of about 7B parameters that does not fit as it is",
+    "cifar": "ResNet-18 on 32x32 images to a target accuracy",
+    "tiny": "a small MLP on small batches, bound by launches",
+}
+HEAD = """# Results on GPUs
+
+Made by `python benchmarks/results_page.py` from the documents in `benchmarks/results`; do not edit.
+Each case is a naive first script with generated data (`benchmarks/gpu_cases`); it is run by
+`python benchmarks/gpu.py CASE --minutes M` on a machine with a CUDA device, no network needed.
+MFU is the share of the best matrix-multiplication rate measured on the same device, not of a datasheet's.
+"All tips on": workers, pinned memory, TF32, bf16 autocast, channels-last, `torch.compile`, a fused optimizer.
+"""
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    """The documents of GPU cases in a folder, toys left out; the latest last."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and document.get("kind") == "gpu_cases":
+            cases = {name: case for name, case in document["cases"].items() if not case["toy"]}
+            found.append({**document, "cases": cases, "file": file.name})
+    return sorted((d for d in found if d["cases"]), key=lambda document: str(document["date"]))
+
+
+def render(documents: list[dict[str, Any]]) -> str:
+    """The page."""
+    parts = [HEAD, summary(documents)]
+    for document in documents:
+        for name in CASES:
+            if name in document["cases"]:
+                parts.append(section(document, document["cases"][name]))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def summary(documents: list[dict[str, Any]]) -> str:
+    """One row for each case, run or not."""
+    lines = ["| case | what it is | state |", "| --- | --- | --- |"]
+    missing = []
+    for name, text in CASES.items():
+        where = [d for d in documents if name in d["cases"]]
+        if not where:
+            missing.append(name)
+        state = "; ".join(outcome(d, d["cases"][name]) for d in where) or "**not run**"
+        lines.append(f"| `{name}` | {text} | {state} |")
+    lines.append("")
+    if missing:
+        which = "No case was" if len(missing) == len(CASES) else f"{', '.join(missing)}: not"
+        lines.append(
+            f"{which} run on a GPU: no figure for it is claimed anywhere. The tests train every case at toy size on "
+            "the CPU (`tests/benchmarks/test_gpu_cases.py`), which shows that the code runs and nothing about speed on "
+            "a GPU; the tests under `tests/gpu` are collected and skipped where there is no CUDA device."
+        )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def outcome(document: dict[str, Any], case: dict[str, Any]) -> str:
+    where = f"{device(case)}, {document['date']}"
+    if "autoopt" not in case:
+        return f"{where}: did not fit"
+    return f"{where}: {table.ratio(case['autoopt']['time_to_target'])} to target"
+
+
+def device(case: dict[str, Any]) -> str:
+    return str((case.get("environment") or {}).get("device_name") or case["device"])
+
+
+def section(document: dict[str, Any], case: dict[str, Any]) -> str:
+    """A case as it was run, with its environment."""
+    environment = case.get("environment") or {}
+    versions = f"torch {environment.get('torch')}, CUDA {environment.get('cuda')}, Python {environment.get('python')}"
+    return "\n".join(
+        [
+            f"## {case['case']} on {device(case)}",
+            "",
+            f"{document['date']}, {case['minutes']:g} minutes, {versions}, commit {environment.get('git_commit')}; "
+            f"`benchmarks/results/{document['file']}`.",
+            "",
+            "```",
+            table.render(case),
+            "```",
+            "",
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the page is stale")
+    given = parser.parse_args(arguments)
+    page = render(load(HERE / "results"))
+    if given.check:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page)
+    PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
