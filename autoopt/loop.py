@@ -148,7 +148,7 @@ class Loop:
         search.noise = control.noise
         self._warn(*control.doubts)
         self.tools.announce(NoiseMeasured(at=self.tools.now(), noise=control.noise))
-        trained, notes = measure_baseline(self.tools, search, control.start_seconds)
+        trained, notes = measure_baseline(self.tools, search, control)
         self.trained = trained
         self._warn(*notes)
         self.tools.shares = shares_after(self.tools, control, trained)

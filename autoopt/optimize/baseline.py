@@ -83,7 +83,7 @@ def measure_noise(tools: Tools, search: Search) -> AAControl:
     return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, search.environment)))
 
 
-def measure_baseline(tools: Tools, search: Search, start_seconds: float) -> tuple[TrainingRun, list[str]]:
+def measure_baseline(tools: Tools, search: Search, aa: AAControl) -> tuple[TrainingRun, list[str]]:
     """Trains the baseline to its target in its share of the budget; sets the target where that is not reached.
 
     Returns:
@@ -104,14 +104,29 @@ def measure_baseline(tools: Tools, search: Search, start_seconds: float) -> tupl
         search.objective, note = _replaced(objective, run)
         notes.append(note)
     trainings.target = search.objective.target
-    trainings.limit_seconds = PATIENCE * run.seconds + start_seconds
-    trainings.expected_seconds = run.seconds + start_seconds
+    usual = usual_seconds(aa, run)
+    trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + aa.start_seconds
+    trainings.expected_seconds = usual + aa.start_seconds
     return run, notes
+
+
+def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
+    """What a training like this takes when nothing disturbs it, in seconds; to plan the rest of the run by.
+
+    A burst of foreign load in the one training must not shrink the search: its steps count as they
+    took in the interleaved blocks of the A/A control.
+    """
+    if aa.side.step_seconds is None or not aa.side.startup:
+        return run.seconds
+    quiet = aa.side.startup.fixed_seconds + run.steps * aa.side.step_seconds.p50 + run.evaluation_seconds
+    return min(run.seconds, quiet)
 
 
 def shares_after(tools: Tools, aa: AAControl, run: TrainingRun) -> Shares:
     """The shares, now that a start and a training were measured."""
-    return Shares(budget=tools.shares.budget, start_seconds=aa.start_seconds, baseline_seconds=run.seconds)
+    return Shares(
+        budget=tools.shares.budget, start_seconds=aa.start_seconds, baseline_seconds=usual_seconds(aa, run)
+    )
 
 
 def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:

@@ -90,8 +90,9 @@ def needs(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
     difference = None if exact else metric_difference(evidence.paired_with_incumbent(), objective, noise)
     if difference is None or difference.proved or difference.lost or have >= MOST_METRIC_SEEDS:
         return Needs()
-    if difference.passed and difference.error <= difference.margin:
-        return Needs()
+    with_all = difference.error * (have / MOST_METRIC_SEEDS) ** 0.5
+    if difference.passed and (difference.error <= difference.margin or with_all > difference.margin):
+        return Needs()  # further seeds would not prove more than that nothing speaks against it
     return Needs(
         baseline_seeds=have + 1, candidate_seeds=have + 1, to_target=True, why="the metric's noise hides the tolerance"
     )
@@ -215,6 +216,9 @@ def _with_metric(risk: Risk, paths: Quality, evidence: Evidence, objective: Obje
     if fewer:
         return Quality(method="metric", passed=False, metric=objective.metric, detail=fewer)
     difference = metric_difference(pairs, objective, noise)
+    if difference is None and risk is Risk.EXACT:
+        detail = f"{paths.detail}; {objective.metric} was not measured here, the verification trains to it"
+        return paths.model_copy(update={"detail": detail})
     if difference is None:
         return Quality(
             method="not_tested", passed=None, metric=objective.metric, detail=f"{objective.metric} was not measured"
