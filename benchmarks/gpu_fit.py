@@ -68,7 +68,7 @@ def plans(registry: Any) -> list[Plan]:
 
 
 def trains(launcher: Launcher, spec: TrialSpec, log: Path) -> str | None:
-    """None where steps train and evaluate; else why not."""
+    """None where steps train, on the largest batch too; else why not."""
     flags = load_strategies().fold(spec.plan).flags
     try:
         trial = launcher.start(spec.model_copy(update={"flags": {**spec.flags, **flags}}), log=log, timeout=900)

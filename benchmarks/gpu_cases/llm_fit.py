@@ -27,7 +27,7 @@ FULL = {"vocabulary": 32_000, "context": 2048, "width": 4096, "hidden": 11_008, 
 TOY = {"vocabulary": 64, "context": 64, "width": 32, "hidden": 64, "heads": 4, "layers": 4, "batch": 8,
        "samples": 64, "valid": 8, "evaluate_every": 5}  # fmt: skip
 METRIC = "loss"
-TOY_MEMORY_LIMIT = 12 << 20
+TOY_MEMORY_LIMIT = 5 << 20
 """Bytes that stand for a device's memory where the toy is fitted on the CPU: less than untouched training takes."""
 
 

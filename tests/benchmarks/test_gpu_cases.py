@@ -1,0 +1,353 @@
+"""The cases of benchmarks/gpu.py at toy size on the CPU: that they train and learn; nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autoopt import validation
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.records import Change, Plan, Result
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import gpu  # noqa: E402
+import gpu_fit  # noqa: E402
+import gpu_race  # noqa: E402
+import gpu_rivals as rivals  # noqa: E402
+import gpu_table  # noqa: E402
+import results_page  # noqa: E402
+
+PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The generated files go into a folder of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of "all tips on" cost seconds to start, and none is needed to see that the loop is right."""
+    monkeypatch.delenv("GPU_CASE_PLAN", raising=False)
+    plain = rivals.loader_of
+    monkeypatch.setattr(rivals, "loader_of", lambda workload, *, tips, pin: plain(workload, tips=False, pin=False))
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.benchmark = before[1]
+
+
+def case_of(name: str) -> types.ModuleType:
+    if name == "bert":
+        pytest.importorskip("transformers", reason="the case makes BERT from a configuration of transformers")
+    return rivals.load_case(name)
+
+
+@pytest.mark.parametrize("name", gpu.CASES)
+def test_a_case_trains_and_is_evaluated(name: str) -> None:
+    case = case_of(name)
+    seed_everything(0)
+    training = Training(validation.build(case.build_toy), device="cpu")
+    try:
+        losses = [float(training.step(training.next())) for _ in range(8)]
+        metrics = training.evaluate()
+    finally:
+        training.close()
+    assert all(math.isfinite(loss) for loss in losses)
+    assert math.isfinite(metrics[case.METRIC])
+    assert training.workload.target is not None
+    assert training.workload.target.metric == case.METRIC
+
+
+@pytest.mark.parametrize("name", gpu.CASES)
+def test_a_plain_script_starts_with_the_losses_of_the_untouched_loop(name: str) -> None:
+    """Same weights; the samples come in another order, so that first losses are near, not equal."""
+    case = case_of(name)
+    plain = rivals.make("untouched", case, "cpu", toy=True)
+    planned = rivals.make("autoopt", case, "cpu", toy=True, plan=PLAN)
+    try:
+        assert plain.step() == planned.step()
+        assert float(plain.losses[0]) == pytest.approx(float(planned.losses[0]), rel=0.25)
+        assert set(plain.evaluate()) == set(planned.evaluate()) == {case.METRIC}
+    finally:
+        planned.training.close()
+
+
+@pytest.mark.parametrize("name", gpu.CASES)
+def test_all_tips_train_but_for_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of(name)
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    served = rivals.Served(rivals.make("all_tips", case, "cpu", toy=True), "cpu")
+    block = served.block(3)
+    assert block["samples"] > 0
+    assert math.isfinite(block["loss"])
+    assert rivals.summary([block, block])["steps"] == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contender", ["all_tips", "compile_bf16"])
+def test_the_compiler_too(contender: str) -> None:
+    served = rivals.Served(rivals.make(contender, case_of("tiny"), "cpu", toy=True), "cpu")
+    assert math.isfinite(served.block(3)["loss"])
+
+
+def test_the_real_sizes_are_those_that_the_field_quotes() -> None:
+    with torch.device("meta"):
+        resnet = case_of("resnet50")
+        assert count(resnet.ResNet(resnet.FULL["channels"], resnet.FULL["depth"])) == 25_557_032
+        gpt = case_of("gpt2")
+        assert count(gpt.GPT(gpt.FULL)) == 124_439_808
+        cifar = case_of("cifar")
+        assert count(cifar.network(cifar.FULL["channels"], cifar.FULL["depth"])) == 11_173_962
+        llm = case_of("llm_fit")
+        model = llm.Decoder(llm.FULL, llm.FULL["layers"])
+    assert count(model) == pytest.approx(6.74e9, rel=0.01)
+    assert llm.parameters(llm.FULL, 32) == pytest.approx(count(model), rel=0.001)
+
+
+def test_a_smaller_device_gets_a_smaller_decoder() -> None:
+    llm = case_of("llm_fit")
+    assert llm.layers_for(llm.FULL, 200 << 30) == 32
+    layers = llm.layers_for(llm.FULL, 40 << 30)
+    assert 1 < layers < 32
+    assert llm.parameters(llm.FULL, layers) * llm.STATE_BYTES <= llm.STATE_SHARE * (40 << 30)
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_what_does_not_fit_is_made_to_fit(tmp_path: Path) -> None:
+    """On the CPU, tensors counted against a limit: untouched runs out of memory, checkpointing fits."""
+    from autoopt.trial.parent import Launcher
+
+    case = case_of("llm_fit")
+    spec = gpu_fit.spec_of(f"{rivals.CASES / 'llm_fit.py'}:build_toy", "cpu", case.TOY_MEMORY_LIMIT)
+    with Launcher() as launcher:
+        found = gpu_fit.fit(spec, tmp_path, launcher=launcher)
+    assert found.plan is not None
+    assert found.plan.names()[0] == "checkpointing"
+    assert not found.untouched_fits
+    assert str(found.tried[0]["outcome"]).startswith("out_of_memory:")
+    assert found.tried[-1]["outcome"] == "fits"
+
+
+def test_a_fitted_workload_is_built_with_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(
+        json.dumps({"schema_version": 1, "changes": [{"strategy": "optimizer_in_backward", "setting": {}}]})
+    )
+    monkeypatch.setenv("GPU_CASE_PLAN", str(file))
+    assert case_of("llm_fit").build_toy().setup.optimizer or case_of("llm_fit").build_toy().setup.step
+
+
+class FakeProcess:
+    """A contender of known speed and size on a device that holds ``Device.room`` bytes."""
+
+    def __init__(self, device: FakeDevice, name: str) -> None:
+        self.device, self.name, self.running = device, name, True
+        device.started.append(name)
+
+    def call(self, name: str, **arguments: Any) -> dict[str, Any]:
+        assert self.running, "asked while it was stopped"
+        self.device.held[self.name] = self.device.sizes[self.name]
+        if sum(self.device.held.values()) > self.device.room:
+            raise gpu_race.RivalFailedError("out_of_memory: no room")
+        steps = arguments.get("steps", 0)
+        return {"steps": steps, "samples": 10 * steps, "seconds": steps * 0.1, "loss": 1.0, "peak_memory_bytes": 5}
+
+    def signal(self, number: int) -> None:
+        import signal
+
+        self.running = number == signal.SIGCONT
+
+    def close(self) -> None:
+        self.device.held.pop(self.name, None)
+
+
+class FakeDevice:
+    def __init__(self, room: int, **sizes: int) -> None:
+        self.room, self.sizes = room, sizes
+        self.held: dict[str, int] = {}
+        self.started: list[str] = []
+
+    def race(self) -> gpu_race.Race:
+        return gpu_race.Race(lambda name: FakeProcess(self, name), steps=4, warm=1)
+
+
+def test_contenders_that_fit_stay_alive_and_take_turns() -> None:
+    device = FakeDevice(10, a=4, b=5)
+    found = device.race().run(("a", "b"), rounds=3)
+    assert device.started == ["a", "b"]
+    assert found["a"]["steps"] == found["b"]["steps"] == 12
+    assert found["a"]["samples_per_second"] == pytest.approx(100)
+    assert not device.held
+
+
+def test_contenders_that_do_not_fit_together_run_alone() -> None:
+    device = FakeDevice(10, a=8, b=9)
+    found = device.race().run(("a", "b"), rounds=2)
+    assert found["a"]["alone"]
+    assert found["a"]["blocks"] == found["b"]["blocks"] == 2
+
+
+def test_one_that_does_not_fit_even_alone_is_told_as_such() -> None:
+    found = FakeDevice(10, a=20, b=9).race().run(("a", "b"), rounds=2)
+    assert found["a"] == {"failed": "out_of_memory: no room"}
+    assert found["b"]["blocks"] == 2
+
+
+def test_no_round_starts_after_the_deadline_but_the_first() -> None:
+    found = FakeDevice(10, a=1, b=1).race().run(("a", "b"), rounds=5, deadline=0.0)
+    assert found["a"]["blocks"] == found["b"]["blocks"] == 1
+
+
+def test_contenders_race_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    race = gpu_race.Race(lambda name: gpu_race.Process("tiny", name, "cpu", True, PLAN), steps=3, warm=1)
+    found = race.run(("untouched", "autoopt"), rounds=2)
+    assert {name: row["steps"] for name, row in found.items()} == {"untouched": 6, "autoopt": 6}
+    assert all(math.isfinite(row["loss"]) for row in found.values())
+
+
+def test_a_contender_that_cannot_be_built_is_a_failure_with_its_reason() -> None:
+    process = gpu_race.Process("tiny", "autoopt", "no_such_device", True, PLAN)
+    try:
+        with pytest.raises(gpu_race.RivalFailedError, match=r"error: .*no_such_device"):
+            process.call("", timeout=60)
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def result() -> Result:
+    return Result.model_validate_json((ROOT / "tests" / "golden" / "win.json").read_text(encoding="utf-8"))
+
+
+def raced(*_: Any, **__: Any) -> dict[str, Any]:
+    row = {"samples_per_second": 200.0, "loss": 0.5, "peak_memory_bytes": 2**30, "start_seconds": 3.0}
+    slow = {**row, "samples_per_second": 100.0}
+    blocks = {"untouched": slow, "all_tips": {"failed": "out_of_memory: no room"}, "autoopt": row}
+    to_target = {"untouched": {"reached": False, "seconds": 9.0}, "autoopt": {"reached": True, "seconds": 4.0}}
+    return {"steps_per_block": 3, "blocks": blocks, "to_target": to_target}
+
+
+def case_document(result: Result, tmp_path: Path, **changed: Any) -> dict[str, Any]:
+    given = {"minutes": 1, "device": "cpu", "toy": False, "runs": tmp_path, "race": raced, **changed}
+    return gpu.run_case("tiny", optimize=lambda spec, budget, **options: result, **given)
+
+
+def test_what_is_printed_is_what_the_result_says(result: Result, tmp_path: Path) -> None:
+    case = case_document(result, tmp_path)
+    text = gpu_table.render(case)
+    assert [change["strategy"] for change in case["autoopt"]["kept"]] == list(result.best.plan.names())
+    assert result.speedup.time_to_target is not None
+    assert f"{result.speedup.time_to_target.value:.2f}x" in text
+    assert f"{result.baseline.samples_per_second:,.1f}" in text
+    for name in result.best.plan.names():
+        assert f"kept {name}" in text
+    for words in ("out_of_memory: no room", "2.00x", "target not reached in 9 s", "to the target in 4.0 s", "ceiling:"):
+        assert words in text
+
+
+def test_what_was_not_measured_is_said_so(result: Result, tmp_path: Path) -> None:
+    bare = result.model_copy(update={"baseline": result.baseline.model_copy(update={"mfu": None})})
+    case = case_document(bare, tmp_path)
+    assert case["autoopt"]["baseline"]["mfu"] is None
+    assert "not measured" in gpu_table.render(case)
+
+
+def test_the_budget_of_the_run_leaves_time_for_the_race(result: Result, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def optimize(spec: str, budget: float, **options: Any) -> Result:
+        asked.append((spec, budget, options))
+        return result
+
+    gpu.run_case("tiny", minutes=2, device="cpu", toy=True, runs=tmp_path, optimize=optimize, race=raced)
+    ((spec, budget, options),) = asked
+    assert spec.endswith("tiny.py:build_toy")
+    assert 60 < budget < 90
+    assert options["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "invalid choice"),
+        (["tiny", "--minutes", "0"], "--minutes must be above 0"),
+        (["tiny", "--contenders", "x"], "no contender 'x'"),
+    ],
+)
+def test_bad_options_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_one_error_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["tiny", "--minutes", "1", "--runs", str(tmp_path)]) == 4
+    assert "there is no device 'cuda:0'" in capsys.readouterr().err.replace("'cuda'", "'cuda:0'")
+
+
+def test_a_case_replaces_its_earlier_run_and_leaves_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "device.json"
+    gpu.add(file, {"case": "tiny", "n": 1})
+    gpu.add(file, {"case": "bert", "n": 2})
+    gpu.add(file, {"case": "tiny", "n": 3})
+    cases = json.loads(file.read_text())["cases"]
+    assert {name: case["n"] for name, case in cases.items()} == {"tiny": 3, "bert": 2}
+
+
+def test_the_page_lists_every_case_that_was_not_run(result: Result, tmp_path: Path) -> None:
+    assert set(results_page.CASES) == set(gpu.CASES)
+    nothing = results_page.render([])
+    assert nothing.count("**not run**") == len(gpu.CASES)
+    assert "No case was run on a GPU" in nothing
+    gpu.add(tmp_path / "a.json", case_document(result, tmp_path))
+    gpu.add(tmp_path / "b.json", {**case_document(result, tmp_path, toy=True), "case": "bert"})
+    (tmp_path / "truth.json").write_text("{}")
+    page = results_page.render(results_page.load(tmp_path))
+    assert page.count("**not run**") == len(gpu.CASES) - 1, "a toy is no run"
+    assert "## tiny on" in page
+    assert "bert, gpt2" in page
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    assert results_page.main(["--check"]) == 0, "python benchmarks/results_page.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny", "llm_fit"])
+def test_a_whole_case_from_the_command_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    arguments = [name, "--toy", "--device", "cpu", "--minutes", "0.5", "--contenders", "untouched,autoopt"]
+    files = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out.json")]
+    try:
+        assert gpu.main([*arguments, "--only", "threads", *files]) == 0
+    finally:
+        import os
+
+        os.environ.pop("GPU_CASE_PLAN", None)
+    printed = capsys.readouterr().out
+    assert f"{name} on cpu, toy size" in printed
+    case = json.loads((tmp_path / "out.json").read_text())["cases"][name]
+    assert case["race"]["blocks"]["untouched"]["samples_per_second"] > 0
+    assert case["autoopt"]["baseline"]["samples_per_second"] > 0
