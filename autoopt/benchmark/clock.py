@@ -12,6 +12,8 @@ STAGES = ("data", "copy", "forward", "backward", "optimizer", "evaluate", "other
 """``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler."""
 
 _AHEAD = 4
+_FOLD_EVERY = 256
+"""Steps between readings of the events that the device has passed, so that a run of days does not keep them all."""
 
 
 @dataclass
@@ -82,7 +84,8 @@ class EventClock(StageClock):
         super().start()
         self._count = 0
         self._fine = True
-        self._events: list[tuple[str, Any]] = [("start", self._device.event())]
+        self._mark = self._step_mark = self._device.event()
+        self._events: list[tuple[str, Any]] = []
         self._boundaries: list[Any] = []
 
     def mark(self, stage: str) -> None:
@@ -95,6 +98,16 @@ class EventClock(StageClock):
         self._boundaries.append(event)
         self._count += 1
         self._fine = self._count % self._every == 0
+        if len(self._boundaries) > _FOLD_EVERY + _AHEAD:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Reads all but the latest steps and forgets their events."""
+        last = self._boundaries[-1 - _AHEAD]
+        last.synchronize()
+        upto = next(index for index, (_, event) in enumerate(self._events) if event is last) + 1
+        self._read(self._events[:upto])
+        del self._events[:upto], self._boundaries[:-_AHEAD]
 
     def elapsed(self) -> float:
         """Seconds since ``start``; waits where the host is more than a few steps ahead of the device,
@@ -106,7 +119,9 @@ class EventClock(StageClock):
     def stop(self) -> Lap:
         self._device.synchronize()
         seconds = perf_counter() - self._began
-        totals, steps = self._read()
+        self._read(self._events)
+        self._events, self._boundaries = [], []
+        totals, steps = self._totals, self._steps
         split = sum(totals.values())
         if split > 0:
             totals = {stage: value * seconds / split for stage, value in totals.items()}
@@ -114,20 +129,17 @@ class EventClock(StageClock):
             self._every = max(1, round(self._fine_above / max(seconds / len(steps), 1e-6)))
         return Lap(seconds, totals, steps)
 
-    def _read(self) -> tuple[dict[str, float], list[float]]:
-        totals = dict.fromkeys(STAGES, 0.0)
-        steps: list[float] = []
-        last = began = self._events[0][1]
-        for stage, event in self._events[1:]:
+    def _read(self, events: list[tuple[str, Any]]) -> None:
+        """Adds what lies between events, all of them passed by the device, to the totals."""
+        for stage, event in events:
             if stage in ("step", "coarse"):
                 if stage == "step":
-                    totals["other"] += last.elapsed_time(event) / 1e3
-                steps.append(began.elapsed_time(event) / 1e3)
-                began = event
+                    self._totals["other"] += self._mark.elapsed_time(event) / 1e3
+                self._steps.append(self._step_mark.elapsed_time(event) / 1e3)
+                self._step_mark = event
             else:
-                totals[stage] += last.elapsed_time(event) / 1e3
-            last = event
-        return totals, steps
+                self._totals[stage] += self._mark.elapsed_time(event) / 1e3
+            self._mark = event
 
 
 def clock_for(device: Device) -> StageClock:

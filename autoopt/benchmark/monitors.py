@@ -79,13 +79,13 @@ def nvml_reader(device: Device) -> Callable[[], Reading] | None:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        handle = _handle(nvml, device)
+        questions = _questions(nvml, _handle(nvml, device))
     except Exception:  # not installed, or no driver: not measured
         return None
 
     def read() -> Reading:
         reading: Reading = {}
-        for name, ask in _questions(nvml, handle).items():
+        for name, ask in questions.items():
             with contextlib.suppress(Exception):  # not every device answers every question
                 reading[name] = float(ask())
         return reading
@@ -122,7 +122,11 @@ def _questions(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
 
 
 def other_users(device: Device) -> list[int]:
-    """Processes outside this one's tree that hold memory of a CUDA device; empty where that cannot be told."""
+    """Processes outside this one's tree that hold memory of a CUDA device; empty where that cannot be told.
+
+    In a container the driver may count processes as the host does: where this one, which holds memory, is
+    not among those it names, nothing can be said of the others.
+    """
     if device.kind != "cuda":
         return []
     try:
@@ -130,6 +134,8 @@ def other_users(device: Device) -> list[int]:
         nvml.nvmlInit()
         pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))]
     except Exception:
+        return []
+    if psutil.Process().pid not in pids:
         return []
     own = {psutil.Process().pid, *descendants(), *(parent.pid for parent in psutil.Process().parents())}
     return [pid for pid in pids if pid not in own]

@@ -52,8 +52,9 @@ def survey_parts(parts: Parts, seconds: float) -> Survey:
     try:
         inputs = _inputs(parts, seconds * 0.4, notes)
         batches = _batches(parts, notes)
+        used = _memory_used(parts)  # before copies of the training's state are set aside
         with restored(parts):
-            values = _compute(parts, batches, seconds * 0.6, notes)
+            values = used | _compute(parts, batches, seconds * 0.6, notes)
     finally:
         set_random_state(state, parts.device)
     loader, transfer = parts.loader, parts.setup.transfer
@@ -176,10 +177,15 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
     values["parameter_bytes"] = sum(p.numel() * p.element_size() for p in model)
     values["gradient_bytes"] = sum(p.numel() * p.element_size() for p in model if p.requires_grad)
     values["optimizer_bytes"] = stubs.optimizer_bytes(parts)
-    if parts.cuda:
-        free, total = torch.cuda.mem_get_info(parts.device)
-        values["memory_used"] = 1.0 - free / total
     return values
+
+
+def _memory_used(parts: Parts) -> JsonDict:
+    """The share of a CUDA device's memory that is taken, by whomever."""
+    if not parts.cuda:
+        return {}
+    free, total = torch.cuda.mem_get_info(parts.device)
+    return {"memory_used": 1.0 - free / total}
 
 
 def _more(values: JsonDict, stage: str, chain: tuple[Deeper, ...]) -> JsonDict:

@@ -77,6 +77,20 @@ def test_short_steps_are_sampled_and_the_shares_stay() -> None:
     assert lap.stages["backward"] / lap.stages["data"] == pytest.approx(5)
 
 
+def test_a_long_run_keeps_few_events_and_all_steps() -> None:
+    stream = Stream()
+    clock = EventClock(stream)  # type: ignore[arg-type]
+    clock.start()
+    for number in range(3000):
+        stream.now += 0.5 * (number == 2000)
+        steps(clock, stream, 1)
+    assert len(clock._events) < 3000
+    lap = clock.stop()
+    assert len(lap.steps) == 3000
+    assert sum(lap.steps) == pytest.approx(3000 * 0.012 + 0.5)
+    assert lap.stages["forward"] / lap.stages["copy"] == pytest.approx(3)
+
+
 def test_an_empty_block() -> None:
     stream = Stream()
     lap = EventClock(stream).stop()  # type: ignore[arg-type]
