@@ -53,9 +53,11 @@ def configuration(
         metric=last,
         peak_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_memory_bytes"),
         peak_host_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_host_memory_bytes"),
+        device_utilization=examined.monitor.get("device_utilization") if examined else None,
         cpu_utilization=_cpu(examined, environment),
         flops_per_second=flops,
         mfu=_mfu(flops, environment.peaks),
+        energy_joules_per_step=examined.joules_per_step if examined else None,
         cost_to_target=price_per_hour * time_to_target.value / 3600 if price_per_hour and time_to_target else None,
         curves=tuple(run.curve for run in runs),
     )

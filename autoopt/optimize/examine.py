@@ -15,6 +15,8 @@ from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
 BENCHMARK = "autoopt.benchmark.tasks"
 SIMPLIFY = "autoopt.simplify.tasks"
 WARM_UP_SECONDS = 120.0
+THROTTLED = 0.1
+"""Share of readings with a lowered clock from which on it is told."""
 
 
 class Inspection(Record):
@@ -25,7 +27,11 @@ class Inspection(Record):
 
 
 class Examined(Record):
-    """A plan looked at from the inside. ``missing``: what could not be measured, and why."""
+    """A plan looked at from the inside.
+
+    ``missing``: what could not be measured, and why. ``monitor``: means over a block of a CUDA device
+    (``autoopt.benchmark.monitors``); ``joules_per_step``: its energy; ``other_users``: other processes on it.
+    """
 
     plan: Plan
     startup: Startup
@@ -35,6 +41,26 @@ class Examined(Record):
     inspected: dict[str, JsonDict] = Field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     missing: tuple[str, ...] = ()
+    monitor: JsonDict = Field(default_factory=dict)
+    joules_per_step: float | None = None
+    other_users: tuple[int, ...] = ()
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why figures of this device may be doubtful, each with what to do about it."""
+        found = []
+        if self.other_users:
+            pids = ", ".join(map(str, self.other_users))
+            found.append(
+                f"{len(self.other_users)} other processes use the device (pid {pids}): "
+                "stop them, or read the figures as those of a shared device"
+            )
+        if (self.monitor.get("throttled") or 0.0) > THROTTLED:
+            found.append(
+                f"the device lowered its clock for heat or power in {self.monitor['throttled']:.0%} of the readings: "
+                "ratios are paired and hold, absolute times are those of a throttled device"
+            )
+        return found
 
 
 def inspect(bench: Bench) -> Inspection:
@@ -83,6 +109,10 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
         survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
         inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
         advice = optional("advice", f"{SIMPLIFY}:advise") if advise else {}
+        monitored: JsonDict = {}
+        if survey.get("device") == "cuda":
+            watched = max(seconds / 8, 1.0)
+            monitored = optional("use of the device", f"{BENCHMARK}:monitored_block", seconds=watched, min_steps=8)
         if trace:
             optional("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
     return Examined(
@@ -94,4 +124,13 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
         inspected=inspected,
         advice=tuple(Advice.model_validate(item) for item in advice.get("advice", ())),
         missing=tuple(missing),
+        monitor=monitored.get("monitor", {}),
+        joules_per_step=_joules(monitored),
+        other_users=tuple(monitored.get("other_users", ())),
     )
+
+
+def _joules(monitored: JsonDict) -> float | None:
+    """Energy of one step; None where the device does not tell it."""
+    energy = monitored.get("monitor", {}).get("energy_joules")
+    return None if energy is None else float(energy) / int(monitored["block"]["steps"])
