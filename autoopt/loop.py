@@ -187,6 +187,7 @@ class Loop:
     def _analyse(self, search: Search, examined: Examined, index: int) -> tuple[Round, Pipeline | None]:
         self.examined[examined.plan.key] = examined
         self.missing += [text for text in examined.missing if text not in self.missing]
+        self._warn(*examined.doubts)
         search.facts = search.facts.model_copy(update={"inspected": examined.inspected})
         if index == 0:
             self.advice = examined.advice
