@@ -22,7 +22,7 @@ from autoopt.events import (
     Warned,
 )
 from autoopt.measurements import TrainingRun
-from autoopt.optimize.ablate import ablate
+from autoopt.optimize.ablate import ablate, alone
 from autoopt.optimize.baseline import AAControl, measure_baseline, measure_noise, objective_of, shares_after
 from autoopt.optimize.bench import baseline_error
 from autoopt.optimize.configuration import configuration
@@ -285,9 +285,9 @@ class Loop:
         self._phase("verify", len(search.rounds))
         verification = verify(self.tools, search, self._aa, end)
         self._warn(*verification.notes)
-        if verification.fell_back:
-            rows = []
-        return verification, rows
+        kept = search.incumbent.names()
+        rows = [row for row in rows if row.strategy in kept and not verification.fell_back]
+        return verification, alone(self.tools, search, rows, end)
 
     def _best(self, search: Search, verification: Verification) -> Configuration:
         return configuration(

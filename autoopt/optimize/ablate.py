@@ -11,20 +11,18 @@ from autoopt.setup import Setup
 
 
 def ablate(tools: Tools, search: Search, deadline: float) -> tuple[list[Ablation], list[str]]:
-    """Takes each change of the incumbent away, and tries it alone; drops what no longer pays.
+    """Takes each change of the incumbent away; drops what no longer pays.
 
     A dropped change leaves another plan, of which the rest is ablated again while time allows.
 
     Returns:
-        The ablation of the plan that is left, and a sentence for each dropped change.
+        The ablation of the plan that is left, leave-one-out alone, and a sentence for each dropped change.
     """
     dropped: list[str] = []
     while True:
-        rows = [_row(tools, search, change, deadline) for change in search.incumbent.changes]
+        rows = [_without(tools, search, change, deadline) for change in search.incumbent.changes]
         loser = _loser(tools, search, rows)
         if loser is None:
-            for row in rows:
-                tools.announce(AblationMeasured(at=tools.now(), ablation=row))
             return rows, dropped
         estimate = loser.without
         assert estimate is not None
@@ -35,18 +33,25 @@ def ablate(tools: Tools, search: Search, deadline: float) -> tuple[list[Ablation
         search.incumbent = search.incumbent.without(loser.strategy)
 
 
-def _row(tools: Tools, search: Search, change: Change, deadline: float) -> Ablation:
+def alone(tools: Tools, search: Search, rows: list[Ablation], deadline: float) -> list[Ablation]:
+    """The same rows with each change tried alone on the baseline, as far as time allows; announces them."""
+    done = []
+    for row in rows:
+        plan = Plan(changes=(Change(strategy=row.strategy, setting=row.setting),))
+        only = plan == search.incumbent  # then leaving it out and trying it alone are the same comparison
+        ratio = row.without if only else _ratio(tools, search, Plan(), plan, deadline, "ablation: alone")
+        done.append(row.model_copy(update={"alone": ratio}))
+        tools.announce(AblationMeasured(at=tools.now(), ablation=done[-1]))
+    return done
+
+
+def _without(tools: Tools, search: Search, change: Change, deadline: float) -> Ablation:
     plan = search.incumbent
-    alone_plan = Plan(changes=(change,))
-    without = _ratio(tools, search, plan.without(change.strategy), plan, deadline, "ablation: without")
-    only = plan == alone_plan  # then leaving it out and trying it alone are the same comparison
-    alone = without if only else _ratio(tools, search, Plan(), alone_plan, deadline, "ablation: alone")
-    return Ablation(strategy=change.strategy, setting=change.setting, without=without, alone=alone)
+    ratio = _ratio(tools, search, plan.without(change.strategy), plan, deadline, "ablation: without")
+    return Ablation(strategy=change.strategy, setting=change.setting, without=ratio)
 
 
-def _ratio(
-    tools: Tools, search: Search, base: Plan, plan: Plan, deadline: float, purpose: str
-) -> Estimate | None:
+def _ratio(tools: Tools, search: Search, base: Plan, plan: Plan, deadline: float, purpose: str) -> Estimate | None:
     """The speedup of ``plan`` over ``base``; None where there was no time, or one of them cannot run."""
     known = measured(search, base, plan)
     if known is not None:
@@ -64,10 +69,9 @@ def _ratio(
         base,
         plan,
         search,
-        seconds=tools.shares.trial,
+        seconds=1.5 * tools.shares.comparison,
         deadline=deadline,
         purpose=purpose,
-        until_error=0.05,
     )
     remember(search, comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None

@@ -124,9 +124,7 @@ def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
 
 def shares_after(tools: Tools, aa: AAControl, run: TrainingRun) -> Shares:
     """The shares, now that a start and a training were measured."""
-    return Shares(
-        budget=tools.shares.budget, start_seconds=aa.start_seconds, baseline_seconds=usual_seconds(aa, run)
-    )
+    return Shares(budget=tools.shares.budget, start_seconds=aa.start_seconds, baseline_seconds=usual_seconds(aa, run))
 
 
 def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:

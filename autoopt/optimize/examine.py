@@ -108,7 +108,8 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
         flops = optional("floating-point operations", f"{BENCHMARK}:flops")
         survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
         inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
-        advice = optional("advice", f"{SIMPLIFY}:advise") if advise else {}
+        step = block["seconds"] / max(block["steps"], 1)
+        advice = optional("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
         monitored: JsonDict = {}
         if survey.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)

@@ -51,9 +51,8 @@ class Shares:
         return (2 * seeds - 1) * (self.baseline_seconds + self.start_seconds)
 
     def ablation(self, changes: int) -> float:
-        """Seconds for leave-one-out and alone of that many changes; one change needs neither."""
-        comparisons = 2 * changes if changes > 1 else 0
-        return comparisons * self.comparison
+        """Seconds to leave out each of that many changes; trying them alone has what is left at the end."""
+        return changes * self.comparison if changes > 1 else 0.0
 
     @property
     def comparison(self) -> float:

@@ -20,7 +20,7 @@ SEEDS = 2
 MOST_SEEDS = 3
 """Seeds that both are trained from; the last one only where two do not settle quality."""
 
-UNTIL_ERROR = 0.03
+UNTIL_ERROR = 0.05
 
 
 class Verification(Record):
@@ -64,8 +64,8 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
         Plan(),
         plan,
         search,
-        seconds=2 * tools.shares.trial,
-        deadline=max(end - gate.trainings.expected_seconds, tools.now() + tools.shares.comparison),
+        seconds=tools.shares.trial,
+        deadline=max(end - SEEDS * gate.trainings.expected_seconds, tools.now() + tools.shares.comparison),
         purpose="verification",
         until_error=UNTIL_ERROR,
     )

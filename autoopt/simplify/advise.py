@@ -22,11 +22,15 @@ from autoopt.simplify.timing import repeat
 from autoopt.simplify.watch import Line, Seen, unused_outputs, watch
 
 
-def advise_parts(parts: Parts, batches: list[Any], peaks: Peaks) -> list[Advice]:
+def advise_parts(
+    parts: Parts, batches: list[Any], peaks: Peaks, running_step_seconds: float | None = None
+) -> list[Advice]:
     """All advice on an assembled training. A look that fails is left out: advice is never worth an error.
 
     Args:
         batches: micro-batches of one step, on the host.
+        running_step_seconds: a step of the running training, waiting for data included; the step on cached
+            batches stands for it where it is not known.
     """
     found: list[Advice] = []
 
@@ -42,7 +46,7 @@ def advise_parts(parts: Parts, batches: list[Any], peaks: Peaks) -> list[Advice]
         step = repeat(lambda: parts.whole_step(on_device), 1.0, wait=parts.synchronize, least=3, most=10).seconds
         attempt(lambda: _step(parts, functions, on_device, peaks, step))
         attempt(lambda: advice.unused_advice(unused_outputs(parts.model, lambda: parts.forward(on_device[0]))))
-        attempt(lambda: _cadence(parts, step))
+        attempt(lambda: _cadence(parts, running_step_seconds or step))
     attempt(lambda: _inputs(parts, batches[0], peaks, step))
     return advice.merged(found)
 

@@ -36,12 +36,16 @@ def survey(live: Any, seconds: float = 8.0) -> JsonDict:
     return survey_parts(parts_of(live.training), seconds).model_dump(mode="json")
 
 
-def advise(live: Any) -> JsonDict:
-    """What only a person can change, with file and line: ``{"advice": [...]}``."""
+def advise(live: Any, step_seconds: float | None = None) -> JsonDict:
+    """What only a person can change, with file and line: ``{"advice": [...]}``.
+
+    Args:
+        step_seconds: of the running training, where it was measured.
+    """
     parts = parts_of(live.training)
     peaks = measured_peaks(parts.device)
     batches = _batches(parts, [])
-    return {"advice": [item.model_dump(mode="json") for item in advise_parts(parts, batches, peaks)]}
+    return {"advice": [item.model_dump(mode="json") for item in advise_parts(parts, batches, peaks, step_seconds)]}
 
 
 def survey_parts(parts: Parts, seconds: float) -> Survey:
