@@ -1,0 +1,31 @@
+"""Tests that need a CUDA device: collected everywhere, skipped with a reason where there is none.
+
+``GPU_TESTS_ON=cpu`` runs those that can run anywhere on the CPU: a check of the tests themselves.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+WHERE = os.environ.get("GPU_TESTS_ON", "cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def needs_cuda(request: pytest.FixtureRequest) -> None:
+    if torch.cuda.is_available():
+        return
+    if WHERE == "cpu" and request.node.get_closest_marker("cuda_only") is None:
+        return
+    pytest.skip("there is no CUDA device on this machine")
+
+
+@pytest.fixture
+def device() -> str:
+    return WHERE
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cuda_only: says nothing on the CPU")

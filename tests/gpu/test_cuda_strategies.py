@@ -1,0 +1,191 @@
+"""Every built-in strategy on the device against the untouched loop, in its risk class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from autoopt import Risk, Setup
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.registry import load_strategies
+from autoopt.workload import Workload
+from autoopt_strategies import BUILTIN
+
+pytestmark = pytest.mark.gpu
+
+REGISTRY = load_strategies()
+EXACT, TIGHT, LOOSE = 1e-4, 1e-3, 0.05
+"""Relative difference of losses: rounding of other kernels, of TF32 or a fused kernel, of bf16."""
+
+
+@dataclass(frozen=True)
+class On:
+    """A setting, and how near its losses are to the untouched loop's; None: they differ, and must fall."""
+
+    setting: dict[str, Any]
+    losses: float | None = EXACT
+    workload: str = "images"
+    cuda: bool = False
+    elsewhere: str = ""
+
+
+CALL = {"x": {"shape": [2, 12, 16], "dtype": "float32"}}
+TABLE = {
+    "workers": On({"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
+    "batch_fetch": On({"index": "tensor"}),
+    "cache": On({"prefix": None, "workers": 0}),
+    "device_dataset": On({"device": "DEVICE"}),
+    "threaded_loading": On({"threads": 2}),
+    "pin_memory": On({"pin_memory": True, "non_blocking": True}, cuda=True),
+    "device_prefetch": On({"prefetch": 2}, cuda=True),
+    "amp": On({"dtype": "bfloat16"}, LOOSE),
+    "matmul_precision": On({"precision": "high"}, LOOSE),
+    "channels_last": On({}, TIGHT),
+    "cudnn_benchmark": On({"enabled": True}, TIGHT, cuda=True),
+    "fused_optimizer": On({"implementation": "fused"}, TIGHT),
+    "compile": On({"mode": "default"}, LOOSE, cuda=True),
+    "cuda_graphs": On({}, TIGHT, cuda=True),
+    "threads": On({"threads": 1}),
+    "batch_size": On({"size": 32, "learning_rate_factor": 1.4142, "warmup_steps": 2}, None),
+    "accumulation": On({"size": 8, "accumulation": 2}, TIGHT),
+    "checkpointing": On({"every": 1, "selective": True}, TIGHT),
+    "flash_attention": On({"modules": ["blocks.*"], "calls": [CALL]}, LOOSE, workload="attention"),
+    "optimizer_in_backward": On({}, TIGHT),
+    "expandable_segments": On({"enabled": True}, elsewhere="set before torch is imported: test_cuda_trials.py"),
+    "evaluation_cadence": On({"evaluate_every": 500}),
+    "checkpoint_cadence": On({"checkpoint_every": 500}),
+    "warmup_cosine": On({"warmup": 0.1, "peak": 2.0, "end": 0.01}, None),
+    "one_cycle": On({"peak": 2.0, "rise": 0.3}, None),
+}
+
+
+class Attention(nn.Module):
+    """As ``Softmax(q k) v`` is written by hand."""
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.qkv, self.out, self.heads = nn.Linear(width, 3 * width), nn.Linear(width, width), heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = parts.unbind(0)
+        scores = torch.softmax(q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5, dim=-1)
+        return x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, width))
+
+
+class Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention() for _ in range(2))
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+def workload(kind: str) -> Workload:
+    seed_everything(0)
+    if kind == "attention":
+        x, model = torch.randn(256, 12, 16), Sequences()
+        labels = (x[:, :, 0].mean(1) > 0).long()
+    else:
+        x = torch.randn(256, 3, 8, 8)
+        labels = (x[:, 0].mean((1, 2)) > 0).long()
+        block = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(2)]
+        pooled = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(*block), *pooled)
+    return Workload(
+        model=model,
+        train_data=TensorDataset(x, labels),
+        batch_size=16,
+        loss=F.cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=3e-3),
+        max_steps=64,
+    )
+
+
+@pytest.fixture(autouse=True)
+def flags() -> Iterator[None]:
+    """Switches of the process that setups change, put back."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    yield
+    torch.set_num_threads(before[0])
+    torch.set_float32_matmul_precision(before[1])
+    torch.backends.cudnn.benchmark = before[2]
+
+
+def losses_of(setup: Setup, kind: str, device: str, steps: int = 8) -> list[float]:
+    training = Training(workload(kind), setup, device=device)
+    try:
+        return [float(training.step(training.next())) for _ in range(steps)]
+    finally:
+        training.close()
+
+
+def setup_of(name: str, device: str) -> Setup:
+    setting = {key: device if value == "DEVICE" else value for key, value in TABLE[name].setting.items()}
+    return REGISTRY[name].apply(Setup(), setting)
+
+
+def test_every_strategy_stands_in_the_table() -> None:
+    assert set(TABLE) == {strategy.name for strategy in BUILTIN}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_its_losses_against_the_untouched_loop(name: str, device: str) -> None:
+    entry = TABLE[name]
+    if entry.elsewhere:
+        pytest.skip(entry.elsewhere)
+    if entry.cuda and not device.startswith("cuda"):
+        pytest.skip("says nothing on the CPU")
+    setup, risk = setup_of(name, device), REGISTRY[name].risk
+    assert (entry.losses is None) == (risk in (Risk.TRAINING, Risk.MODEL))
+    changed = losses_of(setup, entry.workload, device, steps=48 if entry.losses is None else 8)
+    assert all(math.isfinite(loss) for loss in changed)
+    if entry.losses is None:
+        assert sum(changed[-8:]) < sum(changed[:8]), "it trains"
+    else:
+        assert changed == pytest.approx(losses_of(Setup(), entry.workload, device), rel=entry.losses)
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune-no-cudagraphs"])
+def test_other_modes_of_the_compiler(mode: str, device: str) -> None:
+    changed = losses_of(REGISTRY["compile"].apply(Setup(), {"mode": mode}), "images", device)
+    assert changed == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
+
+
+@pytest.mark.cuda_only
+def test_graphs_add_up_gradients_of_micro_batches(device: str) -> None:
+    """A replay writes each gradient to the same place: the second micro-batch must not overwrite the first."""
+    accumulated = Setup().with_batch(size=8, accumulation=2)
+    changed = losses_of(REGISTRY["cuda_graphs"].apply(accumulated, {}), "images", device)
+    assert changed == pytest.approx(losses_of(accumulated, "images", device), rel=TIGHT)
+
+
+@pytest.mark.cuda_only
+def test_fp16_with_loss_scaling(device: str) -> None:
+    setup = Setup().with_precision(dtype="float16", loss_scaling=True)
+    assert losses_of(setup, "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
+
+
+@pytest.mark.cuda_only
+def test_the_usual_stack(device: str) -> None:
+    """What is most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
+    setup = Setup()
+    for name in ("pin_memory", "device_prefetch", "amp", "channels_last", "fused_optimizer", "compile"):
+        setup = REGISTRY[name].apply(setup, TABLE[name].setting)
+    assert losses_of(setup, "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)
