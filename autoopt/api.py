@@ -15,6 +15,7 @@ from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
 from autoopt.running import optimize_run, profile_run, resume_run
 from autoopt.strategy import Strategy
+from autoopt.trackers import following
 
 __all__ = ["apply", "optimize", "optimize_run", "profile_run", "resume_run"]
 
@@ -45,11 +46,12 @@ def optimize(
     spec = workload if isinstance(workload, str) else _import_string(workload)
     given = [item if isinstance(item, str) else instance_spec(item) for item in strategies]
     chosen = make_options({"budget": budget, **options, **({"strategies": given} if given else {})})
-    result = optimize_run(spec, chosen, listeners=listeners)
-    if report and result.reproduce.run_directory:
-        from autoopt_reports import html  # rendering is not part of the loop
+    with following(chosen.log) as trackers:
+        result = optimize_run(spec, chosen, listeners=[*listeners, *trackers])
+        if report and result.reproduce.run_directory:
+            from autoopt_reports import html  # rendering is not part of the loop
 
-        html.write(result, Path(result.reproduce.run_directory) / "report.html")
+            trackers.report = html.write(result, Path(result.reproduce.run_directory) / "report.html")
     return result
 
 

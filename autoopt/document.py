@@ -62,7 +62,7 @@ def result_of(
             strategies=options.strategies,
             run_directory=str(directory),
         ),
-        not_measured=(*outcome.missing, *_missing(outcome.baseline, "baseline"), *_missing(outcome.best, "best")),
+        not_measured=(*outcome.missing, *_missing(outcome.baseline, "baseline"), *_missing_of_best(outcome)),
     )
 
 
@@ -100,6 +100,11 @@ def command(spec: str, options: Options) -> str:
         if text:
             words.append(f"--{name.replace('_', '-')} {text}")
     return " ".join(words)
+
+
+def _missing_of_best(outcome: Outcome) -> list[str]:
+    """Nothing where the best is the baseline, of which it is said already."""
+    return _missing(outcome.best, "best") if outcome.best.plan.changes else []
 
 
 def _missing(configuration: Configuration, name: str) -> list[str]:

@@ -78,8 +78,22 @@ def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Seq
         spec, options = _options_of(run.options)
         if run.finished:
             raise UsageError(f"{path} is finished: there is nothing to resume", hint=f"autoopt report {path}")
-        run.check_fingerprint(_fingerprint(spec, options), accept_changed)
-        return _follow(spec, replace(options, out=directory.path), _registry(options), run, listeners)
+        with _in_directory(str(run.options.get("directory", "."))):
+            run.check_fingerprint(_fingerprint(spec, options), accept_changed)
+            return _follow(spec, replace(options, out=directory.path), _registry(options), run, listeners)
+
+
+def _in_directory(path: str) -> contextlib.AbstractContextManager[None]:
+    """Import strings and relative paths mean what they meant where the run was started.
+
+    Raises:
+        UsageError: that folder is gone.
+    """
+    if not os.path.isdir(path):
+        raise UsageError(
+            f"the run was started in {path}, which is gone", hint="put it back: its import strings start there"
+        )
+    return contextlib.chdir(path)
 
 
 def profile_run(
@@ -262,7 +276,7 @@ def _fingerprint(spec: str, options: Options) -> JsonDict:
 
 
 def _options_document(spec: str, options: Options) -> JsonDict:
-    return {"spec": spec, **{name: _plain(value) for name, value in asdict(options).items()}}
+    return {"spec": spec, "directory": os.getcwd(), **{name: _plain(value) for name, value in asdict(options).items()}}
 
 
 def _options_of(document: JsonDict) -> tuple[str, Options]:

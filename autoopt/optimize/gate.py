@@ -57,9 +57,10 @@ class Gate:
         for _ in range(MOST_ROUNDS):
             evidence = self.evidence(plan, incumbent, facts)
             wanted = needs(risk, comparison, evidence, objective, noise)
-            if not wanted or not self._gather(wanted, plan, incumbent, deadline, number):
+            if not wanted or not self._gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
-        return judge(risk, comparison, self.evidence(plan, incumbent, facts), objective, noise)
+        evidence = self.evidence(plan, incumbent, facts).model_copy(update={"verified_later": True})
+        return judge(risk, comparison, evidence, objective, noise)
 
     def risk_over(self, plan: Plan, incumbent: Plan) -> Risk:
         """The class of the riskiest change that the plan has and the incumbent has not."""
@@ -91,16 +92,21 @@ class Gate:
         """Whether a plan takes other steps than the baseline, by the class of its changes."""
         return any(self.registry[c.strategy].risk in (Risk.TRAINING, Risk.MODEL) for c in plan.changes)
 
-    def _gather(self, wanted: Needs, plan: Plan, incumbent: Plan, deadline: float, number: int) -> bool:
-        """Trains the next plan and seed that is wanted. False where nothing is left that fits the time."""
+    def _gather(
+        self, wanted: Needs, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
+    ) -> bool:
+        """Trains the next plans and seeds that are wanted. False where nothing is left that fits the time.
+
+        Where not all of it fits, the candidate's first seed alone tells most.
+        """
         queue = [(Plan(), seed) for seed in range(wanted.baseline_seeds)]
-        queue += [(plan, seed) for seed in range(wanted.candidate_seeds)]
         if incumbent != Plan() and self._steps_differ(incumbent):
             queue += [(incumbent, seed) for seed in range(wanted.candidate_seeds)]
-        missing = [
-            (which, self.seed + offset) for which, offset in queue if not self.trainings.has(which, self.seed + offset)
-        ]
-        if not missing or self.now() + len(missing) * self.trainings.expected_seconds > deadline:
+        queue += [(plan, seed) for seed in range(wanted.candidate_seeds)]
+        missing = [(p, self.seed + s) for p, s in queue if not self.trainings.has(p, self.seed + s)]
+        if not self._fits(missing, plan, comparison, deadline):
+            missing = [item for item in missing if item == (plan, self.seed)]
+        if not missing or not self._fits(missing, plan, comparison, deadline):
             return False
         for which, seed in missing:
             name = "baseline" if which == Plan() else f"trial {number}"
@@ -109,3 +115,9 @@ class Gate:
             except TrialFailed:
                 return True  # the judge is told through the evidence
         return True
+
+    def _fits(self, missing: list[tuple[Plan, int]], plan: Plan, comparison: Comparison, deadline: float) -> bool:
+        """Whether these trainings end before the deadline; the candidate's are faster by what was measured."""
+        ratio = max(comparison.estimate.low, 1.0) if comparison.estimate else 1.0
+        seconds = sum(self.trainings.expected_seconds / (ratio if which == plan else 1.0) for which, _ in missing)
+        return self.now() + seconds <= deadline

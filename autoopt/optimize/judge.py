@@ -210,14 +210,15 @@ def _with_metric(risk: Risk, paths: Quality, evidence: Evidence, objective: Obje
 
     A change of class ``exact`` whose losses are the same on average, in the same order of samples, is
     refused by the metric only where that is certainly worse: its seed noise alone is no evidence.
+    Where there is no time to train, the loss path decides for now and the verification for good.
     """
     pairs = evidence.paired_with_incumbent()
     fewer = fewer_evaluated(pairs)
     if fewer:
         return Quality(method="metric", passed=False, metric=objective.metric, detail=fewer)
     difference = metric_difference(pairs, objective, noise)
-    if difference is None and risk is Risk.EXACT:
-        detail = f"{paths.detail}; {objective.metric} was not measured here, the verification trains to it"
+    if difference is None and (risk is Risk.EXACT or evidence.verified_later):
+        detail = f"{paths.detail}; no time to measure {objective.metric} here, the verification trains to it"
         return paths.model_copy(update={"detail": detail})
     if difference is None:
         return Quality(

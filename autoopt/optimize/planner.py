@@ -8,6 +8,9 @@ from autoopt.records import Change, Estimate, JsonDict, Plan, Verdict
 from autoopt.registry import Registry
 from autoopt.strategy import Case, Risk, Strategy
 
+PLUGIN_ERRORS = (Exception, SystemExit)
+"""What a strategy's methods may raise without ending the run; a stop by the user is none of them."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -100,7 +103,7 @@ def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) 
         if not settings:
             return Refusal(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
         predicted = predict(strategy, case, settings[0])
-    except Exception as error:  # a plugin's crash is a result, not the end
+    except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Refusal(strategy, Verdict.FAILED, plugin_error(error))
     if predicted is not None and predicted.high < threshold:
         return Refusal(
@@ -159,6 +162,6 @@ def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, .
     return registry.order(plan)
 
 
-def plugin_error(error: Exception) -> str:
+def plugin_error(error: BaseException) -> str:
     """A plugin's exception as a trial's reason."""
     return f"error: the strategy raised {type(error).__name__}: {error}".split("\n")[0]

@@ -14,7 +14,7 @@ from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Comparison, Decision, Rule
 from autoopt.optimize.gate import Gate
 from autoopt.optimize.noise import learned
-from autoopt.optimize.planner import Choice, Proposal, candidate_plan, plugin_error, predict
+from autoopt.optimize.planner import PLUGIN_ERRORS, Choice, Proposal, candidate_plan, plugin_error, predict
 from autoopt.optimize.shares import Shares
 from autoopt.optimize.state import Search, changes_text
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
@@ -98,7 +98,7 @@ class StrategySearch:
         """Tries settings until the strategy has no more, or time is up. True where something was kept."""
         kept = False
         for setting, answer in _conversation(self.strategy, self.case):
-            if isinstance(setting, Exception):
+            if isinstance(setting, BaseException):
                 self._refuse(Verdict.FAILED, plugin_error(setting))
                 break
             if self.tools.stopping() or self.tools.now() + self.tools.shares.comparison > self.deadline:
@@ -125,7 +125,7 @@ class StrategySearch:
                 self._refuse(Verdict.NOT_TRIED, "the incumbent trains so already")
                 return None
             predicted = predict(self.strategy, self.case, setting)
-        except Exception as error:
+        except PLUGIN_ERRORS as error:
             self._refuse(Verdict.FAILED, plugin_error(error))
             return None
         if not self.search.first_time((change, *companions)):
@@ -249,7 +249,7 @@ def _no_better(comparison: Comparison, min_gain: float) -> bool:
 Answer = Callable[[Trial | None], None]
 
 
-def _conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | Exception, Answer]]:
+def _conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | BaseException, Answer]]:
     """Settings one by one; what ``answer`` is called with is sent back into a generator.
 
     An exception of the strategy comes out as a value, since its crash is a result.
@@ -275,5 +275,5 @@ def _conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | E
                 setting = next(iterator, None)
     except (GeneratorExit, TrialFailed):
         raise
-    except Exception as error:
+    except PLUGIN_ERRORS as error:
         yield error, replies.append

@@ -69,6 +69,13 @@ class Search:
         self.refusals[strategy.name] = trial
         return trial
 
+    def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
+        """Gives the kept trial of a strategy another verdict, which the verification found."""
+        for index, trial in enumerate(self.trials):
+            if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
+                told = f"{reason} (in the verification)"
+                self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
+
     def first_time(self, changes: tuple[Change, ...]) -> bool:
         """Whether these changes were not yet tried on this incumbent; remembers them."""
         key = repr((self.incumbent.changes, changes))

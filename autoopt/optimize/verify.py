@@ -13,7 +13,7 @@ from autoopt.optimize.judge import judge_runs
 from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
 from autoopt.optimize.timing import parts_to, same_steps_ratio, trained_ratio
-from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup
+from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
 from autoopt.strategy import Risk
 
 SEEDS = 2
@@ -51,6 +51,7 @@ def verify(tools: Tools, search: Search, aa: AAControl, end: float) -> Verificat
         if trouble is None:
             return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
         given_up = _riskiest(tools, search)
+        search.revise(given_up.strategy, _verdict(found), trouble)
         notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
         search.incumbent = search.incumbent.without(given_up.strategy)
     return _nothing_kept(tools, search, aa, notes)
@@ -115,7 +116,8 @@ def _verification(tools: Tools, search: Search, comparison: Comparison, quality:
     trains_otherwise = gate.risk_over(search.incumbent, Plan()) in (Risk.TRAINING, Risk.MODEL)
     ratio = trained_ratio(comparison, evidence, objective) if trains_otherwise else None
     ratio = ratio or same_steps_ratio(comparison, evidence, objective)
-    before = [p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))]
+    pairs = evidence.paired()
+    before = [p.seconds for run, _ in pairs if (p := parts_to(run, objective))]
     after = [p.seconds for run in evidence.candidate_runs if (p := parts_to(run, objective))]
     reached = bool(evidence.candidate_runs) and len(after) == len(evidence.candidate_runs)
     whole = reached if objective.target is not None else bool(evidence.candidate_runs)
@@ -133,7 +135,7 @@ def _verification(tools: Tools, search: Search, comparison: Comparison, quality:
         quality=quality,
         baseline_side=comparison.incumbent,
         best_side=comparison.candidate,
-        baseline_runs=evidence.baseline_runs,
+        baseline_runs=tuple(run for run, _ in pairs),
         best_runs=evidence.candidate_runs,
         baseline_seconds=mean_seconds(before),
         best_seconds=mean_seconds(after),
@@ -169,6 +171,13 @@ def _nothing_kept(tools: Tools, search: Search, aa: AAControl, notes: list[str])
         fell_back=bool(notes),
         notes=tuple(notes),
     )
+
+
+def _verdict(found: Verification) -> Verdict:
+    """What the trial of a change that does not pass the verification comes to be called."""
+    if found.quality is not None and found.quality.passed is False:
+        return Verdict.QUALITY_LOST
+    return Verdict.FAILED if found.speedup.throughput is None else Verdict.HARMFUL
 
 
 def _riskiest(tools: Tools, search: Search) -> Change:
