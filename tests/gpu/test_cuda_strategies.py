@@ -152,7 +152,7 @@ def test_its_losses_against_the_untouched_loop(name: str, device: str) -> None:
     if entry.cuda and not device.startswith("cuda"):
         pytest.skip("says nothing on the CPU")
     setup, risk = setup_of(name, device), REGISTRY[name].risk
-    assert (entry.losses is None) == (risk in (Risk.TRAINING, Risk.MODEL))
+    assert entry.losses is not None or risk in (Risk.TRAINING, Risk.MODEL)
     changed = losses_of(setup, entry.workload, device, steps=48 if entry.losses is None else 8)
     assert all(math.isfinite(loss) for loss in changed)
     if entry.losses is None:
