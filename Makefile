@@ -71,13 +71,12 @@ format: install-dev ## ruff, in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-gallery: install-dev ## optimize every example and keep the reports in docs/gallery
-	@mkdir -p docs/gallery
-	set -e; for name in photos stdlib_gpt digits; do \
+gallery: install-dev browser ## optimize every example and keep the reports, with screenshots, in docs/gallery
+	set -e; runs=""; for name in photos stdlib_gpt digits; do \
 	  out="autoopt-runs/gallery-$$name-$(NOW)"; \
 	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out "$$out"; \
-	  cp "$$out/report.html" docs/gallery/$$name.html; \
-	done
+	  runs="$$runs $$out"; \
+	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots
 
 faults: install-dev ## every way in which a trial or a run can break, and what becomes of it
 	$(BIN)/python benchmarks/faults.py

@@ -78,7 +78,9 @@ def measure_noise(tools: Tools, search: Search) -> AAControl:
 
     comparison = tools.run.step("control", {}, measure, Comparison)
     if comparison.decision is Decision.FAILED and comparison.failure is not None:
-        raise baseline_error(comparison.failure, f"in the step ({comparison.failure.where or 'training'})")
+        failure = comparison.failure
+        raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
+        raise baseline_error(raised, f"in the step ({failure.where or 'training'})")
     noise = noise_of(comparison, Rule(min_gain=tools.min_gain))
     return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, search.environment)))
 

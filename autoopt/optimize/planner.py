@@ -48,12 +48,6 @@ class Agenda:
     proposals: tuple[Proposal, ...] = ()
     refusals: tuple[Refusal, ...] = ()
 
-    @property
-    def best_prediction(self) -> float | None:
-        """The largest upper bound among all predictions, tried or not."""
-        highs = [item.predicted.high for item in (*self.proposals, *self.refusals) if item.predicted]
-        return max(highs, default=None)
-
 
 def agenda(registry: Registry, case: Case, choice: Choice, threshold: float) -> Agenda:
     """Sorts all strategies into those worth trying and those not.

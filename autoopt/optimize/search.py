@@ -257,22 +257,21 @@ def _conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | B
     replies: list[Trial | None] = []
     try:
         settings = strategy.settings(case)
+        talking = settings if isinstance(settings, Generator) else None
         iterator = iter(settings)
-        talks = isinstance(settings, Generator)
         setting = next(iterator, None)
         for _ in range(MOST_SETTINGS):
             if setting is None:
                 return
             replies.clear()
             yield dict(setting), replies.append
-            reply = replies[-1] if replies else None
-            if talks:
-                try:
-                    setting = settings.send(reply)  # type: ignore[union-attr]
-                except StopIteration:
-                    return
-            else:
+            if talking is None:
                 setting = next(iterator, None)
+                continue
+            try:
+                setting = talking.send(replies[-1] if replies else None)
+            except StopIteration:
+                return
     except (GeneratorExit, TrialFailed):
         raise
     except PLUGIN_ERRORS as error:
