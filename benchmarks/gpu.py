@@ -74,8 +74,9 @@ def run_case(
         document["fit"], skip = fitted(case, spec, device, toy, runs)
         if document["fit"]["plan"] is None:
             return document
-        chosen["skip"] = [*chosen.get("skip", ()), *skip]
-    budget = max(OPTIMIZE_SHARE * (seconds - (time.perf_counter() - began)), 1.0)
+        if skip:
+            chosen["skip"] = ",".join(skip)  # they are in the baseline already
+    budget = f"{max(round(OPTIMIZE_SHARE * (seconds - (time.perf_counter() - began))), 1)}s"
     result = (optimize or autoopt.optimize)(spec, budget, device=device, out=str(runs / name), **chosen)
     document["autoopt"] = gpu_table.of_result(result)
     document["environment"] = result.environment.model_dump(mode="json")
@@ -212,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options={"only": given.only} if given.only else None,
         )
     except AutooptError as error:
-        say(f"error: {error}" + (f"\n  {error.hint}" if error.hint else ""))
+        say(f"error: {error}")
         return error.exit_code
     print(gpu_table.render(case))
     file = given.out or (None if given.toy else results_file(case))

@@ -113,6 +113,24 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
+def decoder(size, layers):
+    """A decoder whose weights repeat a million random numbers: drawing billions takes a minute in each process."""
+    with torch.device("meta"):
+        model = Decoder(size, layers)
+    model.to_empty(device="cpu")
+    drawn = 0.02 * torch.randn(1_000_003)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+                continue
+            flat, tile = parameter.view(-1), drawn.roll(7919 * number)
+            for start in range(0, flat.numel(), tile.numel()):
+                piece = flat[start : start + tile.numel()]
+                piece.copy_(tile[: piece.numel()])
+    return model
+
+
 def loss(model, batch):
     tokens, following = batch
     logits = model(tokens)
@@ -132,7 +150,7 @@ def workload(size, layers):
     plan = os.environ.get("GPU_CASE_PLAN")
     registry = load_strategies()
     return autoopt.Workload(
-        model=Decoder(size, layers),
+        model=decoder(size, layers),
         train_data=Text(size, size["samples"], 0),
         batch_size=size["batch"],
         loss=loss,

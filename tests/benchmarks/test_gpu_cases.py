@@ -273,14 +273,14 @@ def test_what_was_not_measured_is_said_so(result: Result, tmp_path: Path) -> Non
 def test_the_budget_of_the_run_leaves_time_for_the_race(result: Result, tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def optimize(spec: str, budget: float, **options: Any) -> Result:
+    def optimize(spec: str, budget: str, **options: Any) -> Result:
         asked.append((spec, budget, options))
         return result
 
     gpu.run_case("tiny", minutes=2, device="cpu", toy=True, runs=tmp_path, optimize=optimize, race=raced)
     ((spec, budget, options),) = asked
     assert spec.endswith("tiny.py:build_toy")
-    assert 60 < budget < 90
+    assert 60 < float(budget.removesuffix("s")) < 90
     assert options["device"] == "cpu"
 
 
