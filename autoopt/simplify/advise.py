@@ -120,12 +120,12 @@ def _look(parts: Parts, own_collate: bool) -> JsonDict:
     got = few(fetch)
     clock, start, count = Clock(), time.perf_counter(), 0
     while not count or time.perf_counter() - start < 0.3:
-        count += len(few(fetch))
+        count += few(fetch)
     sample = clock.read()[0] / max(count, 1)
     profile = profile_lines(lambda: few(fetch), 0.5)
     collate = None
     if own_collate:
         samples = fetch.samples(fetch.indices(), fetch.size)
         collate = repeat(lambda: parts.loader.collate_fn(samples), 0.3).seconds
-    lines = [(file, line, seconds / max(len(got), 1)) for file, line, seconds in profile.hot() if is_users(file)]
+    lines = [(file, line, seconds / max(got, 1)) for file, line, seconds in profile.hot() if is_users(file)]
     return {"sample": sample, "lines": lines, "collate": collate}

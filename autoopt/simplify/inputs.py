@@ -53,7 +53,7 @@ def survey_inputs(loader: DataLoader[Any], box: float) -> InputSurvey:
     handover, receive = _handover(batch, box * 0.15) if batch is not None else (None, None)
     collating = _open_collate(fetch, collate, box * 0.05)
     opened = open_dataset(
-        loader.dataset, lambda: len(few(fetch)), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, box * 0.2
+        loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, box * 0.2
     )
     return InputSurvey(
         sample=sample,
@@ -96,11 +96,14 @@ class Fetch:
             if found:
                 return list(found)
 
-    def samples(self, indices: list[Any], count: int) -> list[Any]:
-        """The samples at these indices, or the next ``count`` of an iterable dataset."""
+    def samples(self, indices: list[Any], count: int) -> Any:
+        """The samples at these indices, or the next ``count`` of an iterable dataset.
+
+        A list, but for a dataset that fetches many at once: what that gives is for its collate function alone.
+        """
         if not self.iterable:
             many = getattr(self.dataset, "__getitems__", None)
-            return list(many(indices)) if many else [self.dataset[index] for index in indices]
+            return many(indices) if many else [self.dataset[index] for index in indices]
         found = list(itertools.islice(self._stream, count))
         if len(found) < count:
             self._stream = iter(self.dataset)
@@ -130,7 +133,7 @@ def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | Non
         clock = Clock()
         got = fetch.samples(chunk, size)
         wall, cpu, wait = clock.read()
-        count = max(1, len(got))
+        count = max(1, len(got) if fetch.iterable else len(chunk))
         total += count
         if cold is None:
             cold = wall / count
@@ -164,9 +167,11 @@ def _open_collate(fetch: Fetch, collate: Timing | None, box: float) -> tuple[Dee
     return profile_lines(lambda: fetch.loader.collate_fn(samples), box).chain("wall", collate.seconds)
 
 
-def few(fetch: Fetch, most: int = 16) -> list[Any]:
-    """A few samples, few enough to be read under a tracer."""
-    return fetch.samples(fetch.indices()[:most], min(most, fetch.size))
+def few(fetch: Fetch, most: int = 16) -> int:
+    """Reads a few samples, few enough to be read under a tracer, and says how many."""
+    indices = fetch.indices()[:most]
+    got = fetch.samples(indices, min(most, fetch.size))
+    return len(got) if fetch.iterable else len(indices)
 
 
 def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | None:

@@ -280,3 +280,28 @@ def test_a_ceiling_that_a_measurement_beats_is_lowered_and_said_so(plant: Callab
     assert forward is not None
     assert forward.gap == 1.0
     assert "was wrong" in forward.note
+
+
+class WholeBatches(torch.utils.data.Dataset[Any]):
+    """A dataset that fetches many at once and gives a batch that only its collate function understands."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((4,), float(index)), index % 2
+
+    def __getitems__(self, indices: list[int]) -> dict[str, Any]:
+        return {"whole": [self[index] for index in indices]}
+
+
+def unwrapped(batch: dict[str, Any]) -> Any:
+    return torch.utils.data.default_collate(batch["whole"])
+
+
+def test_a_dataset_that_gives_whole_batches_is_measured_by_its_samples() -> None:
+    loader: Any = torch.utils.data.DataLoader(WholeBatches(), batch_size=8, collate_fn=unwrapped)
+    found = survey_inputs(loader, 0.3)
+    assert found.sample is not None
+    assert found.sample.n > 0
+    assert found.collate is not None
