@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 import os
 import signal
 import subprocess
@@ -43,7 +44,9 @@ def progress(p):
     if where == "step" and p.step >= kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
 run._LOOKED_AT_EVERY = 1
-run.train(sys.argv[3], Plan(), device="cpu", seed=4, out=sys.argv[4], checkpoint_every_minutes=0.0, on_progress=progress)
+run.train(
+    sys.argv[3], Plan(), device="cpu", seed=4, out=sys.argv[4], checkpoint_every_minutes=0.0, on_progress=progress
+)
 """
 
 
@@ -121,7 +124,7 @@ def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     outcome(tmp_path, clock=clock, checkpoint_every_minutes=0.5)
     assert len(written) >= 2
-    assert all(b - a >= 30 for a, b in zip(written, written[1:-1], strict=False))
+    assert all(b - a >= 30 for a, b in pairwise(written[:-1]))
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
