@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
