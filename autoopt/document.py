@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import autoopt
 from autoopt.budget import format_duration
 from autoopt.loop import Outcome
 from autoopt.options import DEFAULT_RISKS, Options
 from autoopt.records import (
+    Advice,
     BreakEven,
     Configuration,
+    Deeper,
     JsonDict,
     Reproduce,
     Result,
+    Round,
     Snippets,
     WorkloadSummary,
 )
@@ -49,11 +53,11 @@ def result_of(
         speedup=outcome.speedup,
         quality=outcome.quality,
         break_even=break_even(seconds, outcome.baseline, outcome.best, search.planned_steps),
-        rounds=tuple(search.rounds),
+        rounds=tuple(near(round_, Path.cwd()) for round_ in search.rounds),
         trials=search.all_trials(),
         ablation=tuple(outcome.ablation),
         stop=outcome.stop,
-        advice=outcome.advice,
+        advice=tuple(located(item, Path.cwd()) for item in outcome.advice),
         warnings=tuple(outcome.warnings),
         snippets=snippets,
         reproduce=Reproduce(
@@ -111,6 +115,21 @@ def _missing(configuration: Configuration, name: str) -> list[str]:
     """Fields that no trial could fill."""
     fields: JsonDict = configuration.model_dump()
     return [f"{name}.{field}" for field, value in fields.items() if value is None]
+
+
+Located = TypeVar("Located", Advice, Deeper)
+
+
+def located(item: Located, folder: Path) -> Located:
+    """The same with its file relative to the folder in which the run was started, where it lies below it."""
+    if item.file is None or not Path(item.file).is_relative_to(folder):
+        return item
+    return item.model_copy(update={"file": str(Path(item.file).relative_to(folder))})
+
+
+def near(round_: Round, folder: Path) -> Round:
+    """The same for the chain that opens a round's bottleneck."""
+    return round_.model_copy(update={"deeper": tuple(located(link, folder) for link in round_.deeper)})
 
 
 def now() -> str:

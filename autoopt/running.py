@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import autoopt
-from autoopt.document import now, result_of
+from autoopt.document import located, near, now, result_of
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, TrialFailed, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
@@ -127,6 +127,8 @@ def profile_run(
             "autoopt_version": autoopt.__version__,
             "created": now(),
             "workload": found.workload.model_copy(update={"spec": spec}),
+            "round": near(found.round, Path.cwd()),
+            "advice": tuple(located(item, Path.cwd()) for item in found.advice),
             "reproduce": Reproduce(
                 command=f"autoopt profile {spec}", seed=options.seed, run_directory=str(directory.path)
             ),

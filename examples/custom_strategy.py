@@ -1,6 +1,6 @@
 """A strategy of one's own: class labels smoothed a little, written and tested as the guide tells.
 
-    autoopt optimize examples/digits.py:build --budget 5m --strategies examples.custom_strategy:LabelSmoothing
+autoopt optimize examples/digits.py:build --budget 5m --strategies examples.custom_strategy:LabelSmoothing
 """
 
 from dataclasses import dataclass

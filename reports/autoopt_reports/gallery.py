@@ -64,13 +64,19 @@ def load(path: Path) -> Result:
 
 def exhibit(path: Path, out: Path) -> Exhibit:
     """Renders one run into ``out``."""
-    result = load(path)
-    view = report_view(result)
     stem = (path if path.is_dir() else path.parent).resolve().name
+    result = elsewhere(load(path), stem)
+    view = report_view(result)
     page = html.write(result, out / f"{stem}.html")
     machine = result.environment.device_name or result.environment.cpu or result.environment.device
     qualifiers = ", ".join(str(piece) for piece in view.verdict.qualifiers)
     return Exhibit(view.title.text, str(view.verdict.headline), qualifiers, machine, result.created[:10], page)
+
+
+def elsewhere(result: Result, name: str) -> Result:
+    """The same with its run directory as another machine would name it: where it lay on this one says nothing."""
+    told = result.reproduce.model_copy(update={"run_directory": f"autoopt-runs/{name}"})
+    return result.model_copy(update={"reproduce": told})
 
 
 def index(exhibits: list[Exhibit], *, screenshots: bool) -> str:
