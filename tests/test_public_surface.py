@@ -78,10 +78,11 @@ OPTIONS = {
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
     | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out"},
     "profile": SEARCH
-    | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"},
+    | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
+    | {"--with"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
-    "export": {"--to", "--out"},
+    "export": {"--to", "--out", "--patch", "--write"},
     "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
     "verify": SEARCH | {"--against", "--budget"},
     "strategies": {"--strategies", "--json", "--no-json"},

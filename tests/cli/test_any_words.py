@@ -27,7 +27,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     result = sample.no_gain()
     bare = result.model_copy(update={"reproduce": result.reproduce.model_copy(update={"run_directory": None})})
     module.optimize_run = lambda spec, options, *, listeners: bare
-    module.profile_run = lambda spec, options: sample.profile()
+    module.profile_run = lambda spec, options, **_: sample.profile()
     folder = tmp_path_factory.mktemp("words")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
