@@ -406,9 +406,14 @@ class Noise(Record):
 
 
 class Speedup(Record):
-    """The final plan against the baseline."""
+    """The final plan against the baseline.
+
+    ``time_to_target`` of a plan that takes the same steps by its risk classes is at equal steps, which no
+    seed moves; ``trained`` is the plain ratio of whole trainings, with the spread of seeds in its interval.
+    """
 
     time_to_target: Estimate | None = None
+    trained: Estimate | None = None
     throughput: Estimate | None = None
     end_to_end_verified: bool = False
     detail: str = ""

@@ -114,7 +114,8 @@ def _verification(tools: Tools, search: Search, comparison: Comparison, quality:
     gate, objective = tools.gate, search.objective
     evidence = gate.evidence(search.incumbent, Plan(), search.facts)
     trains_otherwise = gate.risk_over(search.incumbent, Plan()) in (Risk.TRAINING, Risk.MODEL)
-    ratio = trained_ratio(comparison, evidence, objective) if trains_otherwise else None
+    trained = trained_ratio(comparison, evidence, objective)
+    ratio = trained if trains_otherwise else same_steps_ratio(comparison, evidence, objective)
     ratio = ratio or same_steps_ratio(comparison, evidence, objective)
     pairs = evidence.paired()
     before = [p.seconds for run, _ in pairs if (p := parts_to(run, objective))]
@@ -128,9 +129,10 @@ def _verification(tools: Tools, search: Search, comparison: Comparison, quality:
     return Verification(
         speedup=Speedup(
             time_to_target=ratio,
+            trained=trained,
             throughput=comparison.estimate,
             end_to_end_verified=whole and faster,
-            detail=_detail(objective.metric, before, after),
+            detail=_detail(objective.metric, before, after, None if trains_otherwise else trained),
         ),
         quality=quality,
         baseline_side=comparison.incumbent,
@@ -143,11 +145,17 @@ def _verification(tools: Tools, search: Search, comparison: Comparison, quality:
     )
 
 
-def _detail(metric: str | None, before: list[float], after: list[float]) -> str:
+def _detail(metric: str | None, before: list[float], after: list[float], trained: Estimate | None) -> str:
     if not before or not after:
         return "no training of both reached the target; the time is modelled from its measured parts"
     pairs = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=False))
-    return f"trained to {metric} from start to end, baseline to final plan by seed: {pairs}"
+    told = f"trained to {metric} from start to end, baseline to final plan by seed: {pairs}"
+    if trained is None:
+        return told
+    return (
+        f"{told}: {trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}], the luck of {trained.n} seeds in it; "
+        "the speedup is at equal steps, which changes of these classes leave as they are"
+    )
 
 
 def _nothing_kept(tools: Tools, search: Search, aa: AAControl, notes: list[str]) -> Verification:
