@@ -169,7 +169,7 @@ def time_ratio(
         before, after: one of each per seed, in the same order.
         throughput: the step ratio's estimate; ``after`` holds its central value in its steps.
         seed_noise: False where both take the same steps by construction (class ``exact``), so that
-            the seed moves both alike.
+            the seed moves both alike; the repeats are then those of ``throughput``.
     """
     if not before or len(before) != len(after):
         raise ValueError(f"times are paired by seed: got {len(before)} before and {len(after)} after")
@@ -188,7 +188,8 @@ def time_ratio(
         sd = np.sqrt(square / rng.chisquare(_SEED_DOF + n - 1, _DRAWS))
         draws = draws + sd * rng.standard_normal(_DRAWS) / math.sqrt(n)
     low, high = (float(q) for q in np.quantile(draws, (0.025, 0.975)))
-    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=n)
+    repeats = n if seed_noise or throughput is None else throughput.n
+    return Estimate(value=math.exp(value), low=math.exp(min(low, value)), high=math.exp(max(high, value)), n=repeats)
 
 
 def mean_seconds(times: Sequence[float]) -> Estimate | None:
