@@ -124,12 +124,7 @@ class FakeBench:
 
 
 class World:
-    """One loop over a fake machine.
-
-    Args:
-        speed: how many times faster a plan trains than the baseline.
-        reach: steps to the target; None where it never gets there.
-    """
+    """One loop over a fake machine; ``speed``: times the baseline's, ``reach``: steps to the target or None."""
 
     budget = 3000.0
 

@@ -1,0 +1,84 @@
+"""The documents in which the phases meet: frozen, validated, JSON both ways.
+
+Everything that result.json, plan.json and journal.jsonl hold is defined here. The report
+imports this package alone; it needs no torch. ``None`` means "not measured", never ``0``.
+Times are seconds, sizes bytes, rates per second; a ratio is a speedup (above 1 is faster).
+"""
+
+from __future__ import annotations
+
+from autoopt.records.base import (
+    SCHEMA_VERSION,
+    Change,
+    Estimate,
+    JsonDict,
+    Plan,
+    PlanDocument,
+    Record,
+    StopReason,
+    Verdict,
+)
+from autoopt.records.machine import Environment, Peaks
+from autoopt.records.measured import (
+    Ablation,
+    Configuration,
+    Curve,
+    CurvePoint,
+    Noise,
+    Percentiles,
+    Quality,
+    Speedup,
+    Trial,
+)
+from autoopt.records.pipeline import Deeper, Operator, Resource, Round, Simulation, Stage
+from autoopt.records.result import (
+    Advice,
+    BreakEven,
+    Objective,
+    Prediction,
+    Profile,
+    Reproduce,
+    Result,
+    Snippets,
+    Stop,
+    WorkloadSummary,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Ablation",
+    "Advice",
+    "BreakEven",
+    "Change",
+    "Configuration",
+    "Curve",
+    "CurvePoint",
+    "Deeper",
+    "Environment",
+    "Estimate",
+    "JsonDict",
+    "Noise",
+    "Objective",
+    "Operator",
+    "Peaks",
+    "Percentiles",
+    "Plan",
+    "PlanDocument",
+    "Prediction",
+    "Profile",
+    "Quality",
+    "Record",
+    "Reproduce",
+    "Resource",
+    "Result",
+    "Round",
+    "Simulation",
+    "Snippets",
+    "Speedup",
+    "Stage",
+    "Stop",
+    "StopReason",
+    "Trial",
+    "Verdict",
+    "WorkloadSummary",
+]

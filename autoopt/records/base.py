@@ -1,0 +1,98 @@
+"""What all documents are made of: estimates, verdicts, plans."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA_VERSION = 1
+
+JsonDict = dict[str, Any]
+
+
+class Record(BaseModel):
+    """Base of all documents: frozen; unknown fields are ignored (a newer autoopt may add some)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Estimate(Record):
+    """A value with its interval. ``n``: the independent repeats that it rests on."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float = 0.95
+    n: int
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"an estimate needs low <= value <= high, got {self.low}, {self.value}, {self.high}")
+        return self
+
+
+class Verdict(StrEnum):
+    """What became of a trial."""
+
+    KEPT = "kept"
+    NO_GAIN = "no_gain"
+    HARMFUL = "harmful"
+    QUALITY_LOST = "quality_lost"
+    INCONCLUSIVE = "inconclusive"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not_applicable"
+    NOT_TRIED = "not_tried"
+
+
+class StopReason(StrEnum):
+    """Why the search ended."""
+
+    DIMINISHING_RETURNS = "diminishing_returns"
+    AT_THE_CEILING = "at_the_ceiling"
+    BUDGET = "budget"
+    EXHAUSTED = "exhausted"
+    INTERRUPTED = "interrupted"
+
+
+class Change(Record):
+    """A strategy with a setting."""
+
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+
+
+class Plan(Record):
+    """Changes, in the order in which they are applied. The empty plan is the baseline."""
+
+    changes: tuple[Change, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(change.strategy for change in self.changes)
+
+    @property
+    def key(self) -> str:
+        """The plan as text: equal for equal plans, and usable as a dictionary's key."""
+        return self.model_dump_json()
+
+    def setting(self, strategy: str) -> JsonDict | None:
+        """The setting that this plan gives to a strategy, or None where it does not hold it."""
+        return next((c.setting for c in self.changes if c.strategy == strategy), None)
+
+    def with_change(self, change: Change) -> Plan:
+        """This plan with the change added, in place of the same strategy's earlier one."""
+        if change.strategy in self.names():
+            return Plan(changes=tuple(change if c.strategy == change.strategy else c for c in self.changes))
+        return Plan(changes=(*self.changes, change))
+
+    def without(self, strategy: str) -> Plan:
+        return Plan(changes=tuple(c for c in self.changes if c.strategy != strategy))
+
+
+class PlanDocument(Record):
+    """plan.json."""
+
+    schema_version: Literal[1] = 1
+    changes: tuple[Change, ...] = ()

@@ -1,0 +1,142 @@
+"""What benchmark and optimize measure: configurations, trials, quality, noise."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from autoopt.records.base import Change, Estimate, JsonDict, Plan, Record, Verdict
+
+
+class Percentiles(Record):
+    """Seconds of one training step."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class CurvePoint(Record):
+    """One evaluation in a training run."""
+
+    step: int
+    seconds: float
+    metric: float | None
+    train_loss: float | None = None
+
+
+class Curve(Record):
+    """A training run as its evaluations saw it."""
+
+    seed: int
+    points: tuple[CurvePoint, ...] = ()
+    reached: bool | None = None
+    seconds_to_target: float | None = None
+    steps_to_target: int | None = None
+
+
+class Configuration(Record):
+    """A plan and what was measured of it."""
+
+    plan: Plan
+    samples_per_second: float | None = None
+    step_seconds: Percentiles | None = None
+    time_to_target_seconds: Estimate | None = None
+    time_to_target_source: Literal["measured", "modelled"] | None = None
+    fixed_seconds: float | None = None
+    evaluation_seconds: float | None = None
+    steps_to_target: int | None = None
+    metric: float | None = None
+    peak_memory_bytes: int | None = None
+    peak_host_memory_bytes: int | None = None
+    device_utilization: float | None = None
+    cpu_utilization: float | None = None
+    flops_per_second: float | None = None
+    mfu: float | None = None
+    energy_joules_per_step: float | None = None
+    cost_to_target: float | None = None
+    curves: tuple[Curve, ...] = ()
+
+
+class Quality(Record):
+    """What the quality gate saw. ``difference`` is candidate less baseline in the metric's unit."""
+
+    method: Literal["losses", "loss_path", "metric", "not_tested"]
+    passed: bool | None = None
+    metric: str | None = None
+    baseline: float | None = None
+    candidate: float | None = None
+    difference: Estimate | None = None
+    margin: float | None = None
+    largest_loss_difference: float | None = None
+    steps: int | None = None
+    seeds: int | None = None
+    detail: str = ""
+
+
+class Trial(Record):
+    """One thing that was tried, or why it was not.
+
+    ``base`` is ``"baseline"`` or the id of the trial whose change made the incumbent.
+    """
+
+    id: int
+    round: int
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+    companions: tuple[Change, ...] = ()
+    base: str = "baseline"
+    verdict: Verdict
+    reason: str = ""
+    risk: str | None = None
+    predicted: Estimate | None = None
+    throughput: Estimate | None = None
+    time_to_target: Estimate | None = None
+    quality: Quality | None = None
+    peak_memory_bytes: int | None = None
+    seconds: float | None = None
+    log: str | None = None
+    ratios: tuple[float, ...] = ()
+    samples_per_second: float | None = None
+    finished_at: float | None = None
+
+
+class Ablation(Record):
+    """What a kept change is worth: the final plan against itself without it, and it alone on the baseline."""
+
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+    without: Estimate | None = None
+    alone: Estimate | None = None
+
+
+class Noise(Record):
+    """The A/A control: the baseline against itself. ``floor``: the gain below which nothing is believed.
+
+    ``process_sd``: how much two processes of one program differ (standard deviation of the log ratio),
+    ``process_dof``: how many independent pairs of processes that rests on; ``block_sd``: how much one
+    pair of blocks scatters inside a pair of processes.
+    """
+
+    aa_ratio: Estimate | None = None
+    floor: float | None = None
+    ratios: tuple[float, ...] = ()
+    seed_noise: float | None = None
+    process_sd: float | None = None
+    process_dof: float | None = None
+    block_sd: float | None = None
+
+
+class Speedup(Record):
+    """The final plan against the baseline.
+
+    ``time_to_target`` of a plan that takes the same steps by its risk classes is at equal steps, which no
+    seed moves; ``trained`` is the plain ratio of whole trainings, with the spread of seeds in its interval.
+    """
+
+    time_to_target: Estimate | None = None
+    trained: Estimate | None = None
+    throughput: Estimate | None = None
+    end_to_end_verified: bool = False
+    detail: str = ""

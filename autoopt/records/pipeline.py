@@ -1,0 +1,115 @@
+"""What simplify finds: stages with their ceilings, the graph, the chain below the bottleneck."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from autoopt.records.base import Plan, Record
+
+
+class Resource(StrEnum):
+    """What a stage occupies."""
+
+    STORAGE = "storage"
+    WORKER = "worker"
+    HOST = "host"
+    LINK = "link"
+    DEVICE = "device"
+
+
+class Stage(Record):
+    """One stage of the pipeline, in seconds per training step.
+
+    ``seconds`` is the stage alone, ``exposed_seconds`` what it adds to the running step,
+    ``ceiling_seconds`` its theoretical best on this machine, ``gap`` their quotient
+    ``seconds / ceiling_seconds``, ``parallel`` how many run at once: ``seconds`` is what the stage
+    takes with all of them at work, so that the work of one step is ``seconds * parallel``.
+    """
+
+    name: str
+    resource: Resource
+    seconds: float
+    exposed_seconds: float | None = None
+    ceiling_seconds: float | None = None
+    gap: float | None = None
+    parallel: int = 1
+    measured: bool = True
+    cpu_seconds: float | None = None
+    note: str = ""
+
+
+class Deeper(Record):
+    """A link of the chain that opens the bottleneck: a transform, a submodule, an operator, a line."""
+
+    name: str
+    kind: Literal["stage", "transform", "line", "module", "operator"]
+    seconds: float
+    ceiling_seconds: float | None = None
+    gap: float | None = None
+    file: str | None = None
+    line: int | None = None
+    note: str = ""
+
+
+class Operator(Record):
+    """One kind of operator of the step on the roofline: FLOPs and bytes per step."""
+
+    name: str
+    seconds: float
+    flops: float | None = None
+    bytes: float | None = None
+    ceiling_seconds: float | None = None
+    calls: int | None = None
+    kind: Literal["matmul", "elementwise", "memory", "other"] | None = None
+
+
+class Simulation(Record):
+    """What the pipeline graph knows beyond its stages, so that a saved round can be simulated again.
+
+    ``compute_by_threads``: seconds of one step on a cached batch by number of compute threads (CPU).
+    ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
+    what the training process spends to take them. ``launches``: operators or kernels in one step.
+    ``host_seconds``: what the training process needs to issue one step to the device.
+    """
+
+    device: str = "cpu"
+    cores: int = 1
+    threads: int = 1
+    workers: int = 0
+    prefetch: int | None = None
+    accumulation: int = 1
+    samples: int = 1
+    blocking_copy: bool = True
+    compute_by_threads: dict[int, float] = Field(default_factory=dict)
+    handover_seconds: float = 0.0
+    receive_seconds: float = 0.0
+    launches: int | None = None
+    host_seconds: float | None = None
+    sample_spread: float | None = None
+    worker_share: float | None = None
+    compute_share: float | None = None
+    parallel_share: float | None = None
+    memory_used: float | None = None
+
+
+class Round(Record):
+    """What simplify found of the incumbent."""
+
+    index: int
+    plan: Plan
+    step_seconds: float
+    stages: tuple[Stage, ...]
+    edges: tuple[tuple[str, str], ...] = ()
+    critical_path: tuple[str, ...] = ()
+    bottleneck: str | None = None
+    predicted_step_seconds: float | None = None
+    simulation_error: float | None = None
+    ceiling_step_seconds: float | None = None
+    bottleneck_class: str | None = None
+    deeper: tuple[Deeper, ...] = ()
+    operators: tuple[Operator, ...] = ()
+    simulation: Simulation | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,142 @@
+"""result.json and profile.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from autoopt.records.base import Estimate, JsonDict, Record, StopReason
+from autoopt.records.machine import Environment
+from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
+from autoopt.records.pipeline import Round
+
+
+class WorkloadSummary(Record):
+    """``workload`` of result.json."""
+
+    spec: str
+    name: str
+    parameters: int | None = None
+    train_samples: int | None = None
+    batch_size: int | None = None
+    max_steps: int | None = None
+    steps_per_epoch: int | None = None
+
+
+class Objective(Record):
+    """What the search is after."""
+
+    metric: str | None
+    mode: Literal["max", "min"]
+    target: float | None
+    target_source: Literal["user", "baseline"]
+    tolerance: float
+    min_gain: float
+    price_per_hour: float | None = None
+
+
+class BreakEven(Record):
+    """How many planned runs pay for the search."""
+
+    search_seconds: float
+    runs: float | None = None
+
+
+class Stop(Record):
+    """Why the search ended."""
+
+    reason: StopReason
+    detail: str = ""
+
+
+class Advice(Record):
+    """What a person must change by hand."""
+
+    title: str
+    evidence: str
+    file: str | None = None
+    line: int | None = None
+    suggestion: str
+
+
+class Snippets(Record):
+    """A kept change as a person would write it, per way of training. ``None``: cannot be expressed there."""
+
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+    title: str = ""
+    pytorch: str | None = None
+    lightning: JsonDict | None = None
+    transformers: JsonDict | None = None
+    accelerate: JsonDict | None = None
+    risk: str | None = None
+    stages: tuple[str, ...] = ()
+
+
+class Reproduce(Record):
+    """How to get this result again."""
+
+    command: str = ""
+    seed: int = 0
+    strategies: tuple[str, ...] = ()
+    run_directory: str | None = None
+
+
+class Result(Record):
+    """result.json, the only thing that the report reads.
+
+    ``quality``: the final plan's trainings against the baseline's, from the verification.
+    """
+
+    schema_version: Literal[1] = 1
+    autoopt_version: str
+    created: str
+    finished: str | None = None
+    seconds: float
+    budget_seconds: float
+    workload: WorkloadSummary
+    environment: Environment
+    objective: Objective
+    noise: Noise
+    baseline: Configuration
+    best: Configuration
+    speedup: Speedup
+    break_even: BreakEven
+    rounds: tuple[Round, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    ablation: tuple[Ablation, ...] = ()
+    stop: Stop
+    advice: tuple[Advice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    snippets: tuple[Snippets, ...] = ()
+    reproduce: Reproduce = Field(default_factory=Reproduce)
+    not_measured: tuple[str, ...] = ()
+    quality: Quality | None = None
+
+
+class Prediction(Record):
+    """What a strategy expects of one setting before anything is tried, or why it does not apply."""
+
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+    predicted: Estimate | None = None
+    applies: bool = True
+    reason: str = ""
+
+
+class Profile(Record):
+    """What ``autoopt profile`` writes: where the time goes, the ceilings, and what to expect."""
+
+    schema_version: Literal[1] = 1
+    autoopt_version: str
+    created: str
+    seconds: float | None = None
+    workload: WorkloadSummary
+    environment: Environment
+    baseline: Configuration
+    round: Round
+    predictions: tuple[Prediction, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    warnings: tuple[str, ...] = ()
+    reproduce: Reproduce = Field(default_factory=Reproduce)
