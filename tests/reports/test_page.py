@@ -154,7 +154,7 @@ from autoopt_reports import console, html, live
 result = Result.model_validate_json(Path(sys.argv[1]).read_bytes())
 html.write(result, Path(sys.argv[2]))
 console.summary(result, console.console_for(sys.stdout))
-print(sorted(name for name in sys.modules if name.startswith("autoopt.")))
+print(sorted({".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("autoopt.")}))
 """
 
 
