@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from autoopt.events import AblationMeasured
-from autoopt.optimize.comparison import Comparison, Decision
+from autoopt.optimize.comparison import Decision
 from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
 from autoopt.records import Ablation, Change, Estimate, Plan
-from autoopt.setup import Setup
 
 
 def ablate(tools: Tools, search: Search, deadline: float) -> tuple[list[Ablation], list[str]]:
@@ -58,7 +57,7 @@ def _ratio(tools: Tools, search: Search, base: Plan, plan: Plan, deadline: float
         return known
     fold = tools.bench.registry.fold
     try:
-        if fold(base) == fold(plan) or not isinstance(fold(plan), Setup):
+        if fold(base) == fold(plan):
             return None
     except Exception:  # a strategy that cannot stand alone
         return None
@@ -73,20 +72,16 @@ def _ratio(tools: Tools, search: Search, base: Plan, plan: Plan, deadline: float
         deadline=deadline,
         purpose=purpose,
     )
-    remember(search, comparison)
+    search.ablations.append(comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
 
 
 def measured(search: Search, base: Plan, plan: Plan) -> Estimate | None:
     """The same comparison from the search, where there was one."""
-    for comparison in reversed(list(search.comparisons.values())):
+    for comparison in reversed([*search.comparisons.values(), *search.ablations]):
         if comparison.incumbent.plan == base and comparison.candidate.plan == plan and comparison.estimate:
             return comparison.estimate
     return None
-
-
-def remember(search: Search, comparison: Comparison) -> None:
-    search.comparisons[-1 - len(search.comparisons)] = comparison
 
 
 def _loser(tools: Tools, search: Search, rows: list[Ablation]) -> Ablation | None:

@@ -64,6 +64,7 @@ class Tools:
 
         def measure() -> Comparison:
             rule = Rule(min_gain=self.min_gain, max_seconds=max(seconds, 1.0), until_error=until_error)
+            made = len(search.comparisons) + len(search.ablations)
             return compare(
                 self.bench.start,
                 incumbent,
@@ -72,7 +73,7 @@ class Tools:
                 clock=self.now,
                 deadline=deadline,
                 noise=search.noise,
-                rng=np.random.default_rng([self.seed, len(search.comparisons), search.numbers]),
+                rng=np.random.default_rng([self.seed, made, search.numbers]),
                 on_progress=progress,
             )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from autoopt.facts import WorkloadFacts
 from autoopt.optimize.comparison import Comparison
-from autoopt.records import Change, Environment, JsonDict, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.records import Change, Environment, Noise, Objective, Plan, Round, Trial, Verdict
 from autoopt.registry import Registry
 from autoopt.strategy import Case, PipelineView, Strategy
 
@@ -16,7 +16,8 @@ class Search:
     """The state of a search.
 
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
-    ``against``: for each strategy, the plans and settings that it was tried on, so that nothing is tried twice.
+    ``comparisons``: of trials, by their id; ``ablations``: those made at the end.
+    ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     """
 
     facts: WorkloadFacts
@@ -29,6 +30,7 @@ class Search:
     refusals: dict[str, Trial] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     comparisons: dict[int, Comparison] = field(default_factory=dict)
+    ablations: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     numbers: int = 0
     planned_steps: int | None = None
@@ -97,7 +99,3 @@ def changes_text(changes: tuple[Change, ...]) -> str:
         f"{c.strategy} ({', '.join(f'{k}={v}' for k, v in c.setting.items())})" if c.setting else c.strategy
         for c in changes
     )
-
-
-def setting_text(setting: JsonDict) -> str:
-    return ", ".join(f"{key}={value}" for key, value in setting.items())
