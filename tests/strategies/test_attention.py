@@ -11,8 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autoopt_strategies.compute.attention_graph import Refused
-from autoopt_strategies.compute.attention_rewrite import SayAttention, bound, described, replace_attention, survey
+from autoopt_strategies.compute.attention.arguments import bound, described
+from autoopt_strategies.compute.attention.replace import SayAttention, replace_attention
+from autoopt_strategies.compute.attention.survey import survey
+from autoopt_strategies.compute.attention.trace import Refused
 
 BATCH, LENGTH, WIDTH, HEADS = 2, 12, 16, 4
 

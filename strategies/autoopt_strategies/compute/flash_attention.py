@@ -91,7 +91,7 @@ class FlashAttention(Strategy):
         if setting.get("switch"):
             setup = setup.with_model(SwitchAttention())
         if setting.get("modules"):
-            from autoopt_strategies.compute.attention_rewrite import SayAttention
+            from autoopt_strategies.compute.attention.replace import SayAttention
 
             setup = setup.with_model(SayAttention(tuple(setting["modules"]), tuple(setting["calls"])))
         return setup
@@ -109,7 +109,7 @@ class FlashAttention(Strategy):
         """Where attention is, and whether the rewritten one is equal on a real batch."""
         import torch
 
-        from autoopt_strategies.compute.attention_rewrite import survey
+        from autoopt_strategies.compute.attention.survey import survey
 
         training = live.training
         model = training.model
