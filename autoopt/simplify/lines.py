@@ -132,25 +132,50 @@ def profile_lines(run: Callable[[], Any], box: float, *, least: int = 2, most: i
     return profile
 
 
+class _Clock:
+    """Wall and core seconds less those that the tracer itself took.
+
+    Without that the lines that *call* a traced function would be charged for the tracing of all its lines.
+    """
+
+    def __init__(self) -> None:
+        self.wall = 0.0
+        self.cpu = 0.0
+        self.entered = (0.0, 0.0)
+
+    def enter(self) -> tuple[float, float]:
+        """What the traced code has used so far; from here to ``leave`` it is the tracer's own time."""
+        self.entered = (time.perf_counter(), time.thread_time())
+        return self.entered[0] - self.wall, self.entered[1] - self.cpu
+
+    def leave(self) -> None:
+        """Goes back to the traced code."""
+        self.wall += time.perf_counter() - self.entered[0]
+        self.cpu += time.thread_time() - self.entered[1]
+
+
 class _Tracer:
     def __init__(self, profile: LineProfile) -> None:
         self.profile = profile
+        self.clock = _Clock()
         self.open: dict[FrameType, tuple[int, float, float]] = {}
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event != "call" or not is_users(frame.f_code.co_filename):
             return None
+        now, cpu = self.clock.enter()
         caller = frame.f_back
         while caller is not None and caller not in self.open:
             caller = caller.f_back
         place = (caller.f_code, self.open[caller][0]) if caller is not None else None
         self.profile.callers[frame.f_code].add(place)
-        self.open[frame] = (frame.f_lineno, time.perf_counter(), time.thread_time())
+        self.open[frame] = (frame.f_lineno, now, cpu)
+        self.clock.leave()
         return self.step
 
     def step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event in ("line", "return") and frame in self.open:
-            now, cpu = time.perf_counter(), time.thread_time()
+            now, cpu = self.clock.enter()
             line, since, used = self.open[frame]
             spent = self.profile.spent[(frame.f_code, line)]
             spent.wall += now - since
@@ -159,5 +184,6 @@ class _Tracer:
             if event == "return":
                 del self.open[frame]
             else:
-                self.open[frame] = (frame.f_lineno, time.perf_counter(), time.thread_time())
+                self.open[frame] = (frame.f_lineno, now, cpu)
+            self.clock.leave()
         return self.step
