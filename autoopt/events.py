@@ -13,6 +13,7 @@ from typing import Literal
 from autoopt.records import (
     Ablation,
     Configuration,
+    Environment,
     JsonDict,
     Noise,
     Plan,
@@ -45,6 +46,12 @@ class RunStarted(Event):
     torch: str | None = None
     budget_seconds: float
     run_directory: str
+
+
+class EnvironmentRead(Event):
+    """The machine as a first trial saw it: until then the device is known as it was asked for ("auto")."""
+
+    environment: Environment
 
 
 class PhaseStarted(Event):

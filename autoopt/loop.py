@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from autoopt.errors import TrialFailed
 from autoopt.events import (
     BaselineMeasured,
+    EnvironmentRead,
     Kept,
     NoiseMeasured,
     Phase,
@@ -138,6 +139,7 @@ class Loop:
     def _benchmark(self) -> Search:
         self._phase("benchmark", 0)
         inspection = self._inspect()
+        self.tools.announce(EnvironmentRead(at=self.tools.now(), environment=inspection.environment))
         self.search = search = Search(
             facts=inspection.facts,
             environment=inspection.environment,

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from autoopt.records import Round, Trial
-from autoopt_reports.state import PHASES, State
+from autoopt_reports.state import PHASES, State, stacked
 from autoopt_reports.terminal import (
     STYLES,
     Marks,
@@ -100,11 +100,12 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
 
 
 def _gain(state: State) -> str:
-    """The verified speedup with its interval; before that the product of what was kept, which has none."""
+    """The verified speedup with its interval; before that the product of what was kept, not run as a whole yet ("~")."""
     speedup = state.speedup
     if speedup is not None and (speedup.time_to_target or speedup.throughput):
         return ratio_text(speedup.time_to_target or speedup.throughput)
-    return f"about {units.ratio(state.gained)}"
+    product = stacked(state.gained)
+    return f"~{ratio_text(product)}" if product is not None else ""
 
 
 def _quality(state: State, marks: Marks) -> str:

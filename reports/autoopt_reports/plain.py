@@ -9,6 +9,7 @@ from typing import IO
 from autoopt.events import (
     AblationMeasured,
     BaselineMeasured,
+    EnvironmentRead,
     Event,
     Kept,
     NoiseMeasured,
@@ -128,6 +129,14 @@ def _run(event: Event) -> str:
     )
 
 
+def _environment(event: Event) -> str:
+    assert isinstance(event, EnvironmentRead)
+    seen = event.environment
+    cores = f", {seen.cores} cores" if seen.cores else ""
+    torch = f", torch {name(seen.torch, 30)}" if seen.torch else ""
+    return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{torch}"
+
+
 def _phase(event: Event) -> str:
     assert isinstance(event, PhaseStarted)
     round_ = f", round {event.round}" if event.round else ""
@@ -219,6 +228,7 @@ def _finished(event: Event) -> str:
 
 _LINES: dict[type[Event], Callable[[Event], str]] = {
     RunStarted: _run,
+    EnvironmentRead: _environment,
     PhaseStarted: _phase,
     BaselineMeasured: _baseline,
     NoiseMeasured: _noise,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from autoopt.events import (
     AblationMeasured,
     BaselineMeasured,
+    EnvironmentRead,
     Event,
     Kept,
     NoiseMeasured,
@@ -24,7 +26,7 @@ from autoopt.events import (
     Verified,
     Warned,
 )
-from autoopt.records import Configuration, Noise, Round, Speedup, Stop, Trial, Verdict
+from autoopt.records import Configuration, Estimate, Noise, Round, Speedup, Stop, Trial, Verdict
 from autoopt_reports.view.quality import claim_of
 
 PHASES: tuple[Phase, ...] = ("benchmark", "simplify", "optimize", "ablate", "verify")
@@ -61,7 +63,7 @@ class State:
     trial_seconds: list[float] = field(default_factory=list)
     remaining: int | None = None
     claims: list[str] = field(default_factory=list)
-    gained: float = 1.0
+    gained: list[Estimate] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     stop: Stop | None = None
     finished: bool = False
@@ -88,9 +90,37 @@ class State:
         return min(left, low * count), min(left, high * count)
 
 
+def stacked(gains: list[Estimate]) -> Estimate | None:
+    """The product of gains that were measured one upon the other, each in a comparison of its own.
+
+    The half widths of independent estimates add as squares, on the log scale. None where nothing was measured.
+    """
+    if not gains:
+        return None
+    middle = sum(math.log(gain.value) for gain in gains)
+    below = math.hypot(*(math.log(gain.value / gain.low) for gain in gains))
+    above = math.hypot(*(math.log(gain.high / gain.value) for gain in gains))
+    return Estimate(
+        value=math.exp(middle),
+        low=math.exp(middle - below),
+        high=math.exp(middle + above),
+        confidence=min(gain.confidence for gain in gains),
+        n=min(gain.n for gain in gains),
+    )
+
+
 def _run(state: State, event: Event) -> None:
     assert isinstance(event, RunStarted)
     state.run = event
+
+
+def _environment(state: State, event: Event) -> None:
+    assert isinstance(event, EnvironmentRead)
+    if state.run is not None:
+        seen = event.environment
+        state.run = state.run.model_copy(
+            update={"device_name": seen.device_name or seen.device, "torch": seen.torch or state.run.torch}
+        )
 
 
 def _phase(state: State, event: Event) -> None:
@@ -140,7 +170,8 @@ def _ended(state: State, event: Event) -> None:
     if trial.seconds:
         state.trial_seconds.append(trial.seconds)
     if trial.verdict is Verdict.KEPT:
-        state.gained *= trial.throughput.value if trial.throughput else 1.0
+        if trial.throughput is not None:
+            state.gained.append(trial.throughput)
         state.claims.append(claim_of(trial.quality))
 
 
@@ -177,6 +208,7 @@ def _ablated(state: State, event: Event) -> None:
 
 _HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
     RunStarted: _run,
+    EnvironmentRead: _environment,
     PhaseStarted: _phase,
     BaselineMeasured: _baseline,
     NoiseMeasured: _noise,

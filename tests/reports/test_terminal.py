@@ -6,6 +6,7 @@ After a change on purpose, set ``AUTOOPT_UPDATE_SNAPSHOTS=1`` for one run and lo
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +19,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autoopt import events as e
-from autoopt.records import Profile, Result, Speedup, Verdict
+from autoopt.records import Estimate, Profile, Result, Speedup, Verdict
 from autoopt_reports import sample
 from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw
 from autoopt_reports.live import LiveView, QuietView, make_view
 from autoopt_reports.plain import SILENT, PlainView, describe
-from autoopt_reports.state import State
+from autoopt_reports.state import State, stacked
 from autoopt_reports.terminal import ASCII, Marks, clock_text, encodable, marks_for
 
 SNAPSHOTS = Path(__file__).parents[1] / "golden" / "terminal"
@@ -65,9 +66,8 @@ def assert_snapshot(name: str, text: str) -> None:
 
 def run_events(result: Result, trials: int = 9) -> Iterator[e.Event]:
     """The events of a run up to the middle of its next trial."""
-    yield e.RunStarted(
-        at=0, spec=result.workload.spec, device_name="H200", torch="2.13.0", budget_seconds=7200, run_directory="runs/x"
-    )
+    yield e.RunStarted(at=0, spec=result.workload.spec, device_name="auto", budget_seconds=7200, run_directory="runs/x")
+    yield e.EnvironmentRead(at=1, environment=result.environment)
     yield e.PhaseStarted(at=1, phase="benchmark")
     yield e.BaselineMeasured(at=60, baseline=result.baseline)
     yield e.NoiseMeasured(at=160, noise=result.noise)
@@ -196,7 +196,7 @@ def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[
         clock.now = 500
         view.tick()
         assert stream.getvalue() == "", "nothing beats before the run began"
-        for event in list(run_events(result))[:8]:
+        for event in list(run_events(result))[:9]:
             view(event)
         lines = len(stream.getvalue().splitlines())
         for second in range(500, 681):
@@ -315,3 +315,17 @@ def test_unknown_events_do_no_harm() -> None:
 )
 def test_clock(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
+
+
+@given(st.lists(st.tuples(st.floats(0.3, 3), st.floats(0, 0.3), st.floats(0, 0.3)), min_size=1, max_size=6))
+def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
+    gains: list[tuple[float, float, float]],
+) -> None:
+    each = [Estimate(value=v, low=v * (1 - below), high=v * (1 + above), n=3) for v, below, above in gains]
+    product = stacked(each)
+    assert product is not None
+    assert product.value == pytest.approx(math.prod(gain.value for gain in each))
+    for gain in each:
+        assert product.high / product.value >= gain.high / gain.value * (1 - 1e-9)
+        assert product.low / product.value <= gain.low / gain.value * (1 + 1e-9)
+    assert stacked([]) is None
