@@ -100,7 +100,7 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
 
 
 def _gain(state: State) -> str:
-    """The verified speedup with its interval; before that the product of what was kept, not run as a whole yet ("~")."""
+    """The verified speedup with its interval; before that the product of what was kept, not run whole yet ("~")."""
     speedup = state.speedup
     if speedup is not None and (speedup.time_to_target or speedup.throughput):
         return ratio_text(speedup.time_to_target or speedup.throughput)
