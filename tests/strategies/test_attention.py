@@ -299,3 +299,22 @@ def test_calls_are_plain_data() -> None:
         "x": {"shape": [BATCH, LENGTH, WIDTH], "dtype": "float32"},
         "mask": None,
     }
+
+
+def test_a_plan_with_reduced_matmul_precision_does_not_refuse_what_is_equal() -> None:
+    """Both ways are compared in full precision, and the process's own is put back."""
+    seen: list[str] = []
+
+    class Watched(Einsum):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.get_float32_matmul_precision())
+            return super().forward(x)
+
+    module, x = made(Watched)
+    torch.set_float32_matmul_precision("high")
+    try:
+        replace_attention(module, bound(module, (x,), {}))
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert "highest" in seen

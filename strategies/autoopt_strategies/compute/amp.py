@@ -37,7 +37,7 @@ class Amp(Strategy):
         dtypes = case.workload.model.dtypes
         if dtypes and not any(dtype == "float32" for dtype in dtypes):
             return Applies.no(f"the parameters are {', '.join(dtypes)}, autocast works on float32")
-        if not self._dtypes(case):
+        if case.fits and not self._dtypes(case):
             return Applies.no("this device multiplies bfloat16 and float16 no faster than float32 (measured)")
         return Applies.yes()
 
@@ -55,6 +55,10 @@ class Amp(Strategy):
             {"dtype": dtype, "loss_scaling": True} if dtype == "float16" else {"dtype": dtype}
             for dtype in self._dtypes(case)
         ]
+
+    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+        """Activations of half the size, in another precision than the user's: the last resort."""
+        return [(1.0, {"dtype": "bfloat16"})]
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Convolutions in a low precision want their channels last: alone each brings less (on both devices)."""

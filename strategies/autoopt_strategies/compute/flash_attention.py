@@ -25,18 +25,29 @@ def switch_attention(model: Any) -> int:
     """Asks transformers and timm models for ``scaled_dot_product_attention``; how many places were switched."""
     switched = 0
     for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if getattr(config, "_attn_implementation", None) == "eager" and getattr(type(module), "_supports_sdpa", False):
-            ask = getattr(module, "set_attn_implementation", None)
-            if ask is not None:
-                ask("sdpa")
-            else:
-                config._attn_implementation = "sdpa"
+        if is_eager(module):
+            module.set_attn_implementation("sdpa")
             switched += 1
-        if getattr(module, "fused_attn", None) is False:
+        if getattr(module, "fused_attn", None) is False:  # timm
             module.fused_attn = True
             switched += 1
     return switched
+
+
+def is_eager(module: Any) -> bool:
+    """Whether this is a model of transformers that computes attention step by step and need not."""
+    config: Any = getattr(module, "config", None)
+    return (
+        getattr(config, "_attn_implementation", None) == "eager"
+        and bool(getattr(type(module), "_supports_sdpa", False))
+        and hasattr(module, "set_attn_implementation")
+        and not getattr(config, "output_attentions", False)  # the operator does not give the probabilities
+    )
+
+
+def can_switch(model: Any) -> bool:
+    """Whether there is anything to switch."""
+    return any(is_eager(module) or getattr(module, "fused_attn", None) is False for module in model.modules())
 
 
 class FlashAttention(Strategy):
@@ -125,12 +136,4 @@ class FlashAttention(Strategy):
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(buffers[name])
-        switch = any(
-            (
-                getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
-                and getattr(type(module), "_supports_sdpa", False)
-            )
-            or getattr(module, "fused_attn", None) is False
-            for module in model.modules()
-        )
-        return {**found, "switch": switch}
+        return {**found, "switch": can_switch(model)}

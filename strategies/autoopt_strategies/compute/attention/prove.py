@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,13 +17,26 @@ TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-9, torch.bfloat16: 4e-2, tor
 WHAT = ("outputs", "gradients of the input", "gradients of the parameters")
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products in full float32: two ways of computing differ by more than rounding where TF32 is on."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def compare(one: Callable[..., Any], other: Callable[..., Any], module: nn.Module, given: dict[str, Any]) -> None:
     """Compares outputs and gradients of two forwards on the same input.
 
     Raises:
         Refused: they differ by more than rounding.
     """
-    for expected, got, what in zip(_results(one, module, given), _results(other, module, given), WHAT, strict=True):
+    with full_precision():
+        results = _results(one, module, given), _results(other, module, given)
+    for expected, got, what in zip(*results, WHAT, strict=True):
         if [a is None for a in expected] != [b is None for b in got]:
             raise Refused(f"the {what} are not the same in number")
         pairs = [(a.detach(), b.detach()) for a, b in zip(expected, got, strict=True) if a is not None]
