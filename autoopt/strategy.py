@@ -103,7 +103,10 @@ class PipelineView(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """What the loop knows when it asks a strategy. Plain data but for ``pipeline``."""
+    """What the loop knows when it asks a strategy. Plain data but for ``pipeline``.
+
+    ``fits``: False while ``plan`` runs out of device memory and one that does not is looked for.
+    """
 
     workload: WorkloadFacts
     environment: Environment
@@ -114,6 +117,7 @@ class Case:
     trials: tuple[Trial, ...] = ()
     seconds_left: float | None = None
     planned_steps: int | None = None
+    fits: bool = True
 
     @property
     def device(self) -> str:
@@ -160,6 +164,16 @@ class Strategy(ABC):
     def settings(self, case: Case) -> Settings:
         """What to try, the likeliest first. A generator receives each finished trial by ``send``."""
         return [{}]
+
+    def lighter(self, case: Case) -> Iterable[tuple[float, JsonDict]]:
+        """Optional: settings that take less device memory, for a workload that does not fit (``case.fits``).
+
+        The batch of an optimizer step must stay what it is. Each later setting takes less memory than the
+        one before, and costs more: the number is the cost, as a share of a step (0.3: about 30 % longer);
+        1 where it is training of another precision, to which the workload as it is cannot be compared.
+        Nothing: it saves no memory here.
+        """
+        return ()
 
     def companions(self, case: Case, setting: JsonDict) -> list[Change]:
         """Changes that belong with this one: tried together with it, then taken apart."""

@@ -231,6 +231,21 @@ class StrategyTestCase:
                 predicted = self.strategy.predict(case, setting)
                 assert predicted is None or (isinstance(predicted, Estimate) and predicted.low > 0)
 
+    def test_what_takes_less_memory_costs_ever_more_and_leaves_the_batch(self) -> None:
+        """``lighter``: settings in their order, each another setup with the batch of a step as it is."""
+        for fits in (True, False):
+            case = dataclasses.replace(self.case(), fits=fits)
+            found = list(islice(self.strategy.lighter(case), MOST_SETTINGS))
+            costs = [cost for cost, _ in found]
+            assert costs == sorted(costs), "what comes later must cost more"
+            assert all(cost >= 0 for cost in costs)
+            for _, setting in found:
+                assert json.loads(json.dumps(setting)) == setting
+                batch = self.strategy.apply(case.setup, setting).batch
+                size, count = batch.size or case.workload.batch_size, batch.accumulation or case.workload.accumulation
+                whole = (case.workload.batch_size or 0) * case.workload.accumulation
+                assert (size or 0) * count == whole, "the batch of an optimizer step must stay what it is"
+
     def test_its_companions_are_changes(self) -> None:
         for setting in self._settings():
             for change in self.strategy.companions(self.case(), setting):

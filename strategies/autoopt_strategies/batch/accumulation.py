@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import log2
+
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, gain, kept, seconds_of
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
+HALVING_COST = 0.05
+"""Share of a step that halving the pieces is expected to cost: a guess, by which what does not fit is tried."""
 
 
 class Accumulation(Strategy):
@@ -27,15 +32,11 @@ class Accumulation(Strategy):
     after = frozenset({"batch_size"})
 
     def applies(self, case: Case) -> Applies:
-        facts = case.workload
-        if facts.loader.custom_batch_sampler:
-            return Applies.no("the loader's own batch sampler decides the batch")
-        if not facts.batch_size:
-            return Applies.no("the batch size is not known: the loader does not batch")
-        if facts.model.has_batchnorm:
-            return Applies.no("BatchNorm takes its statistics from the micro-batch, which must stay as it is")
+        impossible = _impossible(case)
+        if impossible:
+            return Applies.no(impossible)
         size, count = _now(case)
-        if count > 1:
+        if count > 1 or (not case.fits and size > 1):
             return Applies.yes()
         used = _memory_used(case)
         if size < 2:
@@ -68,6 +69,14 @@ class Accumulation(Strategy):
             while size % 2 == 0 and not kept((yield {"size": size // 2, "accumulation": 2 * count})):
                 size, count = size // 2, 2 * count
 
+    def lighter(self, case: Case) -> Iterator[tuple[float, Setting]]:
+        """Ever smaller pieces; each halving launches the same kernels twice as often."""
+        size, count = _now(case)
+        if _impossible(case):
+            return
+        for pieces in (number for number in range(2, size + 1) if size % number == 0):
+            yield HALVING_COST * log2(pieces), {"size": size // pieces, "accumulation": count * pieces}
+
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_batch(size=setting["size"], accumulation=setting["accumulation"])
 
@@ -82,6 +91,18 @@ class Accumulation(Strategy):
             transformers={"per_device_train_batch_size": size, "gradient_accumulation_steps": count},
             accelerate={"gradient_accumulation_steps": count, "_note": f"DataLoader(..., batch_size={size})"},
         )
+
+
+def _impossible(case: Case) -> str:
+    """Why the batch cannot be cut otherwise; empty where it can."""
+    facts = case.workload
+    if facts.loader.custom_batch_sampler:
+        return "the loader's own batch sampler decides the batch"
+    if not facts.batch_size:
+        return "the batch size is not known: the loader does not batch"
+    if facts.model.has_batchnorm:
+        return "BatchNorm takes its statistics from the micro-batch, which must stay as it is"
+    return ""
 
 
 def _now(case: Case) -> tuple[int, int]:

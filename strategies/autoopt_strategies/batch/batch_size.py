@@ -44,6 +44,8 @@ class BatchSize(Strategy):
             return Applies.no("the batch size is not known: the loader does not batch")
         if facts.optimizer.type == "LBFGS":
             return Applies.no("LBFGS has no rule for another batch")
+        if case.plan.setting("accumulation") is not None:
+            return Applies.no("accumulation cuts the batch into pieces: what they are is its affair")
         if self._most(case) <= _size(case):
             return Applies.no(self._limit(case))
         return Applies.yes()

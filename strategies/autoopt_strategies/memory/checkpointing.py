@@ -108,7 +108,7 @@ class Checkpointing(Strategy):
             return Applies.no("the model has no block that repeats")
         if case.plan.setting("cuda_graphs") is not None:
             return Applies.no("blocks inside a CUDA graph cannot be run again")
-        if self._did_not_fit(case):
+        if not case.fits:
             return Applies.yes()
         used = _memory_used(case)
         if case.device == "cpu" and used is None:
@@ -140,10 +140,14 @@ class Checkpointing(Strategy):
         if not kept((yield {"every": 1, "selective": True})):
             yield {"every": 1}
 
+    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+        """Keeping what is expensive first; a whole second forward pass is a quarter of a step or more."""
+        return [(0.1, {"every": 1, "selective": True}), (0.3, {"every": 1})]
+
     def companions(self, case: Case, setting: Setting) -> list[Change]:
-        """The batch that it makes room for; a workload that does not fit keeps its own."""
+        """The batch that it makes room for."""
         facts = case.workload
-        if self._did_not_fit(case) or not facts.batch_size or facts.loader.custom_batch_sampler:
+        if not facts.batch_size or facts.loader.custom_batch_sampler or case.plan.setting("accumulation") is not None:
             return []
         from math import sqrt
 
@@ -165,9 +169,6 @@ class Checkpointing(Strategy):
             transformers={"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
             accelerate=note,
         )
-
-    def _did_not_fit(self, case: Case) -> bool:
-        return any(trial.reason.startswith("out_of_memory") and trial.strategy == "baseline" for trial in case.trials)
 
 
 def _memory_used(case: Case) -> float | None:

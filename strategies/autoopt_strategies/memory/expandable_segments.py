@@ -29,6 +29,8 @@ class ExpandableSegments(Strategy):
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":
             return Applies.no(f"the allocator in question is that of CUDA; the device is {case.device}")
+        if not case.fits:
+            return Applies.yes()
         simulation = case.pipeline.round.simulation if case.pipeline is not None else None
         used = simulation.memory_used if simulation is not None else None
         if used is not None and used < PRESSED and case.workload.static_shapes is not False:
@@ -41,6 +43,10 @@ class ExpandableSegments(Strategy):
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]
+
+    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+        """Less is lost to gaps, at no cost."""
+        return [(0.0, {"enabled": True})]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_flags(env={VARIABLE: VALUE})

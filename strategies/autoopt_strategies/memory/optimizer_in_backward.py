@@ -84,6 +84,8 @@ class OptimizerInBackward(Strategy):
             return Applies.no("clipping the norm needs all gradients at once")
         if case.setup.precision.loss_scaling:
             return Applies.no("the gradient scaler looks at all gradients before the step")
+        if not case.fits:
+            return Applies.yes()
         simulation = case.pipeline.round.simulation if case.pipeline is not None else None
         used = simulation.memory_used if simulation is not None else None
         if used is None or used < 0.5:
@@ -95,6 +97,10 @@ class OptimizerInBackward(Strategy):
 
     def settings(self, case: Case) -> list[Setting]:
         return [{}]
+
+    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+        """The gradients of all parameters but one."""
+        return [(0.02, {})]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(in_backward)
