@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.errors import UsageError
+from autoopt.errors import AutooptError, UsageError
 
 
 @click.command("resume")
@@ -18,7 +19,7 @@ def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
     """Goes on with an interrupted run from its journal.
 
     RUN is the run directory. At most the trial that was under way is lost, none is repeated, and the time in
-    between is not charged to the budget.
+    between is not charged to the budget. Trackers that followed it (--log) go on in the same run of theirs.
     """
     options = read_options(given)
     if not (run / "journal.jsonl").is_file():
@@ -26,4 +27,16 @@ def resume_command(run: Path, accept_changed: bool, **given: object) -> int:
     from autoopt.api import resume_run
     from autoopt.cli.finish import follow
 
+    options = replace(options, log=_trackers(run / "journal.jsonl"))
     return follow(lambda listeners: resume_run(run, accept_changed=accept_changed, listeners=listeners), options)
+
+
+def _trackers(journal: Path) -> tuple[str, ...]:
+    """Those that the run was started with; none of a journal that cannot be read, which resuming it explains."""
+    from autoopt.storage.journal import read_journal
+
+    try:
+        records = read_journal(journal)
+    except AutooptError:
+        return ()
+    return tuple(records[0].get("options", {}).get("log", ())) if records else ()

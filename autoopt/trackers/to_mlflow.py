@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded, Warned
 from autoopt.records import Trial
+from autoopt.trackers.memory import Memory
 from autoopt.trackers.values import FILES, of_configuration, of_result, of_trial
 
 EXPERIMENT = "autoopt"
@@ -24,21 +26,21 @@ class _Mlflow:
         self._client = MlflowClient()
         self._experiment = ""
         self._run: str | None = None
-        self._directory: Path | None = None
+        self._memory: Memory | None = None
         self._kept = 0
-        self._trials: set[int] = set()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
-            self._directory = Path(event.run_directory)
-            self._open(self._directory.name, {"workload": event.spec, "device": event.device_name})
+            directory = Path(event.run_directory)
+            self._memory = Memory(directory, "mlflow")
+            self._open(directory.name, {"workload": event.spec, "device": event.device_name})
         elif isinstance(event, BaselineMeasured):
-            self._metrics(self._run, of_configuration("baseline", event.baseline))
+            self._news("baseline", of_configuration("baseline", event.baseline))
         elif isinstance(event, TrialEnded):
             self._trial(event.trial)
         elif isinstance(event, Kept):
             self._kept += 1
-            self._metrics(self._run, of_configuration("best", event.best), self._kept)
+            self._news(f"kept {self._kept}", of_configuration("best", event.best), self._kept)
         elif isinstance(event, Warned) and self._run:
             self._client.set_tag(self._run, "warning", event.text[:_WORDS])
         elif isinstance(event, RunEnded) and self._run:
@@ -63,25 +65,44 @@ class _Mlflow:
     def _open(self, name: str, words: dict[str, str]) -> None:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         self._experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+        known = self._memory.run if self._memory else None
+        if known is not None and self._reopened(known):
+            self._run = known
+            return
         self._run = self._client.create_run(self._experiment, run_name=name).info.run_id
+        if self._memory:
+            self._memory.begin(self._run)
         self._parameters(self._run, words)
 
+    def _reopened(self, run: str) -> bool:
+        """Opens the run of an interrupted search once more; False where this server does not know it."""
+        try:
+            self._client.update_run(run, status="RUNNING")
+        except MlflowException:
+            return False
+        return True
+
     def _trial(self, trial: Trial) -> None:
-        if self._run is None or trial.id in self._trials:
-            return
-        self._trials.add(trial.id)
         words, numbers = of_trial(trial)
-        run = self._client.create_run(
-            self._experiment,
-            run_name=f"{trial.id} {trial.strategy}",
-            tags={_PARENT: self._run, "verdict": str(trial.verdict)},
-        ).info.run_id
-        self._parameters(run, words)
+        if self._run is None or self._memory is None or not self._memory.news(f"trial {trial.id}", (words, numbers)):
+            return
+        run = self._memory.child(str(trial.id))
+        if run is None:
+            run = self._client.create_run(
+                self._experiment, run_name=f"{trial.id} {trial.strategy}", tags={_PARENT: self._run}
+            ).info.run_id
+            self._memory.keep_child(str(trial.id), run)
+            self._parameters(run, words)
+        self._client.set_tag(run, "verdict", str(trial.verdict))
         self._metrics(run, numbers)
         self._client.set_terminated(run, "FAILED" if trial.verdict == "failed" else "FINISHED")
 
     def _parameters(self, run: str, words: dict[str, str]) -> None:
         self._client.log_batch(run, params=[Param(name, value[:_WORDS]) for name, value in words.items()])
+
+    def _news(self, name: str, numbers: dict[str, float], step: int = 0) -> None:
+        if self._memory is not None and self._memory.news(name, numbers):
+            self._metrics(self._run, numbers, step)
 
     def _metrics(self, run: str | None, numbers: dict[str, float], step: int = 0) -> None:
         if run is not None:

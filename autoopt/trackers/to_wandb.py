@@ -9,6 +9,7 @@ import wandb
 
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
+from autoopt.trackers.memory import Memory
 from autoopt.trackers.values import FILES, of_configuration, of_result, of_trial
 
 PROJECT = "autoopt"
@@ -19,18 +20,27 @@ class _Wandb:
         self._run: Any = None
         self._group = "train"
         self._directory = Path()
+        self._memory: Memory | None = None
+        self._kept = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._directory = Path(event.run_directory)
             self._group = self._directory.name
-            self._run = self._open(self._group, "run", {"workload": event.spec, "device": event.device_name})
+            self._memory = Memory(self._directory, "wandb")
+            words = {"workload": event.spec, "device": event.device_name}
+            self._run = self._open(self._group, "run", words, self._memory.run)
+            if self._memory.run is None:
+                self._memory.begin(self._run.id)
         elif isinstance(event, BaselineMeasured):
             self._run.summary.update(of_configuration("baseline", event.baseline))
         elif isinstance(event, TrialEnded):
             self._trial(event.trial)
         elif isinstance(event, Kept):
-            self._run.log(of_configuration("best", event.best))
+            self._kept += 1
+            values = of_configuration("best", event.best)
+            if self._memory is not None and self._memory.news(f"kept {self._kept}", values):
+                self._run.log(values)
         elif isinstance(event, RunEnded):
             self._run.summary.update(of_result(event.result))
             for name in FILES:
@@ -49,8 +59,10 @@ class _Wandb:
         self._run.finish()
         self._run = None
 
-    def _open(self, name: str, kind: str, words: dict[str, Any]) -> Any:
+    def _open(self, name: str, kind: str, words: dict[str, Any], known: str | None = None) -> Any:
         return wandb.init(
+            id=known,
+            resume="allow" if known else None,
             project=PROJECT,
             name=name,
             group=self._group,
@@ -63,7 +75,11 @@ class _Wandb:
 
     def _trial(self, trial: Trial) -> None:
         words, numbers = of_trial(trial)
-        child = self._open(f"{self._group}/{trial.id} {trial.strategy}", "trial", words)
+        if self._memory is None or not self._memory.news(f"trial {trial.id}", (words, numbers)):
+            return
+        known = self._memory.child(str(trial.id))
+        child = self._open(f"{self._group}/{trial.id} {trial.strategy}", "trial", words, known)
+        self._memory.keep_child(str(trial.id), child.id)
         child.summary.update({**numbers, "verdict": str(trial.verdict)})
         child.finish(exit_code=int(trial.verdict == "failed"))
 

@@ -208,6 +208,26 @@ def test_resume_goes_on_from_the_journal(engine: Engine, capfd: pytest.CaptureFi
     json.loads(capfd.readouterr().out)
 
 
+def test_resume_is_followed_by_the_same_trackers(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from autoopt.cli import finish
+    from autoopt.storage.journal import encode
+
+    asked: list[tuple[str, ...]] = []
+    following = finish.following
+
+    def remembered(kinds: tuple[str, ...]) -> Any:
+        asked.append(kinds)
+        return following(())
+
+    monkeypatch.setattr(finish, "following", remembered)
+    record = {"type": "run", "options": {"log": ["mlflow", "tensorboard"]}}
+    (engine.run / "journal.jsonl").write_bytes(encode(0, record))
+    assert main(["resume", str(engine.run), "--json", "--quiet"]) == 0
+    assert asked == [("mlflow", "tensorboard")]
+
+
 def test_profile_prints_its_document(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "m:b", "--json", "--device", "cpu"]) == 0
     out, err = capfd.readouterr()

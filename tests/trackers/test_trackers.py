@@ -13,6 +13,7 @@ from autoopt.errors import UsageError
 from autoopt.events import BaselineMeasured, Kept, RunEnded, RunStarted, TrialEnded, Warned
 from autoopt.records import Result
 from autoopt.trackers import Tracker, tracker
+from autoopt.trackers.memory import Memory
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "win.json"
 
@@ -39,12 +40,17 @@ def their_warnings() -> Iterator[None]:
         yield
 
 
-def follow(made: Tracker, result: Result, directory: Path) -> None:
-    """What a run announces."""
+def begin(made: Tracker, result: Result, directory: Path, trials: int) -> None:
+    """What a run announces up to some trial."""
     made(RunStarted(spec="photos:build", device_name="cpu", budget_seconds=60, run_directory=str(directory)))
     made(BaselineMeasured(baseline=result.baseline))
-    for trial in result.trials:
+    for trial in result.trials[:trials]:
         made(TrialEnded(trial=trial))
+
+
+def follow(made: Tracker, result: Result, directory: Path) -> None:
+    """What a whole run announces."""
+    begin(made, result, directory, len(result.trials))
     made(Kept(plan=result.best.plan, best=result.best, speedup=result.speedup))
     made(Warned(text="a doubt"))
     made(RunEnded(result=result, run_directory=str(directory)))
@@ -77,6 +83,60 @@ def test_mlflow(result: Result, directory: Path, tmp_path: Path, monkeypatch: py
     assert "report.html" in {item.path for item in client.list_artifacts(parents[0].info.run_id)}
 
 
+def test_mlflow_goes_on_in_the_same_run(
+    result: Result, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    few = result.model_copy(update={"trials": result.trials[:4]})
+    first = tracker("mlflow")
+    begin(first, few, directory, 2)
+    first.finish(None)
+    follow(tracker("mlflow"), few, directory)
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("autoopt")
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert len(runs) == 1 + 4
+    assert parent.info.status == "FINISHED"
+    # the baseline: when it was measured and with the result, once each
+    assert len(client.get_metric_history(parent.info.run_id, "baseline/samples_per_second")) == 2
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/another.db")
+    follow(tracker("mlflow"), few, directory)  # a server that does not know the run: all is told anew
+    experiment = mlflow.MlflowClient().get_experiment_by_name("autoopt")
+    assert len(mlflow.MlflowClient().search_runs([experiment.experiment_id])) == 1 + 4
+
+
+def test_tensorboard_is_told_nothing_twice(result: Result, directory: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    first = tracker("tensorboard")
+    begin(first, result, directory, 2)
+    first.finish(None)
+    (directory / "trackers.json").write_text((directory / "trackers.json").read_text() + "\n")
+    follow(tracker("tensorboard"), result, directory)
+    events = reader.EventAccumulator(str(directory / "tensorboard")).Reload()
+    assert len(events.Scalars("baseline/samples_per_second")) == 2
+    folders = [item for item in (directory / "tensorboard").iterdir() if item.is_dir()]
+    assert len(folders) == len(result.trials)
+    assert all(len(list(folder.iterdir())) == 1 for folder in folders)
+
+
+def test_a_damaged_memory_is_an_empty_one(directory: Path) -> None:
+    memory = Memory(directory, "mlflow")
+    memory.begin("a")
+    memory.keep_child("3", "b")
+    assert memory.news("trial 3", 1.0)
+    again = Memory(directory, "mlflow")
+    assert (again.run, again.child("3"), again.child("4")) == ("a", "b", None)
+    assert not again.news("trial 3", 1.0)
+    assert again.news("trial 3", 2.0)
+    assert Memory(directory, "wandb").run is None
+    for damage in ("", "[1]", '{"mlflow": 3}'):
+        (directory / "trackers.json").write_text(damage)
+        assert Memory(directory, "mlflow").run is None
+
+
 def test_tensorboard(result: Result, directory: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     follow(tracker("tensorboard"), result, directory)
@@ -99,6 +159,8 @@ def test_wandb_offline(result: Result, directory: Path, monkeypatch: pytest.Monk
     follow(tracker("wandb"), few, directory)
     runs = list((directory / "wandb").glob("offline-run-*"))
     assert len(runs) == 3
+    known = json.loads((directory / "trackers.json").read_text())["wandb"]
+    assert {run.name.rpartition("-")[2] for run in runs} == {known["run"], *known["children"].values()}
     files = {path.name for run in runs for path in run.rglob("*") if path.is_file() or path.is_symlink()}
     assert "report.html" in files
     assert sum(path.suffix == ".wandb" for run in runs for path in run.iterdir()) == 3
