@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from autoopt.benchmark import run, warmup
 from autoopt.benchmark.blocks import run_block as run_block_until
+from autoopt.benchmark.cputime import cpu_times
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
@@ -81,6 +84,12 @@ def facts(live: Live) -> JsonDict:
 def environment(live: Live) -> JsonDict:
     """The machine as this process may use it: :class:`~autoopt.records.Environment`, without peaks."""
     return machine(live.device.torch).model_dump(mode="json")
+
+
+def cpu_clock(live: Live) -> JsonDict:
+    """CPU seconds so far: ``own`` of this trial with its workers, ``busy`` of the machine; ``at`` in seconds."""
+    used = cpu_times(with_children=True)
+    return {"own": used.own, "busy": used.busy, "at": time.perf_counter()}
 
 
 def trace(live: Live, directory: str, steps: int = 4, name: str = "") -> JsonDict:

@@ -30,7 +30,8 @@ class Examined(Record):
     """A plan looked at from the inside.
 
     ``missing``: what could not be measured, and why. ``monitor``: means over a block of a CUDA device
-    (``autoopt.benchmark.monitors``); ``joules_per_step``: its energy; ``other_users``: other processes on it.
+    (``autoopt.benchmark.monitors``); ``joules_per_step``: its energy; ``other_users``: other processes on it;
+    ``foreign_cores``: how many cores other programs used, on average, while block and stubs were measured.
     """
 
     plan: Plan
@@ -44,6 +45,12 @@ class Examined(Record):
     monitor: JsonDict = Field(default_factory=dict)
     joules_per_step: float | None = None
     other_users: tuple[int, ...] = ()
+    foreign_cores: float | None = None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean step of the block; None where it had none."""
+        return self.block.seconds / self.block.steps if self.block.steps else None
 
     @property
     def doubts(self) -> list[str]:
@@ -93,6 +100,7 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
     missing: list[str] = []
     with bench.trial(plan, "examine") as process:
         startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
+        before = process.call(f"{BENCHMARK}:cpu_clock", timeout=60.0)
         block = process.call(
             f"{BENCHMARK}:run_block", timeout=seconds * 10 + 60.0, seconds=max(seconds / 4, 1.0), min_steps=8
         )
@@ -107,6 +115,7 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
 
         flops = optional("floating-point operations", f"{BENCHMARK}:flops")
         survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
+        after = process.call(f"{BENCHMARK}:cpu_clock", timeout=60.0)
         inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
         step = block["seconds"] / max(block["steps"], 1)
         advice = optional("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
@@ -128,7 +137,16 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
         monitor=monitored.get("monitor", {}),
         joules_per_step=_joules(monitored),
         other_users=tuple(monitored.get("other_users", ())),
+        foreign_cores=_foreign_cores(before, after),
     )
+
+
+def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
+    """Cores that others used between two readings; None where the system does not tell."""
+    seconds = after["at"] - before["at"]
+    if before["busy"] is None or after["busy"] is None or seconds <= 0:
+        return None
+    return max((after["busy"] - before["busy"]) - (after["own"] - before["own"]), 0.0) / float(seconds)
 
 
 def _joules(monitored: JsonDict) -> float | None:

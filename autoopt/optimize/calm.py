@@ -1,0 +1,46 @@
+"""Whether the stages of a plan were measured in peace: a profile that was not excludes no strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoopt.optimize.examine import Examined
+
+FOREIGN_CORES = 0.3
+"""What others may use of the machine meanwhile: two busy-waiting compute threads lose far more than that share."""
+ASTRAY = 1.3
+"""How far the profile's own step may be from the one that the paired comparison measured."""
+
+
+def calmest(look: Callable[[], Examined], usual_step: float | None) -> Examined:
+    """Looks at a plan, and once more where that was disturbed; gives the calmer of the two.
+
+    Args:
+        look: examines the plan.
+        usual_step: seconds of its step in a paired comparison; None where there was none.
+    """
+    first = look()
+    if not disturbance(first, usual_step):
+        return first
+    second = look()
+    return min((first, second), key=lambda seen: _distance(seen, usual_step))
+
+
+def disturbance(seen: Examined, usual_step: float | None) -> str:
+    """What speaks against a profile, as a user reads it; "" where nothing does."""
+    step = seen.step_seconds
+    if usual_step and step and not 1 / ASTRAY <= step / usual_step <= ASTRAY:
+        return (
+            f"while its stages were measured a step took {step * 1e3:.3g} ms, "
+            f"in the comparisons {usual_step * 1e3:.3g} ms"
+        )
+    if seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
+        return f"while its stages were measured other programs used {seen.foreign_cores:.1f} cores"
+    return ""
+
+
+def _distance(seen: Examined, usual_step: float | None) -> float:
+    """How much a profile was disturbed; 1 is as much as is let pass."""
+    step = seen.step_seconds
+    astray = max(step / usual_step, usual_step / step) - 1 if usual_step and step else 0.0
+    return max(astray / (ASTRAY - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES)
