@@ -100,10 +100,6 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
     missing: list[str] = []
     with bench.trial(plan, "examine") as process:
         startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
-        before = process.call(f"{BENCHMARK}:cpu_clock", timeout=60.0)
-        block = process.call(
-            f"{BENCHMARK}:run_block", timeout=seconds * 10 + 60.0, seconds=max(seconds / 4, 1.0), min_steps=8
-        )
 
         def optional(what: str, task: str, **arguments: Any) -> JsonDict:
             """What may fail without spoiling the rest."""
@@ -113,9 +109,13 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
                 missing.append(f"{what}: {failure.reason}")
                 return {}
 
+        before = optional("use of the cores", f"{BENCHMARK}:cpu_clock")
+        block = process.call(
+            f"{BENCHMARK}:run_block", timeout=seconds * 10 + 60.0, seconds=max(seconds / 4, 1.0), min_steps=8
+        )
         flops = optional("floating-point operations", f"{BENCHMARK}:flops")
         survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
-        after = process.call(f"{BENCHMARK}:cpu_clock", timeout=60.0)
+        after = optional("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
         step = block["seconds"] / max(block["steps"], 1)
         advice = optional("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
@@ -143,10 +143,11 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
     """Cores that others used between two readings; None where the system does not tell."""
-    seconds = after["at"] - before["at"]
-    if before["busy"] is None or after["busy"] is None or seconds <= 0:
+    if before.get("busy") is None or after.get("busy") is None or after["at"] <= before["at"]:
         return None
-    return max((after["busy"] - before["busy"]) - (after["own"] - before["own"]), 0.0) / float(seconds)
+    return max((after["busy"] - before["busy"]) - (after["own"] - before["own"]), 0.0) / float(
+        after["at"] - before["at"]
+    )
 
 
 def _joules(monitored: JsonDict) -> float | None:
