@@ -145,9 +145,8 @@ def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
     """Cores that others used between two readings; None where the system does not tell."""
     if before.get("busy") is None or after.get("busy") is None or after["at"] <= before["at"]:
         return None
-    return max((after["busy"] - before["busy"]) - (after["own"] - before["own"]), 0.0) / float(
-        after["at"] - before["at"]
-    )
+    foreign = float((after["busy"] - before["busy"]) - (after["own"] - before["own"]))
+    return max(foreign, 0.0) / float(after["at"] - before["at"])
 
 
 def _joules(monitored: JsonDict) -> float | None:

@@ -12,7 +12,8 @@ class Peaks(Record):
 
     Shares are speeds under load over speeds alone: ``core_share_under_load`` of a loader worker while
     workers and compute threads fill the cores twice, ``compute_share_under_load`` of the compute threads
-    then, ``parallel_share`` of one process while every core has one of its own.
+    then, ``parallel_share`` of one process while every core has one of its own. ``foreign_cores``: what others
+    used of the machine meanwhile.
     """
 
     matmul_fp32_flops_per_second: float | None = None
@@ -30,6 +31,7 @@ class Peaks(Record):
     compute_share_under_load: float | None = None
     parallel_share: float | None = None
     memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
+    foreign_cores: float | None = None
     measured_at: str | None = None
 
 

@@ -95,6 +95,24 @@ def test_shares_from_a_busy_machine_are_not_kept(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == []
 
 
+def test_peaks_reached_beside_others_are_measured_again_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes = [
+        {"foreign_cores": 0.9, "matmul_fp32_flops_per_second": 5e10, "launch_seconds": 2e-6, "parallel_share": 0.4},
+        {"foreign_cores": 0.5, "matmul_fp32_flops_per_second": 4e10, "launch_seconds": 3e-6, "parallel_share": 0.9},
+    ]
+    rest = iter(goes)
+    shares = {"core_share_under_load": 0.5}
+    monkeypatch.setattr(peaks_module, "measure", lambda device, box: PEAKS.model_copy(update={**shares, **next(rest)}))
+    found = measured_peaks(torch.device("cpu"), cache=tmp_path)
+    assert (found.matmul_fp32_flops_per_second, found.launch_seconds, found.parallel_share) == (5e10, 2e-6, 0.9)
+    assert list(tmp_path.iterdir()) == []
+    rest = iter([{**goes[0]}, {"foreign_cores": 0.0}])
+    measured_peaks(torch.device("cpu"), cache=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/autoopt")
