@@ -1,0 +1,122 @@
+"""docs/oracle.md from the document of benchmarks/oracle.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracle_table import EXAMPLES, SEARCHERS, TITLES, complete, shown
+
+HEAD = """# Against an exhaustive search
+
+Made by `python benchmarks/oracle.py --page` from `benchmarks/results/oracle.json`; do not edit.
+
+For each example every combination of the built-in strategies' settings that means something on this machine is
+measured, each in a trial process of its own: the lattice. Its best points are measured again in pairs with the
+baseline, and the best of those is the **oracle**. autoopt then starts from scratch with a budget of a quarter of the
+lattice's seconds and the same strategies (`--only`); Optuna's TPE and random samplers get the same knobs and as
+many seconds as autoopt's whole run took, an evaluation being one trial process like the lattice's. At the end all
+choices run against the baseline in interleaved pairs of processes, equal setups once; that race is the table.
+
+* **Left out for everyone**: changes that take other steps (batch, schedules, cadence), since a reading of seconds
+  cannot judge them. Compiling was not put into the lattice; what it pays once was measured cold and stands below.
+* **Time to target** is fixed seconds + the baseline's steps to the target × seconds of a step + evaluations, for all
+  alike.
+* **Quality**: losses in the first steps against the baseline's, for all alike; only autoopt also trains its choice
+  from start to end.
+* **Seconds**: autoopt's are those of the whole command: benchmark, search, ablation, verification and report. The
+  oracle's are the lattice's alone; its second measurement, and the start of Optuna, are not charged. Optuna's one
+  study starts from one seed; replays on the lattice's own readings tell how it fares from others.
+"""
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page."""
+    environment, examples = document["environment"], document["examples"]
+    machine = f"{environment['cpu']}, {environment['cores']} cores, Python {environment['python']}"
+    parts = [HEAD, f"Measured on {machine}, {environment['at'][:10]}.", "", *_outcome(document), ""]
+    for name in EXAMPLES:
+        parts += _section(name, examples[name]) if name in examples else [f"## {name}", "", "Not run.", ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _outcome(document: dict[str, Any]) -> list[str]:
+    """What was to be shown, and whether it is."""
+    examples, means = document["examples"], document["means"]
+    lines = [
+        "To show: at least 95 % of the oracle's speedup in at most 25 % of its search seconds, on each example:",
+        "",
+    ]
+    lines += [f"* {shown(name, examples[name])}" if name in examples else f"* `{name}`: not run" for name in EXAMPLES]
+    lines.append("")
+    if not means["examples"]:
+        return [*lines, "No race is complete, so there is no mean."]
+    told = ", ".join(f"{TITLES[name]} {means[name]:.1%}" for name in SEARCHERS)
+    ahead = all(means["autoopt"] > means[name] for name in SEARCHERS[1:])
+    return [
+        *lines,
+        f"To show: above both samplers at equal budget: {'shown' if ahead else '**not shown**'}. Share of the oracle's "
+        f"speedup, geometric mean of {means['examples']} examples: {told}.",
+    ]
+
+
+def _section(name: str, found: dict[str, Any]) -> list[str]:
+    setup, seconds = found["setup"], found["seconds"]
+    lines = [f"## {name}", ""]
+    lines.append(
+        f"{found['measured']} of {setup['points']} points measured, {setup['reading_seconds']:g} s of steady steps "
+        f"each, {seconds['lattice']:.0f} s in all; the target, {setup['metric']} {setup['target']:g}, takes "
+        f"{setup['steps']:.0f} steps."
+    )
+    lines += ["", *_knobs(setup), ""]
+    race = found["race"]
+    if race is None:
+        return [*lines, "The race was not run.", ""]
+    lines += ["| | speedup to target | throughput | share of the oracle's | search | chosen |", "| --- " * 6 + "|"]
+    lines += [_row(contestant, race[contestant], found) for contestant in TITLES if contestant in race]
+    lines += ["", *_replays(found), ""] if found.get("replays") else [""]
+    return lines if complete(race) else [*lines, "Not every contestant got to the end.", ""]
+
+
+def _knobs(setup: dict[str, Any]) -> list[str]:
+    lines = [f"* {knob}: {', '.join(choices)}" for knob, choices in setup["knobs"].items()]
+    compiled = setup.get("compile")
+    if compiled:
+        fixed = compiled.get("fixed_seconds")
+        cost = f"{fixed:.1f} s" if fixed is not None else compiled.get("failed")
+        lines.append(f"* compile: left out; what it pays once: {cost}")
+    return lines
+
+
+def _row(name: str, result: dict[str, Any], found: dict[str, Any]) -> str:
+    if result.get("failed"):
+        return f"| {TITLES[name]} | {result['failed']} | | | | {result['told']} |"
+    share, seconds = result["share"], found["seconds"].get("lattice" if name == "oracle" else name)
+    part = "" if share is None else "same setup" if result["same_as_oracle"] else _percent(share)
+    if name in ("oracle", "baseline"):
+        part = ""
+    lost = f"; quality lost: {result['quality_lost']}" if result.get("quality_lost") else ""
+    spent = f"{seconds:.0f} s ({seconds / found['seconds']['lattice']:.0%})" if seconds else ""
+    count = found["evaluations"].get(name)
+    spent += f", {count} evaluations" if count else ""
+    cells = (_ratio(result["time_to_target"]), _ratio(result["throughput"]), part, spent, result["told"] + lost)
+    return f"| {TITLES[name]} | " + " | ".join(cells) + " |"
+
+
+def _ratio(estimate: dict[str, Any]) -> str:
+    return f"{estimate['value']:.2f}× [{estimate['low']:.2f}, {estimate['high']:.2f}]"
+
+
+def _percent(estimate: dict[str, Any]) -> str:
+    return f"{estimate['value']:.0%} [{estimate['low']:.0%}, {estimate['high']:.0%}]"
+
+
+def _replays(found: dict[str, Any]) -> list[str]:
+    told = "; ".join(
+        f"{TITLES[name]} {replay['median']:.0%} ({replay['quartiles'][0]:.0%} to {replay['quartiles'][1]:.0%})"
+        for name, replay in found["replays"].items()
+    )
+    seeds = next(iter(found["replays"].values()))["seeds"]
+    return [
+        f"Replays from {seeds} seeds on the lattice's readings, best reading over that of the choice, median and "
+        f"quartiles: {told}."
+    ]

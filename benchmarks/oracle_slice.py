@@ -1,0 +1,70 @@
+"""One example in one invocation: what was measured, what measures, and how much time is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import oracle_space as space
+from oracle_state import OutOfTimeError, Record, State
+from oracle_trials import Trials
+
+from autoopt.benchmark.target import Parts
+from autoopt.records import Plan
+
+
+@dataclass
+class Slice:
+    """One example in one invocation.
+
+    Args:
+        example: its name under ``examples``.
+        state: all that was measured so far.
+        trials: readings.
+        deadline: on ``clock``; nothing starts that would end after it.
+        lattice_seconds: that the whole lattice may take.
+        top: how many points of the lattice are measured again.
+        rounds: pairs of processes of each contestant in the final race.
+    """
+
+    example: str
+    state: State
+    trials: Trials
+    deadline: float
+    lattice_seconds: float = 800.0
+    top: int = 5
+    rounds: int = 4
+    clock: Callable[[], float] = time.monotonic
+    say: Callable[[str], None] = lambda text: None
+
+    def add(self, stage: str, **fields: Any) -> Record:
+        return self.state.add(self.example, stage, **fields)
+
+    def of(self, stage: str) -> list[Record]:
+        return self.state.of(self.example, stage)
+
+    @property
+    def setup(self) -> Record:
+        found = self.state.one(self.example, "setup")
+        assert found is not None, "the set-up comes first"
+        return found
+
+    def spare(self, seconds: float) -> None:
+        """Whether so many seconds are left.
+
+        Raises:
+            OutOfTimeError: they are not.
+        """
+        if self.clock() + seconds > self.deadline:
+            raise OutOfTimeError
+
+    def plan(self, point: space.Point) -> Plan:
+        return space.plan_of(point, self.setup["knobs"], self.trials.registry)
+
+
+def seconds_to_target(setup: Record, fixed: float, step: float) -> float:
+    """Of a change that takes the baseline's steps and evaluations."""
+    parts = Parts(fixed, step, setup["steps"], setup["evaluation_seconds"], setup["evaluate_every"])
+    return parts.seconds

@@ -1,0 +1,145 @@
+"""The space that all contestants search: a knob for each thing that can be set, and the lattice of all of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from autoopt.optimize.planner import PLUGIN_ERRORS
+from autoopt.records import Change, Plan
+from autoopt.registry import Registry
+from autoopt.strategy import Case, Risk
+
+AS_IS = "as is"
+Choices = dict[str, list[dict[str, Any]]]
+Knobs = dict[str, Choices]
+"""By knob, by choice: the changes that it stands for, as documents."""
+Point = dict[str, str]
+"""A choice for each knob; a knob that is left out stays as it is."""
+
+ASKED = {
+    "samples": ("batch_fetch", "cache", "device_dataset"),
+    "precision": ("matmul_precision", "amp"),
+    "layout": ("channels_last",),
+    "optimizer": ("fused_optimizer",),
+    "attention": ("flash_attention",),
+}
+"""Knobs whose settings the strategies know themselves; workers and threads have a grid."""
+FIRST_ALONE = ("fused_optimizer",)
+"""Of these only the first setting, to keep the lattice small: ``fused`` rather than ``foreach`` too."""
+WHOLE = ("device_dataset",)
+"""These leave the loader's workers nothing to do."""
+
+TRAINING = "takes other steps than the baseline: a reading of seconds cannot judge it; left out for every contestant"
+NAMED = {
+    "compile": "its cost was measured instead, see `compile`",
+    "threaded_loading": "for samples that wait for storage; none of the examples' do",
+    "checkpointing": "computes more to save memory, of which there is enough",
+    "accumulation": "splits a batch that fits",
+    "optimizer_in_backward": "saves memory, of which there is enough",
+}
+"""Strategies without a knob although they may apply, and why."""
+
+
+def grids(cores: int) -> Knobs:
+    """Workers up to the number of cores, and compute threads down to one."""
+    workers = {
+        str(number): [_change("workers", num_workers=number, prefetch_factor=2, persistent_workers=True)]
+        for number in range(1, cores + 1)
+    }
+    threads = {str(number): [_change("threads", threads=number)] for number in range(1, cores)}
+    return {"workers": workers, "threads": threads}
+
+
+def _change(strategy: str, **setting: Any) -> dict[str, Any]:
+    return {"strategy": strategy, "setting": setting}
+
+
+def knobs(registry: Registry, case: Case) -> Knobs:
+    """What can be set for a workload on this machine, by what the strategies themselves say of it.
+
+    Args:
+        case: the untouched workload, inspected and profiled.
+    """
+    found: Knobs = {}
+    for name, strategies in ASKED.items():
+        found[name] = {}
+        for strategy in strategies:
+            for setting in _settings(registry, case, strategy):
+                found[name][_label(strategy, setting)] = [_change(strategy, **setting)]
+    for name, choices in grids(case.environment.cores or 1).items():
+        if registry[name].applies(case):
+            found[name] = choices
+    return {name: {AS_IS: [], **choices} for name, choices in found.items() if choices}
+
+
+def _settings(registry: Registry, case: Case, name: str) -> list[dict[str, Any]]:
+    strategy = registry[name]
+    if not strategy.applies(case):
+        return []
+    settings = [dict(setting) for setting in strategy.settings(case)]
+    return settings[:1] if name in FIRST_ALONE else settings
+
+
+def _label(strategy: str, setting: dict[str, Any]) -> str:
+    told = [str(setting[key]) for key in ("dtype", "precision", "implementation") if key in setting]
+    return " ".join([strategy, *told])
+
+
+def left_out(registry: Registry, case: Case, space: Knobs) -> dict[str, str]:
+    """Why a strategy has no place in the lattice, by name."""
+    placed = {change["strategy"] for choices in space.values() for changes in choices.values() for change in changes}
+    found = {}
+    for name, strategy in registry.items():
+        if name in placed:
+            continue
+        if strategy.risk in (Risk.TRAINING, Risk.MODEL):
+            found[name] = TRAINING
+            continue
+        try:
+            applies = strategy.applies(case)
+            found[name] = NAMED.get(name, "no knob") if applies else applies.reason
+        except PLUGIN_ERRORS as error:
+            found[name] = f"error: {error}"
+    return found
+
+
+def strategies_of(space: Knobs) -> tuple[str, ...]:
+    """The names of the strategies in a space, for ``--only``."""
+    names = [change["strategy"] for choices in space.values() for changes in choices.values() for change in changes]
+    return tuple(dict.fromkeys(names))
+
+
+def wanted(name: str, chosen: Point, space: Knobs) -> bool:
+    """Whether a knob means anything beside what was chosen before it."""
+    samples = space.get("samples", {}).get(chosen.get("samples", AS_IS), [])
+    return not (name == "workers" and any(change["strategy"] in WHOLE for change in samples))
+
+
+def lattice(space: Knobs) -> Iterator[Point]:
+    """Every combination that means something, once."""
+    names = sorted(space, key=lambda name: name != "samples")
+    for choices in itertools.product(*(space[name] for name in names)):
+        point = dict(zip(names, choices, strict=True))
+        idle = [name for name in names if not wanted(name, point, space)]
+        if all(point[name] == AS_IS for name in idle):
+            yield {name: choice for name, choice in point.items() if name not in idle}
+
+
+def plan_of(point: Point, space: Knobs, registry: Registry) -> Plan:
+    """The plan of a point."""
+    changes = [change for name, choice in point.items() for change in space[name][choice]]
+    return registry.order(Plan(changes=tuple(Change.model_validate(change) for change in changes)))
+
+
+def told(plan: Plan) -> str:
+    """A plan in a few words."""
+    parts = []
+    for change in plan.changes:
+        numbers = [str(value) for key, value in change.setting.items() if key in _TOLD]
+        parts.append(" ".join([change.strategy, *numbers]))
+    return ", ".join(parts) or "untouched"
+
+
+_TOLD = ("num_workers", "threads", "dtype", "precision", "implementation", "mode", "size")

@@ -1,0 +1,47 @@
+"""What was measured so far, one JSON line for each reading, so that a run may go on in slices."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+class OutOfTimeError(Exception):
+    """The slice has no time for what comes next; the next slice goes on from there."""
+
+
+class State:
+    """The readings of all examples.
+
+    Args:
+        path: a file of JSON lines; a last line that was torn is dropped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[Record] = []
+        if path.exists():
+            whole = path.read_text(encoding="utf-8")
+            kept = whole[: whole.rfind("\n") + 1]
+            self.records = [json.loads(line) for line in kept.splitlines()]
+            if kept != whole:
+                path.write_text(kept, encoding="utf-8")
+
+    def of(self, example: str, stage: str) -> list[Record]:
+        return [record for record in self.records if record["example"] == example and record["stage"] == stage]
+
+    def one(self, example: str, stage: str) -> Record | None:
+        """The latest record of a stage that has one."""
+        return next(iter(reversed(self.of(example, stage))), None)
+
+    def add(self, example: str, stage: str, **fields: Any) -> Record:
+        record = {"example": example, "stage": stage, "at": round(time.time(), 1), **fields}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        self.records.append(record)
+        return record

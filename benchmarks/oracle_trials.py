@@ -1,0 +1,144 @@
+"""Readings of plans in trial processes of the engine's own executor: alone, and in pairs against the baseline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoopt.benchmark.target import Parts, parts
+from autoopt.errors import TrialFailed
+from autoopt.optimize.bench import Bench
+from autoopt.optimize.compare import compare
+from autoopt.optimize.comparison import Comparison, Decision, Rule
+from autoopt.optimize.examine import examine, inspect
+from autoopt.optimize.losses import common, same_on_average, same_within_tolerance
+from autoopt.optimize.profile import look
+from autoopt.optimize.state import Search
+from autoopt.records import Objective, Plan
+from autoopt.registry import Registry, load_strategies
+from autoopt.strategy import Case
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+WARM_UP_SECONDS = 4.0
+FEWEST_STEPS = 8
+PAIR_SECONDS = 20.0
+TRAINING_SECONDS = 240.0
+COMPILE_SECONDS = 120.0
+
+
+class Trials:
+    """The readings of one workload.
+
+    Args:
+        bench: starts trials.
+        registry: the strategies.
+    """
+
+    def __init__(self, bench: Bench, registry: Registry) -> None:
+        self.bench, self.registry = bench, registry
+
+    def case(self, seconds: float) -> Case:
+        """The untouched workload as a strategy sees it, its stages profiled."""
+        inspection = inspect(self.bench)
+        examined = examine(self.bench, Plan(), seconds=seconds, advise=False)
+        facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
+        inspection = inspection.model_copy(update={"facts": facts})
+        _, pipeline = look(inspection, examined)
+        objective = Objective(
+            metric=facts.metric, mode=facts.mode, target=facts.target, target_source="user", tolerance=0.0, min_gain=0.0
+        )
+        search = Search(facts, inspection.environment, objective, planned_steps=facts.max_steps)
+        return search.case(self.registry, pipeline, None)
+
+    def baseline(self, case: Case) -> Parts:
+        """What the untouched workload needs to its target.
+
+        Raises:
+            TrialFailed: it does not train.
+            ValueError: it does not get there.
+        """
+        run = self.bench.train(
+            Plan(), seed=0, max_seconds=TRAINING_SECONDS, label="baseline", target=case.objective.target
+        )
+        found = parts(run, case.objective.target, case.objective.mode)
+        if found is None:
+            raise ValueError(f"the baseline did not reach its target within {TRAINING_SECONDS:.0f} s")
+        return found
+
+    def reading(self, plan: Plan, seconds: float) -> dict[str, Any]:
+        """One process: fixed seconds, and seconds of a steady step over so many seconds; or ``failed``."""
+        began = time.monotonic()
+        found: dict[str, Any] = {}
+        try:
+            contender = self.bench.start(plan, "reading")
+            try:
+                contender.ready()
+                startup = contender.warm_up(WARM_UP_SECONDS)
+                block = contender.block(seconds, FEWEST_STEPS, 0.0)
+            finally:
+                contender.close()
+            found = {"fixed_seconds": startup.fixed_seconds, "step_seconds": block.seconds / block.steps}
+        except TrialFailed as failure:
+            found = {"failed": failure.reason}
+        return {**found, "seconds": time.monotonic() - began}
+
+    def compiling(self, plan: Plan) -> dict[str, Any]:
+        """What a plan that compiles pays once, nothing cached before."""
+        try:
+            contender = self.bench.start(plan, "compile")
+            try:
+                contender.ready()
+                return {"fixed_seconds": contender.warm_up(COMPILE_SECONDS).fixed_seconds}
+            finally:
+                contender.close()
+        except TrialFailed as failure:
+            return {"failed": failure.reason}
+
+    def pair(self, plan: Plan, number: int, *, deterministic: bool | None) -> dict[str, Any]:
+        """One pair of processes, baseline and plan, in interleaved blocks of the engine's own comparison."""
+        rule = Rule(
+            max_seconds=PAIR_SECONDS, min_pairs=1, max_pairs=1, warm_up_seconds=WARM_UP_SECONDS, until_error=0.0
+        )
+        began = time.monotonic()
+        found = compare(
+            self.bench.start, Plan(), plan, rule, clock=time.monotonic, rng=np.random.default_rng([7, number])
+        )
+        return {**_row(found, deterministic), "seconds": time.monotonic() - began}
+
+
+def _row(found: Comparison, deterministic: bool | None) -> dict[str, Any]:
+    if found.decision is Decision.FAILED or not found.pairs:
+        return {"failed": found.reason}
+    before, after = found.incumbent, found.candidate
+    paths = common(before.losses, after.losses)
+    quality = None
+    if paths is not None:
+        quality = (same_within_tolerance if deterministic else same_on_average)(paths)
+    assert before.samples_per_step is not None
+    assert before.samples_per_second is not None
+    return {
+        "log_ratio": found.pairs[0].log_ratio,
+        "standard_error": found.pairs[0].standard_error,
+        "baseline_step_seconds": before.samples_per_step / before.samples_per_second,
+        "baseline_fixed_seconds": before.fixed_seconds[0],
+        "fixed_seconds": after.fixed_seconds[0],
+        "same_losses": quality.passed if quality else None,
+        "losses": quality.detail if quality else "too few losses in common",
+    }
+
+
+@contextmanager
+def trials(workload: str, directory: Path, logs: Path) -> Iterator[Trials]:
+    """Trials of a workload; the first process, which finds nothing in the caches, is started and thrown away."""
+    registry = load_strategies()
+    spec = TrialSpec(workload=workload, directory=str(directory), search_path=(str(directory),))
+    with Launcher() as launcher:
+        bench = Bench(launcher, spec, registry, logs)
+        bench.start(Plan(), "first").close()
+        yield Trials(bench, registry)

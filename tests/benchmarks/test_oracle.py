@@ -1,0 +1,290 @@
+"""The race against an exhaustive search: its space, its rivals, its stages in slices, and what its page claims."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.records import Plan
+from autoopt.registry import Registry, load_strategies
+from autoopt.testing.strategies import sample_case
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+pytest.importorskip("optuna", reason="a rival in the race")
+
+import oracle  # noqa: E402
+import oracle_page as page  # noqa: E402
+import oracle_race as race  # noqa: E402
+import oracle_rivals as rivals  # noqa: E402
+import oracle_space as space  # noqa: E402
+import oracle_stages as stages  # noqa: E402
+import oracle_table as table  # noqa: E402
+from oracle_slice import Slice, seconds_to_target  # noqa: E402
+from oracle_state import State  # noqa: E402
+
+WORKERS = {"strategy": "workers", "setting": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
+THREAD = {"strategy": "threads", "setting": {"threads": 1}}
+WHOLE = {"strategy": "device_dataset", "setting": {"device": "cpu"}}
+AMP = {"strategy": "amp", "setting": {"dtype": "bfloat16"}}
+KNOBS: space.Knobs = {
+    "samples": {space.AS_IS: [], "device_dataset": [WHOLE]},
+    "workers": {space.AS_IS: [], "1": [WORKERS]},
+    "threads": {space.AS_IS: [], "1": [THREAD]},
+    "precision": {space.AS_IS: [], "amp bfloat16": [AMP]},
+}
+FACTORS = {"workers": 1.2, "threads": 0.8, "device_dataset": 1.1, "amp": 1.5}
+SETUP = {"knobs": KNOBS, "left_out": {"compile": "measured"}, "points": 12, "reading_seconds": 2.0, "target": 0.9,
+         "metric": "accuracy", "deterministic": True, "steps": 100.0, "evaluation_seconds": 1.0, "evaluate_every": 50.0,
+         "compile": {"setting": {}, "fixed_seconds": 30.0}, "environment": {}}  # fmt: skip
+
+
+def speedup(plan: Plan) -> float:
+    """Of a step; workers and one thread belong together."""
+    names = set(plan.names())
+    both = {"workers", "threads"} <= names
+    return math.prod(FACTORS[name] for name in names) * (1.6 if both else 1.0)
+
+
+class FakeTrials:
+    """Readings of a machine on which everything is known. ``changes_losses``: plans with it train otherwise."""
+
+    def __init__(self, registry: Registry, clock: Clock, changes_losses: str = "") -> None:
+        self.registry, self.clock, self.changes_losses = registry, clock, changes_losses
+        self.readings: list[str] = []
+
+    def reading(self, plan: Plan, seconds: float) -> dict[str, Any]:
+        self.readings.append(plan.key)
+        self.clock.now += seconds + 1.0
+        return {"fixed_seconds": 1.0, "step_seconds": 0.1 / speedup(plan), "seconds": seconds + 1.0}
+
+    def pair(self, plan: Plan, number: int, *, deterministic: bool | None) -> dict[str, Any]:
+        self.clock.now += 10.0
+        same = self.changes_losses not in plan.names()
+        return {"log_ratio": math.log(speedup(plan)) if plan.changes else 0.0, "standard_error": 0.002, "seconds": 10.0,
+                "baseline_step_seconds": 0.1, "baseline_fixed_seconds": 1.0, "fixed_seconds": 1.0,
+                "same_losses": same, "losses": "as before" if same else "loss 1 higher than before"}  # fmt: skip
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return load_strategies()
+
+
+def part(tmp_path: Path, registry: Registry, *, minutes: float = 1000.0, changes_losses: str = "") -> Slice:
+    """A slice of a race whose set-up was measured."""
+    state, clock = State(tmp_path / "state.jsonl"), Clock()
+    if not state.records:
+        state.add("digits", "setup", **SETUP)
+    trials = FakeTrials(registry, clock, changes_losses)
+    return Slice("digits", state, trials, 60.0 * minutes, clock=clock)  # type: ignore[arg-type]
+
+
+def autoopt_chose(changes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command answers at once; its arguments are kept."""
+    asked: list[list[str]] = []
+    trial = {"strategy": "amp", "setting": {}, "companions": [], "verdict": "kept", "reason": "", "seconds": 1.0,
+             "throughput": None}  # fmt: skip
+    answer = {"best": {"plan": {"changes": changes}}, "speedup": {}, "stop": {}, "trials": [trial]}
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, json.dumps(answer), "")
+
+    monkeypatch.setattr(stages.subprocess, "run", run)
+    return asked
+
+
+def test_the_lattice_is_every_combination_that_means_something_once() -> None:
+    points = list(space.lattice(KNOBS))
+    assert len(points) == 2 * 2 * 2 + 2 * 2  # workers have nothing to do where the data lies on the device whole
+    assert len({rivals.key(point) for point in points}) == len(points)
+    assert not any(point["samples"] == "device_dataset" and "workers" in point for point in points)
+    assert dict.fromkeys(KNOBS, space.AS_IS) in points
+
+
+def test_points_of_the_lattice_are_different_setups(registry: Registry) -> None:
+    plans = [space.plan_of(point, KNOBS, registry) for point in space.lattice(KNOBS)]
+    assert len({repr(registry.fold(plan)) for plan in plans}) == len(plans)
+
+
+def test_the_strategies_say_what_can_be_set(registry: Registry) -> None:
+    case = sample_case()
+    found = space.knobs(registry, case)
+    assert next(iter(found["workers"])) == space.AS_IS
+    assert len(found["threads"]) == (case.environment.cores or 1)
+    placed = set(space.strategies_of(found))
+    why = space.left_out(registry, case, found)
+    assert placed.isdisjoint(why)
+    assert placed | set(why) == set(registry)
+    assert why["batch_size"] == why["evaluation_cadence"] == space.TRAINING
+    assert "CUDA" in why["device_prefetch"]
+    for name in placed:
+        assert registry[name].applies(case)
+
+
+def test_a_torn_line_is_dropped_and_the_rest_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "state.jsonl"
+    State(path).add("digits", "lattice", point={}, value=1.0)
+    path.write_text(path.read_text() + '{"example": "dig')
+    again = State(path)
+    assert [record["value"] for record in again.of("digits", "lattice")] == [1.0]
+    again.add("digits", "lattice", point={}, value=2.0)
+    assert len(State(path).records) == 2
+
+
+def evaluate(point: space.Point) -> dict[str, Any]:
+    weights = {"device_dataset": -3.0, "1": -1.0, "amp bfloat16": -2.0}
+    value = 10.0 + sum(weights.get(choice, 0.0) for choice in point.values())
+    return {"value": value, "seconds": 1.0}
+
+
+@pytest.mark.parametrize("sampler", rivals.SAMPLERS)
+def test_a_rival_finds_the_best_point_of_a_small_space_in_slices(sampler: str) -> None:
+    seen: list[dict[str, Any]] = []
+    for _ in range(4):
+        study = rivals.Rival(sampler, KNOBS, 0, seen)
+        seen += [study.turn(evaluate) for _ in range(12)]
+    assert all(space.wanted("workers", record["point"], KNOBS) or "workers" not in record["point"] for record in seen)
+    assert len({rivals.key(record["point"]) for record in seen}) > 4
+    assert rivals.best(seen) == {"samples": "device_dataset", "threads": "1", "precision": "amp bfloat16"}
+
+
+def test_a_point_that_fails_is_never_the_choice() -> None:
+    study = rivals.Rival("tpe", KNOBS, 0)
+    seen = [study.turn(lambda point: {"value": None, "seconds": 1.0}) for _ in range(3)]
+    assert rivals.best(seen) is None
+    good = rivals.Rival("tpe", KNOBS, 0, seen).turn(evaluate)
+    assert rivals.best([*seen, good]) == good["point"]
+
+
+def test_a_replay_spends_its_budget_and_no_more() -> None:
+    readings = {rivals.key(point): evaluate(point) for point in space.lattice(KNOBS)}
+    asked: list[str] = []
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            asked.append(name)
+            return readings[name]
+
+    assert rivals.replayed("random", KNOBS, Counted(readings), 5.0, 1) is not None
+    assert len(asked) == 5
+
+
+def test_seconds_to_the_target_count_what_is_paid_once_and_evaluations() -> None:
+    assert seconds_to_target(SETUP, 3.0, 0.1) == pytest.approx(3.0 + 100 * 0.1 + 2 * 1.0)
+
+
+def test_the_whole_race_in_one_go(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = autoopt_chose([WORKERS, THREAD], monkeypatch)
+    one = part(tmp_path, registry)
+    assert stages.run(one)
+    spent = sum(record["seconds"] for record in one.of("lattice"))
+    budget = float(asked[0][asked[0].index("--budget") + 1].removesuffix("s"))
+    assert budget <= max(0.25 * spent, 20)
+    assert asked[0][asked[0].index("--only") + 1] == "device_dataset,workers,threads,amp"
+    assert len(one.of("lattice")) == 12
+    assert len(one.of("again")) == one.top * race.AGAIN_ROUNDS
+
+    found = table.document(one.state, {}, replays=3)["examples"]["digits"]
+    best = max((speedup(one.plan(p)), p) for p in space.lattice(KNOBS) if p)
+    oracle_plan = Plan.model_validate(found["race"]["oracle"]["plan"])
+    assert set(oracle_plan.names()) == set(one.plan(best[1]).names()) == {"workers", "threads", "amp"}
+    assert found["race"]["oracle"]["throughput"]["value"] == pytest.approx(best[0], rel=0.01)
+    assert found["race"]["baseline"]["throughput"]["value"] == pytest.approx(1.0, abs=0.01)
+    before = seconds_to_target(SETUP, 1.0, 0.1)
+    expected = before / seconds_to_target(
+        SETUP, 1.0, 0.1 / speedup(Plan.model_validate({"changes": [WORKERS, THREAD]}))
+    )
+    assert found["race"]["autoopt"]["time_to_target"]["value"] == pytest.approx(expected, rel=0.01)
+    share = found["race"]["autoopt"]["share"]
+    assert share["low"] < share["value"] < 0.95
+    assert "**not shown**" in table.shown("digits", found)
+
+
+def test_slices_go_on_where_the_one_before_ended(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoopt_chose([AMP, WORKERS, THREAD], monkeypatch)
+    readings = []
+    for _ in range(60):
+        one = part(tmp_path, registry, minutes=1.6)
+        complete = stages.run(one)
+        readings += one.trials.readings  # type: ignore[attr-defined]
+        if complete:
+            break
+    assert complete
+    assert len(one.of("lattice")) == len({rivals.key(r["point"]) for r in one.of("lattice")}) == 12
+    rows = [(row["round"], json.dumps(row["plan"])) for row in one.of("race")]
+    assert len(rows) == len(set(rows))
+    turns = sum(len(one.of(sampler)) for sampler in rivals.SAMPLERS)
+    assert len(readings) == 12 + turns
+    found = table.document(one.state, {}, replays=0)["examples"]["digits"]
+    assert found["race"]["autoopt"]["same_as_oracle"]
+    assert found["race"]["autoopt"]["share"]["value"] == 1.0
+
+
+def test_a_point_that_trains_otherwise_is_not_the_oracle(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoopt_chose([AMP], monkeypatch)
+    one = part(tmp_path, registry, changes_losses="amp")
+    assert stages.run(one)
+    assert "amp" not in race.best_again(one).names()
+    found = table.document(one.state, {}, replays=0)["examples"]["digits"]["race"]["autoopt"]
+    assert found["share"] is None
+    assert "higher" in found["quality_lost"]
+
+
+def test_a_command_that_fails_is_told(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 3, "", "error: the baseline fails")
+    monkeypatch.setattr(stages.subprocess, "run", lambda *a, **k: failed)
+    one = part(tmp_path, registry)
+    assert stages.run(one)
+    found = table.document(one.state, {}, replays=0)["examples"]["digits"]
+    assert "autoopt" not in found["race"]
+    assert "baseline fails" in found["autoopt"]["failed"]
+    assert "not run to the end" in table.shown("digits", found)
+
+
+def test_the_page_tells_what_was_run_and_what_not(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoopt_chose([AMP, WORKERS, THREAD], monkeypatch)
+    one = part(tmp_path, registry)
+    stages.run(one)
+    machine = {"cpu": "a CPU", "cores": 2, "python": "3.11", "at": "2026-01-01T00:00:00"}
+    text = page.render(json.loads(json.dumps(table.document(one.state, machine, replays=3))))
+    assert "* `photos`: not run" in text
+    assert "`digits`: shown (100% of the speedup" in text
+    assert "same setup" in text
+    assert "what it pays once: 30.0 s" in text
+    assert "geometric mean of 1 examples" in text
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    if not oracle.RESULTS.exists():
+        pytest.skip("nothing was measured")
+    document = json.loads(oracle.RESULTS.read_text(encoding="utf-8"))
+    assert oracle.PAGE.read_text(encoding="utf-8") == page.render(document)
+
+
+def test_measuring_needs_a_place_for_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        oracle.main(["--minutes", "1"])
+    assert "--state" in capsys.readouterr().err
