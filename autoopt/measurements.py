@@ -32,7 +32,10 @@ class Block(Record):
 
 
 class Startup(Record):
-    """What a trial paid before its steady state. ``fixed_seconds`` is what a real run pays once."""
+    """What a trial paid before its steady state. ``fixed_seconds`` is what a real run pays once.
+
+    ``compiler``: what ``torch.compile`` had trouble with, a sentence; None where it had none or was not asked.
+    """
 
     build_seconds: float
     setup_seconds: float
@@ -41,6 +44,7 @@ class Startup(Record):
     steady: bool
     fixed_seconds: float
     losses: tuple[float | None, ...] = ()
+    compiler: str | None = None
 
 
 class TrainingRun(Record):

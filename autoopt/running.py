@@ -19,7 +19,7 @@ from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
 from autoopt.export.snippets import snippets
 from autoopt.loop import Loop, Outcome
-from autoopt.optimize.bench import Bench, baseline_error
+from autoopt.optimize.bench import BaselineFailed, Bench
 from autoopt.optimize.gate import Gate
 from autoopt.optimize.planner import Choice
 from autoopt.optimize.profile import profile
@@ -114,14 +114,14 @@ def profile_run(
     registry = _registry(options)
     directory = RunDirectory.create(spec, options.out)
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
-    with Launcher() as launcher:
+    with Launcher(compiler_cache=directory.compiler_cache) as launcher:
         bench = Bench(launcher, _base(spec, options, registry), registry, directory.logs)
         try:
             found = profile(bench, options, choice, traces=str(directory.traces))
             for tool in tools:
                 on_profiled(*profile_with(bench, (tool,), directory.path / "profilers"))
         except TrialFailed as failure:
-            raise baseline_error(failure, "while it was profiled") from failure
+            raise BaselineFailed(failure, "while it was profiled") from failure
     document = found.model_copy(
         update={
             "autoopt_version": autoopt.__version__,
@@ -155,7 +155,8 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
     announce = Announcer()
     for listener in (*listeners, run.note):
         announce.subscribe(listener)
-    with Interrupts(lambda: _say_stopping()) as interrupts, Launcher() as launcher:
+    launching = Launcher(compiler_cache=run.directory.compiler_cache)
+    with Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
         tools = _tools(spec, options, registry, run, announce, interrupts, launcher)
         announce(
             RunStarted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,26 @@ def compile_model(model: nn.Module, compile_: Compile) -> None:
     parts = repeated_blocks(model) if compile_.regional else []
     modules = dict(model.named_modules())
     for module in [modules[name] for name in parts] or [model]:
-        module.compile(mode=compile_.mode, dynamic=compile_.dynamic, fullgraph=compile_.fullgraph)
+        compile_in_place(module, mode=compile_.mode, dynamic=compile_.dynamic, fullgraph=compile_.fullgraph)
+
+
+def compile_in_place(module: nn.Module, **options: Any) -> None:
+    """Compiles a module where it stands: names and state dict stay as they are.
+
+    Args:
+        options: of ``torch.compile``.
+    """
+    if not type(module).__module__.startswith("torch.nn."):
+        module.compile(**options)  # type: ignore[no-untyped-call]
+        return
+    plain = module._call_impl
+
+    # Frames of torch's own files are not compiled. Where a module of torch's, such as Sequential, is compiled as
+    # it is, there is no other frame, and nothing is: this one is ours.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    module._compiled_call_impl = torch.compile(call, **options)
 
 
 def repeated_blocks(model: nn.Module) -> list[str]:
@@ -50,6 +70,36 @@ def new_graph_hook(device: torch.device, compile_: Compile | None) -> Callable[[
 
 def compilations() -> int:
     """Graphs that this process has compiled so far."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
+    counters = _dynamo("counters")
     return 0 if counters is None else int(counters["stats"]["unique_graphs"])
+
+
+STORM = 8
+"""Compilations of one function after which torch gives up on it (``torch._dynamo.config.recompile_limit``)."""
+AGAIN = "torch.compile compiled again and again"
+
+
+def trouble() -> str | None:
+    """What the compiler of this process has had trouble with so far, as a sentence; None where with nothing."""
+    if not compilations():
+        return f"torch.compile compiled nothing{_first_break()}"
+    for function, reasons in (_dynamo("guard_failures") or {}).items():
+        # each compilation notes why none of the earlier graphs of the function would do: "0/3: reason"
+        times = len({reason.partition(":")[0] for reason in reasons})
+        if times >= STORM - 1:
+            why = reasons[-1].partition(":")[2].strip().partition("\n")[0]
+            name = getattr(function, "co_name", "a function")
+            return f"{AGAIN} ({name}, {times + 1} times or more; the last for: {why})"
+    return None
+
+
+def _first_break() -> str:
+    """Why the first place that could not be compiled was left out, where torch tells."""
+    counters = _dynamo("counters")
+    reasons = [*counters["graph_break"], *counters["unimplemented"]] if counters is not None else []
+    return f": {reasons[0].strip().partition(chr(10))[0]}" if reasons else ""
+
+
+def _dynamo(name: str) -> Any:
+    """What torch's compiler keeps under a name; None before it was imported, or in a torch that does not."""
+    return getattr(sys.modules.get("torch._dynamo.utils"), name, None)

@@ -6,6 +6,7 @@ import statistics
 from time import perf_counter
 
 from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.compiling import trouble
 from autoopt.benchmark.live import Live
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.measurements import Startup
@@ -63,4 +64,5 @@ def _startup(live: Live, times: list[float], losses: list[float | None], steady:
         steady=steady is not None,
         fixed_seconds=live.build_seconds + live.setup_seconds + warmup_excess(times, level),
         losses=tuple(losses),
+        compiler=trouble() if live.setup.compile is not None else None,
     )

@@ -60,23 +60,28 @@ def model_lines(draft: Draft) -> list[str]:
     lines += [f"model = {call(made, ['model'])}" for made in changes]
     lines += ["model.to(device)"] if changes else []
     lines += ["if not model.training:", "    model.train()"]
+    return [*lines, *compile_lines(draft, "model")]
+
+
+def compile_lines(draft: Draft, name: str) -> list[str]:
+    """The model of that name compiled in place, so that the names of its parameters stay."""
     how = draft.setup.compile
     if how is None:
-        return lines
+        return []
     keywords = {"mode": literal(how.mode), "dynamic": literal(how.dynamic), "fullgraph": literal(how.fullgraph)}
-    keywords = {name: value for name, value in keywords.items() if value not in ("None", "False") or name == "dynamic"}
+    keywords = {key: value for key, value in keywords.items() if value not in ("None", "False") or key == "dynamic"}
     if keywords.get("dynamic") == "None":
         del keywords["dynamic"]
+    arguments = ", ".join(f"{key}={value}" for key, value in keywords.items())
     if how.regional:
         draft.inliner.want("autoopt.benchmark.compiling", "repeated_blocks")
         return [
-            *lines,
             "# One block is compiled and used for all that are like it: the start is faster.",
-            "modules = dict(model.named_modules())",
-            "for block in [modules[name] for name in repeated_blocks(model)] or [model]:",
-            f"    block.compile({', '.join(f'{k}={v}' for k, v in keywords.items())})",
+            f"modules = dict({name}.named_modules())",
+            f"for block in [modules[name] for name in repeated_blocks({name})] or [{name}]:",
+            f"    block.compile({arguments})",
         ]
-    return [*lines, f"model.compile({', '.join(f'{k}={v}' for k, v in keywords.items())})  # in place: names stay"]
+    return [f"{name}.compile({arguments})  # in place: names stay"]
 
 
 def _rebuilds(draft: Draft) -> bool:

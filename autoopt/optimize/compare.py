@@ -146,9 +146,11 @@ def compare(
 
 def _document(comparing: _Comparing, decision: Decision, reason: str, failure: SideFailure | None) -> Comparison:
     ledger, sides = comparing.ledger, {name: tally.side() for name, tally in comparing.tallies.items()}
+    startup = sides["candidate"].startup
+    compiler = startup.compiler if startup is not None else None
     return Comparison(
         decision=decision,
-        reason=reason,
+        reason=f"{reason}; {compiler}" if compiler else reason,
         estimate=ledger.estimate(),
         pairs=tuple(ledger.pairs),
         incumbent=sides["incumbent"],

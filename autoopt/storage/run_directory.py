@@ -38,6 +38,8 @@ class RunDirectory:
         self.script = self.path / "optimized_train.py"
         self.traces = self.path / "traces"
         self.logs = self.path / "logs"
+        # The run's own: what an earlier run compiled would make this one's first start look cheap.
+        self.compiler_cache = self.path / "compiler-cache"
         self._reserve = self.path / ".reserve"
         self._full = False
 

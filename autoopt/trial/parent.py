@@ -42,11 +42,14 @@ class Launcher:
         fork_server: whether to start trials from a process that has torch imported (Linux only);
             without, each trial is a fresh interpreter.
         live: what a trial makes of its spec, ``module:class``; tests of the protocol put in their own.
+        compiler_cache: the folder in which ``torch.compile`` keeps what it has compiled, so that the next trial
+            of the same graph finds it; a folder of the user's for all runs where None.
     """
 
-    def __init__(self, *, fork_server: bool = True, live: str = LIVE) -> None:
+    def __init__(self, *, fork_server: bool = True, live: str = LIVE, compiler_cache: Path | None = None) -> None:
         self._server = ForkServer() if fork_server and sys.platform.startswith("linux") else None
         self._live = live
+        self._compiler_cache = compiler_cache
         self._trials: list[TrialProcess] = []
 
     def __enter__(self) -> Self:
@@ -91,7 +94,8 @@ class Launcher:
         return process
 
     def _begin(self, spec: TrialSpec, log: Path) -> Started:
-        environment, scratch = trial_environment(spec.flags.get("env") or {}), scratch_folder()
+        environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache)
+        scratch = scratch_folder()
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -122,16 +126,16 @@ def scratch_folder() -> str:
     return next(iter(fitting), usual)
 
 
-def trial_environment(flags: JsonDict) -> dict[str, str]:
+def trial_environment(flags: JsonDict, compiler_cache: Path | None = None) -> dict[str, str]:
     """The environment of a trial: this process's and what the setup asks for.
 
     The hash seed is fixed, so that every trial walks a set in the same order; the compiler's cache
-    stays where it is for every trial.
+    stays where it is for every trial (torch would put it into the trial's own temporary folder).
     """
-    inductor = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.environ.get('USER') or os.getuid()}")
+    shared = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.environ.get('USER') or os.getuid()}")
     return {
         "PYTHONHASHSEED": "0",
-        "TORCHINDUCTOR_CACHE_DIR": inductor,
+        "TORCHINDUCTOR_CACHE_DIR": str(compiler_cache or shared),
         **os.environ,
         **{name: str(value) for name, value in flags.items()},
     }

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,8 +27,10 @@ sys.path.insert(0, str(HERE))
 
 import export_strategies  # noqa: E402
 import export_workloads  # noqa: E402
+from script_running import loaded, script_losses  # noqa: E402
 
 SEED = 3
+SEEDED = ("--seed", str(SEED))
 STRATEGIES = (export_strategies.Anything(), export_strategies.Transforming(), export_strategies.Hidden())
 REGISTRY = Registry(Source(each, "tests") for each in STRATEGIES)
 
@@ -72,31 +71,6 @@ def trial_losses(name: str, plan: Plan) -> tuple[list[float], list[float]]:
     return losses, metrics
 
 
-def loaded(text: str, folder: Path) -> ModuleType:
-    path = folder / "optimized_train.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location("optimized_train", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    sys.modules["optimized_train"] = module
-    spec.loader.exec_module(module)
-    sys.path[:] = before
-    return module
-
-
-def script_losses(module: ModuleType, *words: str) -> tuple[list[float], list[float]]:
-    threads = torch.get_num_threads()
-    args = module.arguments(["--device", "cpu", "--seed", str(SEED), *words])
-    losses, metrics = [], []
-    for _, loss, found in module.train(args):
-        losses.append(float(loss))
-        metrics += [found["accuracy"]] if found else []
-    torch.set_num_threads(threads)
-    return losses, metrics
-
-
 @pytest.mark.parametrize("known", [True, False], ids=["with facts", "without facts"])
 @pytest.mark.parametrize("name", export_workloads.EVERY)
 def test_untouched_workload_trains_as_the_trial_does(name: str, known: bool, tmp_path: Path) -> None:
@@ -105,7 +79,7 @@ def test_untouched_workload_trains_as_the_trial_does(name: str, known: bool, tmp
         pytest.skip("only the facts tell of them")
     made = export_script(spec_of(name), Plan(), REGISTRY, facts=facts)
     assert made.notes == ()
-    assert script_losses(loaded(made.text, tmp_path)) == trial_losses(name, Plan())
+    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, Plan())
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -124,7 +98,7 @@ def test_changed_workload_trains_as_the_trial_does(name: str, which: int, tmp_pa
     plan = made_plan(SETTINGS[which])
     made = export_script(spec_of(name), plan, REGISTRY, facts=facts_of(name))
     assert made.notes == ()
-    assert script_losses(loaded(made.text, tmp_path)) == trial_losses(name, plan)
+    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, plan)
 
 
 @pytest.mark.parametrize("name", ["plain", "own_loader", "odd_sampler"])
@@ -135,7 +109,7 @@ def test_every_kind_of_transform_is_printed(name: str, tmp_path: Path) -> None:
     assert "import autoopt" not in made.text
     assert "from autoopt" not in made.text
     assert "# Twice the loss, twice the gradient." in made.text
-    assert script_losses(loaded(made.text, tmp_path)) == trial_losses(name, plan)
+    assert script_losses(loaded(made.text, tmp_path), *SEEDED) == trial_losses(name, plan)
 
 
 @pytest.mark.parametrize("name", ["plain", "given_generator", "odd_sampler", "accumulating"])
@@ -144,13 +118,13 @@ def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) 
     module = loaded(
         script(spec_of(name), plan if name == "accumulating" else Plan(), REGISTRY, facts=facts_of(name)), tmp_path
     )
-    whole, _ = script_losses(module)
+    whole, _ = script_losses(module, *SEEDED)
     for stop in (3, 7, 8):
         checkpoint = str(tmp_path / f"{stop}.pt")
         words = ["--device", "cpu", "--seed", str(SEED), "--checkpoint", checkpoint, "--checkpoint-every", str(stop)]
         for _ in itertools.islice(module.train(module.arguments(words)), stop):
             pass
-        assert script_losses(module, "--resume", checkpoint)[0] == whole[stop:]
+        assert script_losses(module, *SEEDED, "--resume", checkpoint)[0] == whole[stop:]
 
 
 def test_what_cannot_be_printed_is_said() -> None:

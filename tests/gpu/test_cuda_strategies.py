@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,9 @@ from autoopt.registry import load_strategies
 from autoopt.workload import Workload
 from autoopt_strategies import BUILTIN
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
+from strategy_settings import SETTINGS
+
 pytestmark = pytest.mark.gpu
 
 REGISTRY = load_strategies()
@@ -30,43 +35,50 @@ EXACT, TIGHT, LOOSE = 1e-4, 1e-3, 0.05
 
 @dataclass(frozen=True)
 class On:
-    """A setting, and how near its losses are to the untouched loop's; None: they differ, and must fall."""
+    """How near the losses are to the untouched loop's; None: they differ, and must fall.
 
-    setting: dict[str, Any]
+    ``setting``: where it is not that of ``strategy_settings``.
+    """
+
     losses: float | None = EXACT
+    setting: dict[str, Any] | None = None
     workload: str = "images"
     cuda: bool = False
     elsewhere: str = ""
 
 
-CALL = {"x": {"shape": [2, 12, 16], "dtype": "float32"}}
 TABLE = {
-    "workers": On({"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
-    "batch_fetch": On({"index": "tensor"}),
-    "cache": On({"prefix": None, "workers": 0}),
-    "device_dataset": On({"device": "DEVICE"}),
-    "threaded_loading": On({"threads": 2}),
-    "pin_memory": On({"pin_memory": True, "non_blocking": True}, cuda=True),
-    "device_prefetch": On({"prefetch": 2}, cuda=True),
-    "amp": On({"dtype": "bfloat16"}, LOOSE),
-    "matmul_precision": On({"precision": "high"}, LOOSE),
-    "channels_last": On({}, TIGHT),
-    "cudnn_benchmark": On({"enabled": True}, TIGHT, cuda=True),
-    "fused_optimizer": On({"implementation": "fused"}, TIGHT),
-    "compile": On({"mode": "default"}, LOOSE, cuda=True),
-    "cuda_graphs": On({}, TIGHT, cuda=True),
-    "threads": On({"threads": 1}),
-    "batch_size": On({"size": 32, "learning_rate_factor": 1.4142, "warmup_steps": 2}, None),
-    "accumulation": On({"size": 8, "accumulation": 2}, TIGHT),
-    "checkpointing": On({"every": 1, "selective": True}, TIGHT),
-    "flash_attention": On({"modules": ["blocks.*"], "calls": [CALL]}, LOOSE, workload="attention"),
-    "optimizer_in_backward": On({}, TIGHT),
-    "expandable_segments": On({"enabled": True}, elsewhere="set before torch is imported: test_cuda_trials.py"),
-    "evaluation_cadence": On({"evaluate_every": 500}),
-    "checkpoint_cadence": On({"checkpoint_every": 500}),
-    "warmup_cosine": On({"warmup": 0.1, "peak": 2.0, "end": 0.01}, None),
-    "one_cycle": On({"peak": 2.0, "rise": 0.3}, None),
+    "workers": On(setting={"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
+    "batch_fetch": On(),
+    "cache": On(),
+    "device_dataset": On(setting={"device": "DEVICE"}),
+    "threaded_loading": On(),
+    "pin_memory": On(setting={"pin_memory": True, "non_blocking": True}, cuda=True),
+    "device_prefetch": On(cuda=True),
+    "amp": On(LOOSE),
+    "matmul_precision": On(LOOSE, {"precision": "high"}),
+    "channels_last": On(TIGHT),
+    "cudnn_benchmark": On(TIGHT, cuda=True),
+    "fused_optimizer": On(TIGHT),
+    "compile": On(LOOSE, cuda=True),
+    "cuda_graphs": On(TIGHT, cuda=True),
+    "threads": On(),
+    "batch_size": On(None),
+    "accumulation": On(TIGHT),
+    "checkpointing": On(TIGHT),
+    "flash_attention": On(LOOSE, workload="attention"),
+    "optimizer_in_backward": On(TIGHT),
+    "expandable_segments": On(elsewhere="set before torch is imported: test_cuda_trials.py"),
+    "evaluation_cadence": On(),
+    "checkpoint_cadence": On(),
+    "warmup_cosine": On(None),
+    "one_cycle": On(None),
 }
+
+
+def setting_of(name: str) -> dict[str, Any]:
+    own = TABLE[name].setting
+    return SETTINGS[name] if own is None else own
 
 
 class Attention(nn.Module):
@@ -136,7 +148,7 @@ def losses_of(setup: Setup, kind: str, device: str, steps: int = 8) -> list[floa
 
 
 def setup_of(name: str, device: str) -> Setup:
-    setting = {key: device if value == "DEVICE" else value for key, value in TABLE[name].setting.items()}
+    setting = {key: device if value == "DEVICE" else value for key, value in setting_of(name).items()}
     return REGISTRY[name].apply(Setup(), setting)
 
 
@@ -187,5 +199,5 @@ def test_the_usual_stack(device: str) -> None:
     """What is most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
     setup = Setup()
     for name in ("pin_memory", "device_prefetch", "amp", "channels_last", "fused_optimizer", "compile"):
-        setup = REGISTRY[name].apply(setup, TABLE[name].setting)
+        setup = REGISTRY[name].apply(setup, setting_of(name))
     assert losses_of(setup, "images", device) == pytest.approx(losses_of(Setup(), "images", device), rel=LOOSE)

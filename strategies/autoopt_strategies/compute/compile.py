@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, after_paying, at_most, gain, operator_share, seconds_of
+from autoopt_strategies.common import Setting, Settings, after_paying, at_most, gain, operator_share, seconds_of
 
 FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
 """Seconds of compilation: a part that is always paid, and one for each module with parameters of its own.
@@ -11,8 +11,8 @@ FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
 Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResNet), 46 s (small GPT).
 """
 CONTAINERS = frozenset({"ModuleList", "Sequential", "ModuleDict"})
-TINY_STORM = 3
-"""So many changes of shape within the first steps, and compilation is asked to expect any shape."""
+STORM = "compiled again and again"
+"""What the reason of a trial says in which one function was compiled for one shape or number after the other."""
 
 
 class CompileModel(Strategy):
@@ -50,7 +50,13 @@ class CompileModel(Strategy):
         seconds = compile_seconds(case, regional=bool(setting.get("regional")))
         return after_paying(case, step, seconds, least=seconds / 2)
 
-    def settings(self, case: Case) -> list[Setting]:
+    def settings(self, case: Case) -> Settings:
+        for setting in self._likeliest(case):
+            trial = yield setting
+            if trial is not None and STORM in trial.reason and not setting.get("dynamic"):
+                yield {**setting, "dynamic": True}
+
+    def _likeliest(self, case: Case) -> list[Setting]:
         shapes = {"dynamic": True} if case.workload.static_shapes is False else {}
         whole: Setting = {"mode": "default", **shapes}
         found = [whole]
@@ -76,7 +82,7 @@ class CompileModel(Strategy):
         if setting.get("regional"):
             line = f"for block in repeated_blocks:  # such as model.layers\n    block.compile({arguments})"
         else:
-            line = f"model.compile({arguments})"
+            line = f"model = torch.compile(model{', ' if options else ''}{arguments})"
         dynamo = {"dynamo_backend": "INDUCTOR", "dynamo_mode": setting["mode"]}
         return Recipe(
             pytorch=line,

@@ -1,0 +1,94 @@
+"""Every built-in strategy appears in optimized_train.py, whose losses are those of the trial, number for number."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from autoopt import importing, validation
+from autoopt.benchmark.facts import workload_facts
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.export.script import Script, export_script
+from autoopt.records import Change, Plan
+from autoopt.registry import load_strategies
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "strategies")]
+
+import attending_workload  # noqa: E402
+from script_running import loaded, script_losses  # noqa: E402
+from strategy_settings import SETTINGS  # noqa: E402
+
+SEED = 3
+REGISTRY = load_strategies()
+SPEC = "attending_workload:build"
+WRITTEN = {
+    "compile": "compile_in_place(model",
+    "cuda_graphs": "make_graphed_callables",
+    "expandable_segments": "expandable_segments:True",
+}
+"""What stands in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""
+
+
+def plan_of(*names: str) -> Plan:
+    return REGISTRY.order(Plan(changes=tuple(Change(strategy=name, setting=SETTINGS[name]) for name in names)))
+
+
+def training(plan: Plan) -> Training:
+    seed_everything(SEED)
+    workload = validation.build(importing.load(SPEC))
+    return Training(workload, REGISTRY.fold(plan, workload.setup), device="cpu", seed=SEED)
+
+
+def trial_losses(plan: Plan) -> list[float]:
+    threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    run = training(plan)
+    losses = [float(run.step(batches)) for batches in run]
+    run.close()
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul)
+    return losses
+
+
+def printed(plan: Plan) -> Script:
+    assembled = training(Plan())
+    facts = workload_facts(assembled, SPEC)
+    assembled.close()
+    return export_script(SPEC, plan, REGISTRY, facts=facts)
+
+
+def stands_alone(made: Script) -> None:
+    assert made.notes == ()
+    assert "import autoopt" not in made.text
+    assert "from autoopt" not in made.text
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_script_with_it_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
+    made = printed(plan_of(name))
+    stands_alone(made)
+    if name in WRITTEN:
+        compile(made.text, "optimized_train.py", "exec")
+        assert WRITTEN[name] in made.text
+        return
+    before = torch.get_float32_matmul_precision()
+    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
+    torch.set_float32_matmul_precision(before)
+    assert losses == trial_losses(plan_of(name))
+
+
+def test_attention_is_rewritten_in_the_script_too(tmp_path: Path) -> None:
+    """The code that finds, proves and says it stands in several modules of ours; the script holds all of it."""
+    made = printed(plan_of("flash_attention", "amp", "fused_optimizer"))
+    stands_alone(made)
+    module = loaded(made.text, tmp_path)
+    model = attending_workload.build().model
+    rewritten = module.SayAttention(("blocks.*",), tuple(SETTINGS["flash_attention"]["calls"]))(model)
+    assert [type(block) is attending_workload.Attention for block in rewritten.blocks] == [False, False]
+    losses, _ = script_losses(module, "--seed", str(SEED))
+    assert losses == trial_losses(plan_of("flash_attention", "amp", "fused_optimizer"))
+    assert losses != trial_losses(plan_of("amp", "fused_optimizer"))

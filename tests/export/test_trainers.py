@@ -1,0 +1,182 @@
+"""Exported Trainer code, run by the Trainers themselves: it is formatted, imports, and does what the plan says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from autoopt.cli import main
+from autoopt.errors import UsageError
+from autoopt.export import export
+from autoopt.export.snippets import snippets
+from autoopt.export.trainers import trainer_code
+from autoopt.records import Change, Plan, Result
+from autoopt.registry import load_strategies
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CHANGES = (
+    Change(strategy="workers", setting={"num_workers": 1, "persistent_workers": True}),
+    Change(strategy="channels_last", setting={}),
+    Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
+    Change(strategy="amp", setting={"dtype": "bfloat16"}),
+    Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 5}),
+    Change(strategy="threads", setting={"threads": 1}),
+)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the Trainers warn of is theirs
+        yield
+    torch.set_num_threads(before)
+
+
+def result(changes: tuple[Change, ...] = CHANGES) -> Result:
+    document = Result.model_validate(json.loads((GOLDEN / "win.json").read_text()))
+    plan = Plan(changes=changes)
+    best = document.best.model_copy(update={"plan": plan})
+    asked = document.reproduce.model_copy(update={"strategies": ()})
+    return document.model_copy(update={"best": best, "snippets": snippets(plan, load_strategies()), "reproduce": asked})
+
+
+def loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def written(folder: Path, target: str, changes: tuple[Change, ...] = CHANGES) -> Any:
+    path = folder / "optimized_trainer.py"
+    path.write_text(trainer_code(result(changes), target, load_strategies()).text)
+    return loaded(path)
+
+
+@pytest.mark.parametrize("target", ["lightning", "transformers"])
+def test_code_and_arguments_hold_the_whole_plan(target: str, tmp_path: Path) -> None:
+    code = trainer_code(result(), target, load_strategies())
+    text, notes = export(result(), target, code=code, module="optimized_trainer")
+    assert notes == code.notes == ()
+    assert ("optimized_trainer.Optimized" in text) == (target == "lightning")
+    assert "warmup" not in text
+    path = tmp_path / "optimized_trainer.py"
+    path.write_text(code.text)
+    for check in (
+        ["check", "--select", "E,F,I", "--line-length", "120"],
+        ["format", "--check", "--line-length", "120"],
+    ):
+        done = subprocess.run([sys.executable, "-m", "ruff", *check, str(path)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    assert "autoopt." not in code.text.replace("autoopt measured", "")
+
+
+def test_lightning_trains_with_the_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lightning = pytest.importorskip("lightning")
+    module = written(tmp_path, "lightning")
+    example = loaded(EXAMPLES / "lightning_digits.py")
+    seen: dict[str, Any] = {}
+
+    class Look(lightning.Callback):  # type: ignore[name-defined,misc]
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, index: int) -> None:
+            seen.setdefault("size", len(batch[0]))
+            weight = pl_module.layers[0].weight
+            seen["channels_last"] = weight.is_contiguous(memory_format=torch.channels_last)
+            group = trainer.optimizers[0].param_groups[0]
+            seen["fused"], seen["workers"] = group["fused"], trainer.train_dataloader.num_workers
+            seen["scheduled"] = trainer.lr_scheduler_configs[0].scheduler.total_steps
+
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        precision="bf16-mixed",
+        callbacks=[module.Optimized(), Look()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(example.Classifier(width=4), example.Digits())
+    assert seen == {"size": 64, "channels_last": True, "fused": True, "workers": 1, "scheduled": 2 * 23}
+    assert torch.get_num_threads() == 1
+    assert trainer.callback_metrics["accuracy"] > 0.3
+
+
+def test_lightning_says_where_the_loader_is_out_of_reach(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning")
+    module = written(tmp_path, "lightning")
+    example = loaded(EXAMPLES / "lightning_digits.py")
+    data = example.Digits()
+    data.setup("fit")
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", callbacks=[module.Optimized()], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="give fit"):
+        trainer.fit(example.Classifier(width=4), data.train_dataloader())
+
+
+def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    threads = Change(strategy="threads", setting={"threads": 1})
+    cache = Change(strategy="cache", setting={})
+    batch = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 2.0, "warmup_steps": 0})
+    module = written(tmp_path, "transformers", (threads, cache, batch))
+    example = loaded(EXAMPLES / "hf_text.py")
+    trainer = example.build()
+    trainer.train_dataset.samples = trainer.train_dataset.samples[:128]
+    trainer.args.max_steps, trainer.args.eval_strategy = 4, transformers.trainer_utils.IntervalStrategy.NO
+    rates: list[float] = []
+    assert module.optimized(trainer) is trainer
+    create = trainer.create_optimizer
+
+    def spied(*args: Any, **keywords: Any) -> Any:
+        optimizer = create(*args, **keywords)
+        optimizer.register_step_pre_hook(lambda o, *rest: rates.append(o.param_groups[0]["lr"]))
+        optimizer.register_step_post_hook(lambda o, *rest: rates.append(o.param_groups[0]["lr"]))
+        return optimizer
+
+    trainer.create_optimizer = spied
+    trainer.train()
+    assert type(trainer.train_dataset).__name__ == "CacheSamples"
+    assert torch.get_num_threads() == 1
+    stepped, after = rates[::2], rates[1::2]
+    assert stepped == [2 * rate for rate in after]
+    assert len(stepped) == 4
+
+
+def test_what_code_cannot_do_either_is_said() -> None:
+    changes = (Change(strategy="device_prefetch", setting={"prefetch": 2}),)
+    code = trainer_code(result(changes), "lightning", load_strategies())
+    assert code.notes == ("a change of the way to the device is in optimized_train.py alone",)
+    assert "# Not here: a change of the way to the device" in code.text
+    with pytest.raises(UsageError, match="no code for accelerate"):
+        trainer_code(result(), "accelerate", load_strategies())
+
+
+def test_the_command_writes_both(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "result.json").write_text(result().model_dump_json())
+    code = tmp_path / "optimized_trainer.py"
+    words = ["export", str(tmp_path), "--to", "lightning", "--code", str(code)]
+    assert main(words) == 0
+    assert "class_path" in capfd.readouterr().out
+    assert "class Optimized" in code.read_text()
+    assert main([*words[:-1], str(tmp_path / "not importable.py")]) == 2
+    assert "cannot be imported" in capfd.readouterr().err
+    assert main([*words, "--patch", str(code)]) == 2
+    assert main([*words[:2], "--to", "accelerate", "--code", str(code)]) == 2
