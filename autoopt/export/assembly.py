@@ -72,16 +72,16 @@ def compile_lines(draft: Draft, name: str) -> list[str]:
     keywords = {key: value for key, value in keywords.items() if value not in ("None", "False") or key == "dynamic"}
     if keywords.get("dynamic") == "None":
         del keywords["dynamic"]
-    arguments = ", ".join(f"{key}={value}" for key, value in keywords.items())
+    draft.inliner.want("autoopt.benchmark.compiling", "compile_in_place")
     if how.regional:
         draft.inliner.want("autoopt.benchmark.compiling", "repeated_blocks")
         return [
             "# One block is compiled and used for all that are like it: the start is faster.",
             f"modules = dict({name}.named_modules())",
             f"for block in [modules[name] for name in repeated_blocks({name})] or [{name}]:",
-            f"    block.compile({arguments})",
+            f"    {call('compile_in_place', ['block'], keywords)}",
         ]
-    return [f"{name}.compile({arguments})  # in place: names stay"]
+    return [call("compile_in_place", [name], keywords)]
 
 
 def _rebuilds(draft: Draft) -> bool:
