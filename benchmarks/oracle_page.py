@@ -67,7 +67,7 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
         f"each, {seconds['lattice']:.0f} s in all; the target, {setup['metric']} {setup['target']:g}, takes "
         f"{setup['steps']:.0f} steps."
     )
-    lines += ["", *_knobs(setup), ""]
+    lines += ["", *_knobs(found), ""]
     race = found["race"]
     if race is None:
         return [*lines, "The race was not run.", ""]
@@ -77,9 +77,9 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
     return lines if complete(race) else [*lines, "Not every contestant got to the end.", ""]
 
 
-def _knobs(setup: dict[str, Any]) -> list[str]:
-    lines = [f"* {knob}: {', '.join(choices)}" for knob, choices in setup["knobs"].items()]
-    compiled = setup.get("compile")
+def _knobs(found: dict[str, Any]) -> list[str]:
+    lines = [f"* {knob}: {', '.join(choices)}" for knob, choices in found["setup"]["knobs"].items()]
+    compiled = found.get("compile")
     if compiled:
         fixed = compiled.get("fixed_seconds")
         cost = f"{fixed:.1f} s" if fixed is not None else compiled.get("failed")

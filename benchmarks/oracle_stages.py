@@ -33,7 +33,7 @@ AFTER_BUDGET = 8.0
 
 
 def set_up(s: Slice) -> None:
-    """The knobs, the steps that the baseline needs, and what compiling costs."""
+    """The knobs, and the steps that the baseline needs."""
     if s.of("setup"):
         return
     s.spare(120.0)
@@ -55,19 +55,25 @@ def set_up(s: Slice) -> None:
         steps=baseline.steps,
         evaluation_seconds=baseline.evaluation_seconds,
         evaluate_every=baseline.evaluate_every,
-        compile=_compiling(s, case),
+        compile=_compile_setting(s, case),
         environment=case.environment.model_dump(mode="json"),
     )
 
 
-def _compiling(s: Slice, case: Case) -> Record | None:
-    """What the cheapest way to compile pays once; None where it does not apply."""
+def _compile_setting(s: Slice, case: Case) -> Record | None:
+    """The cheapest way to compile; None where it does not apply."""
     strategy = s.trials.registry["compile"]
-    if not strategy.applies(case):
-        return None
-    setting = next(iter(strategy.settings(case)))
+    return next(iter(strategy.settings(case))) if strategy.applies(case) else None
+
+
+def compiling(s: Slice) -> None:
+    """What compiling pays once: whether it could pay at all."""
+    setting = s.setup["compile"]
+    if setting is None or s.of("compile"):
+        return
+    s.spare(90.0)
     plan = Plan(changes=(Change(strategy="compile", setting=setting),))
-    return {"setting": setting, **s.trials.compiling(plan)}
+    s.add("compile", setting=setting, **s.trials.compiling(plan))
 
 
 def measure(s: Slice, point: space.Point) -> Record:
@@ -147,6 +153,7 @@ def rival(s: Slice, sampler: str) -> None:
 
 STAGES: dict[str, Callable[[Slice], None]] = {
     "setup": set_up,
+    "compile": compiling,
     "lattice": lattice,
     "again": again,
     "autoopt": autoopt,

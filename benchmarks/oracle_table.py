@@ -36,6 +36,7 @@ def example(state: State, name: str, replays: int = REPLAYS) -> dict[str, Any]:
     evaluations = {sampler: len(state.of(name, sampler)) for sampler in rivals.SAMPLERS}
     found: dict[str, Any] = {
         "setup": setup,
+        "compile": _plain(state.one(name, "compile")),
         "measured": len(table),
         "seconds": seconds,
         "evaluations": evaluations,

@@ -65,13 +65,17 @@ class Waiting(Rows):
 
 
 class Preparing(Rows):
+    def __init__(self, rounds: int | None = None) -> None:
+        super().__init__()
+        self.rounds = work(PLANT / BATCH) if rounds is None else rounds
+
     def __getitem__(self, index: int) -> Any:
-        burn(work(PLANT / BATCH))  # planted: preparation
+        burn(self.rounds)  # planted: preparation
         return super().__getitem__(index)
 
 
-def collate(samples: list[Any]) -> Any:
-    burn(work(PLANT))  # planted: collate
+def collate(samples: list[Any], rounds: int | None = None) -> Any:
+    burn(work(PLANT) if rounds is None else rounds)  # planted: collate
     return torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])
 
 
@@ -208,6 +212,7 @@ class Plant:
     marked: bool = True
     setup: Setup = field(default_factory=Setup)
     all_threads: bool = False
+    best_precision: bool = False
 
     @property
     def line(self) -> int | None:
@@ -240,6 +245,32 @@ def plants() -> Iterator[Plant]:
     yield Plant("launches", lambda: workload(model=Tiny()), ("forward", "backward"), "launch overhead", False)
     yield Plant("two at once", lambda: workload(train_data=Preparing(), model=SlowForward()),
                 ("preparation", "forward"), None, False)  # fmt: skip
-    square = {"model": Square(), "train_data": Wide(), "batch_size": 1, "valid_data": None, "evaluate": None,
+    yield Plant("none", square, (), None, False, all_threads=True, best_precision=True)
+
+
+def square() -> autoopt.Workload:
+    """At its ceiling, if it trains in the precision that this machine is fastest at."""
+    fields = {"model": Square(), "train_data": Wide(), "batch_size": 1, "valid_data": None, "evaluate": None,
               "target": None, "loss": lambda model, batch: model(batch).sum()}  # fmt: skip
-    yield Plant("none", lambda: workload(**square), (), None, False, Setup().with_precision(dtype="bfloat16"), True)
+    return workload(**fields)
+
+
+ROUNDS = 1_500
+"""A sample's planted work where processes are compared: the same in each, whatever the machine does meanwhile."""
+
+
+def waiting() -> autoopt.Workload:
+    return workload(train_data=Waiting())
+
+
+def preparing() -> autoopt.Workload:
+    return workload(train_data=Preparing(ROUNDS))
+
+
+def collating() -> autoopt.Workload:
+    own = functools.partial(collate, rounds=BATCH * ROUNDS)
+    return workload(train_data=DataLoader(Rows(), batch_size=BATCH, collate_fn=own), batch_size=None)
+
+
+def tiny() -> autoopt.Workload:
+    return workload(model=Tiny())

@@ -43,7 +43,7 @@ KNOBS: space.Knobs = {
 FACTORS = {"workers": 1.2, "threads": 0.8, "device_dataset": 1.1, "amp": 1.5}
 SETUP = {"knobs": KNOBS, "left_out": {"compile": "measured"}, "points": 12, "reading_seconds": 2.0, "target": 0.9,
          "metric": "accuracy", "deterministic": True, "steps": 100.0, "evaluation_seconds": 1.0, "evaluate_every": 50.0,
-         "compile": {"setting": {}, "fixed_seconds": 30.0}, "environment": {}}  # fmt: skip
+         "compile": {"mode": "default"}, "environment": {}}  # fmt: skip
 
 
 def speedup(plan: Plan) -> float:
@@ -64,6 +64,10 @@ class FakeTrials:
         self.readings.append(plan.key)
         self.clock.now += seconds + 1.0
         return {"fixed_seconds": 1.0, "step_seconds": 0.1 / speedup(plan), "seconds": seconds + 1.0}
+
+    def compiling(self, plan: Plan) -> dict[str, Any]:
+        assert plan.names() == ("compile",)
+        return {"fixed_seconds": 30.0}
 
     def pair(self, plan: Plan, number: int, *, deterministic: bool | None) -> dict[str, Any]:
         self.clock.now += 10.0
