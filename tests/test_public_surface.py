@@ -82,7 +82,7 @@ OPTIONS = {
     | {"--with"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
-    "export": {"--to", "--out", "--patch", "--write"},
+    "export": {"--to", "--out", "--code", "--patch", "--write"},
     "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
     "verify": SEARCH | {"--against", "--budget"},
     "strategies": {"--strategies", "--json", "--no-json"},

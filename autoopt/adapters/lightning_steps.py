@@ -116,13 +116,17 @@ def _samples(batch: Any) -> int:
     return 1
 
 
+_HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
+"""Options of a group that say how its update is computed: the plan's, not the schedule's."""
+
+
 def rebound(scheduler: Any, optimizer: torch.optim.Optimizer) -> Any:
     """A scheduler that was made for one optimizer, for another over the same groups."""
     old = scheduler.optimizer
     if old is not optimizer:
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)  # marks optimizer.step as counted
         for new, given in zip(optimizer.param_groups, old.param_groups, strict=True):
-            new.update({name: value for name, value in given.items() if name != "params"})
+            new.update({name: value for name, value in given.items() if name not in _HOW})
     for inner in (scheduler, *getattr(scheduler, "_schedulers", ())):
         inner.optimizer = optimizer
     return scheduler

@@ -20,9 +20,15 @@ FORMATS = ("pytorch", "lightning", "transformers", "accelerate")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="What to write it for.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to; else to standard output.")
+@click.option(
+    "--code",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write what arguments cannot say, as a Callback (lightning) or a function (transformers).",
+)
 @click.option("--patch", type=click.Path(path_type=Path), metavar="FILE", help="A diff of your own FILE instead.")
 @click.option("--write", is_flag=True, help="With --patch: change the file itself, too.")
-def export_command(run: Path, target: str, out: Path | None, patch: Path | None, write: bool) -> int:
+def export_command(run: Path, target: str, out: Path | None, code: Path | None, patch: Path | None, write: bool) -> int:
     """Writes the winning plan of a run as code or configuration.
 
     RUN is a run directory or its result.json. What the target cannot express is said on standard error. --patch
@@ -30,27 +36,43 @@ def export_command(run: Path, target: str, out: Path | None, patch: Path | None,
     """
     if write and patch is None:
         raise UsageError("--write changes the file that --patch names", hint="such as --patch train.py --write")
+    if code is not None and patch is not None:
+        raise UsageError("--code and --patch are two ways to the same end", hint="give one of them")
+    if code is not None and not (code.suffix == ".py" and code.stem.isidentifier()):
+        raise UsageError(f"--code {code} cannot be imported", hint="such as --code optimized_trainer.py")
     from autoopt.documents import read_result
 
     result = read_result(run)
-    text, notes = _patched(result, patch, write) if patch is not None else _exported(result, target)
+    text, notes = _patched(result, patch, write) if patch is not None else _exported(result, target, code)
     for note in notes:
         say(note)
     if out is None:
         write_line(text.rstrip("\n"))
         return 0
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentLacks(f"cannot write {out}: {error.strerror or error}") from None
+    _write(out, text)
     write_line(str(out))
     return 0
 
 
-def _exported(result: Result, target: str) -> tuple[str, tuple[str, ...]]:
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _exported(result: Result, target: str, path: Path | None) -> tuple[str, tuple[str, ...]]:
     from autoopt.export import export
 
-    return export(result, target)
+    if path is None:
+        return export(result, target)
+    from autoopt.export.trainers import trainer_code
+    from autoopt.registry import load_strategies
+
+    code = trainer_code(result, target, load_strategies(result.reproduce.strategies))
+    _write(path, code.text)
+    say(f"{path}: {', '.join(sorted(code.covered)) or 'nothing that arguments could not say'}")
+    return export(result, target, code=code, module=path.stem)
 
 
 def _patched(result: Result, path: Path, write: bool) -> tuple[str, tuple[str, ...]]:

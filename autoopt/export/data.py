@@ -23,7 +23,7 @@ def add_data(draft: Draft) -> None:
         _add_engine_loaders(draft)
     else:
         if draft.own_loader is not False or draft.has_evaluate:
-            _add_loader_like(draft)
+            add_loader_like(draft)
         draft.add(_training_loader(draft))
         if draft.has_evaluate:
             draft.add(_validation_loader(draft))
@@ -53,7 +53,8 @@ def add_moving(draft: Draft) -> None:
         draft.add(pieces.MOVED)
 
 
-def _add_loader_like(draft: Draft) -> None:
+def add_loader_like(draft: Draft) -> None:
+    """Adds ``loader_like``: the user's own loader once more, with some options changed."""
     draft.use("torch.utils.data", "BatchSampler", "IterableDataset", "RandomSampler", "SequentialSampler")
     draft.use("torch.utils.data.dataloader", "default_convert")
     draft.add(pieces.LOADER_LIKE)

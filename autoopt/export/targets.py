@@ -13,6 +13,7 @@ from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.export.text import call, commented, literal
+from autoopt.export.trainers import SAID_BY_CODE, Code
 from autoopt.records import JsonDict, Result, Snippets
 
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
@@ -20,12 +21,14 @@ _ACCELERATE_FILE = {"mixed_precision", "dynamo_config", "downcast_bf16", "use_cp
 """What accelerate's configuration file knows; everything else is an argument of ``Accelerator``."""
 
 
-def export(result: Result, target: str) -> tuple[str, tuple[str, ...]]:
+def export(result: Result, target: str, *, code: Code | None = None, module: str = "") -> tuple[str, tuple[str, ...]]:
     """The winning plan for a target.
 
     Args:
         result: a finished run.
         target: ``pytorch``, ``lightning``, ``transformers`` or ``accelerate``.
+        code: what stands in a module of its own (``trainers.trainer_code``), and need not be said.
+        module: the name by which that is imported.
 
     Returns:
         The text, and what it does not hold, a sentence each.
@@ -37,7 +40,9 @@ def export(result: Result, target: str) -> tuple[str, tuple[str, ...]]:
         raise UsageError(f"there is no target {target!r}", hint=f"there are: {', '.join(TARGETS)}")
     if target == "pytorch":
         return _script(result)
-    keys, notes = _merged(result, target)
+    keys, notes = _merged(result, target, code)
+    if code is not None and target == "lightning":
+        keys["callbacks"] = [{"class_path": f"{module}.Optimized"}]
     text = {"lightning": _lightning, "transformers": _transformers, "accelerate": _accelerate}[target](keys, notes)
     return text, tuple(notes)
 
@@ -66,12 +71,15 @@ def _titled(snippet: Snippets) -> str:
     return f"{snippet.strategy} ({setting})" if setting else snippet.strategy
 
 
-def _merged(result: Result, target: str) -> tuple[JsonDict, list[str]]:
+def _merged(result: Result, target: str, code: Code | None = None) -> tuple[JsonDict, list[str]]:
     """All keys of a target, a later change over an earlier one, and what is to be said."""
     keys: JsonDict = {}
-    notes: list[str] = []
+    notes: list[str] = list(code.notes) if code is not None else []
     for change in _changes(result):
         recipe = getattr(change, target)
+        if code is not None and change.strategy in code.covered:
+            keys |= {k: v for k, v in (recipe or {}).items() if k != "_note" and k not in SAID_BY_CODE}
+            continue
         if recipe is None:
             notes.append(f"{_titled(change)}: {target} has no way to say this; it is in optimized_train.py")
             continue
@@ -101,7 +109,9 @@ def _head(what: str, notes: list[str], lines: tuple[str, ...] = ()) -> list[str]
 
 
 def _lightning(keys: JsonDict, notes: list[str]) -> str:
-    arguments = call("Trainer", [], {name: literal(value) for name, value in keys.items()})
+    words = {name: literal(value) for name, value in keys.items() if name != "callbacks"}
+    words |= {"callbacks": "[Optimized()]"} if "callbacks" in keys else {}
+    arguments = call("Trainer", [], words)
     head = _head("For LightningCLI: python my_script.py fit --config FILE; in Python:", notes, (arguments,))
     body = ["trainer:", *_yaml(keys, 1)] if keys else ["trainer: {}"]
     return "\n".join([*head, *body]) + "\n"

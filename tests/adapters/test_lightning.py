@@ -159,3 +159,19 @@ def test_what_cannot_be_taken_apart_is_refused_with_the_reason(made: Any, why: s
 
 def test_other_objects_are_left_alone() -> None:
     assert adapt(nn.Linear(1, 1)) is None
+
+
+def test_a_schedule_takes_nothing_from_the_plans_optimizer() -> None:
+    from autoopt.registry import load_strategies
+
+    module = Module()
+    module.interval = "step"
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False)
+    workload = adapt((trainer, module))
+    fused = load_strategies()["fused_optimizer"].apply(workload.setup, {"implementation": "fused"})
+    training = Training(workload, fused, device="cpu")
+    (group,) = training.optimizer.param_groups
+    assert group["fused"] is True
+    assert group["lr"] == pytest.approx(0.9 / 25)  # where OneCycleLR begins
+    training.step(training.next())
+    assert group["fused"] is True
