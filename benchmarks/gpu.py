@@ -5,6 +5,8 @@
 
 Everything is generated on the machine; no network is used. What came out is printed, and added to
 benchmarks/results/<device>-<date>.json (toys: only where --out says so); results_page.py makes docs/results.md of it.
+The file is written again whenever more is known, so that a command that is ended early leaves what it had.
+With --out FILE the report, the plan and the script are copied beside FILE.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,8 +32,11 @@ import gpu_rivals as rivals  # noqa: E402
 import gpu_table  # noqa: E402
 
 CASES = ("resnet50", "bert", "gpt2", "llm_fit", "cifar", "tiny")
-OPTIMIZE_SHARE = 0.7
+OPTIMIZE_SHARE = 0.65
 """Of the minutes; the rest is for the contenders side by side."""
+LEAST_RACE_SHARE = 0.2
+"""Of the minutes, whatever came before."""
+FINISHED = "finished"
 
 
 def say(text: str) -> None:
@@ -47,20 +54,20 @@ def run_case(
     contenders: Sequence[str] = rivals.CONTENDERS,
     race: Callable[..., dict[str, Any]] | None = None,
     options: dict[str, Any] | None = None,
+    tell: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
     """Runs one case: fits it where it does not fit, optimizes it, and races the plan against its rivals.
 
     Args:
         minutes: for all of it.
         runs: the folder for the run directory.
-        optimize, race: in place of ``autoopt.optimize`` and ``race_of`` (tests).
+        optimize, race: in place of ``optimized`` and ``race_of`` (tests).
         options: further options of ``autoopt.optimize``.
+        tell: given the document whenever there is more in it; ``state`` says how far it has come.
 
     Returns:
         The case's document.
     """
-    import autoopt
-
     began = time.perf_counter()
     seconds = 60 * minutes
     case = rivals.load_case(name)
@@ -70,22 +77,44 @@ def run_case(
         case.jpeg_files(case.TOY if toy else case.FULL)
     document: dict[str, Any] = {"case": name, "toy": toy, "minutes": minutes, "device": device, "metric": case.METRIC}
     chosen = dict(options or {})
+
+    def report(state: str) -> None:
+        document.update(state=state, seconds=time.perf_counter() - began)
+        tell(document)
+
     if name == "llm_fit":
         document["fit"], skip = fitted(case, spec, device, toy, runs)
         if document["fit"]["plan"] is None:
+            report(FINISHED)
             return document
+        report("it fits")
         if skip:
             chosen["skip"] = ",".join(skip)  # they are in the baseline already
     budget = f"{max(round(OPTIMIZE_SHARE * (seconds - (time.perf_counter() - began))), 1)}s"
-    result = (optimize or autoopt.optimize)(spec, budget, device=device, out=str(runs / name), **chosen)
+    result = (optimize or optimized)(spec, budget, device=device, out=str(runs / name), **chosen)
     document["autoopt"] = gpu_table.of_result(result)
     document["environment"] = result.environment.model_dump(mode="json")
-    left = max(seconds - (time.perf_counter() - began), 0.0)
+    report("optimized")
+
+    def raced(found: dict[str, Any]) -> None:
+        document["race"] = found
+        report("racing")
+
+    left = max(seconds - (time.perf_counter() - began), LEAST_RACE_SHARE * seconds)
     document["race"] = (race or race_of)(
-        name, result, device=device, toy=toy, seconds=left, contenders=tuple(contenders)
+        name, result, device=device, toy=toy, seconds=left, contenders=tuple(contenders), tell=raced
     )
-    document["seconds"] = time.perf_counter() - began
+    report(FINISHED)
     return document
+
+
+def optimized(spec: str, budget: str, **options: Any) -> Any:
+    """``autoopt.optimize`` with its progress on standard error."""
+    import autoopt
+    from autoopt_reports.live import make_view
+
+    with make_view(sys.stderr, budget=float(budget.removesuffix("s"))) as view:
+        return autoopt.optimize(spec, budget, listeners=[view], **options)
 
 
 def fitted(case: Any, spec: str, device: str, toy: bool, runs: Path) -> tuple[dict[str, Any], list[str]]:
@@ -120,32 +149,51 @@ def fitted(case: Any, spec: str, device: str, toy: bool, runs: Path) -> tuple[di
 
 
 def race_of(
-    name: str, result: Any, *, device: str, toy: bool, seconds: float, contenders: tuple[str, ...]
+    name: str,
+    result: Any,
+    *,
+    device: str,
+    toy: bool,
+    seconds: float,
+    contenders: tuple[str, ...],
+    tell: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """autoopt's plan and its rivals in turns, with the same number of steps each; then to the target, if there is one.
 
     Args:
-        seconds: what is left for it. At least one round is run whatever it takes.
+        seconds: what is left for it.
+        tell: given what is known after each turn.
     """
     start = partial(_start, name, device=device, toy=toy, plan=result.best.plan)
-    steps, warm, rounds = (3, 1, 2) if toy else (steps_of(result), 20, 6)
-    race = gpu_race.Race(start, steps=steps, warm=warm, say=say)
-    document: dict[str, Any] = {"steps_per_block": steps}
+    began = time.perf_counter()
+    steps, warm, rounds = (3, 1, 2) if toy else (*steps_of(result), 6)
     target = result.objective.target if result.objective.target_source == "user" else None
-    share = 0.4 if target is not None else 1.0
-    document["blocks"] = race.run(contenders, rounds, time.perf_counter() + share * seconds)
+    document: dict[str, Any] = {"steps_per_block": steps}
+
+    def more(part: str, found: dict[str, Any]) -> None:
+        document[part] = dict(found)
+        tell(document)
+
+    ends = began + (0.5 if target is not None else 1.0) * seconds
+    race = gpu_race.Race(start, steps=steps, warm=warm, deadline=ends, say=say, tell=partial(more, "blocks"))
+    document["blocks"] = race.run(contenders, rounds)
     if target is not None and result.objective.mode == "max":
-        limit = max(0.6 * seconds / max(len(contenders), 1), 5.0)
-        every = result.workload.steps_per_epoch or 50
-        alive = tuple(name for name in contenders if name not in race.failed)
-        document["to_target"] = gpu_race.to_target(start, alive, target, str(result.objective.metric), every, limit)
+        document["to_target"] = gpu_race.to_target(
+            start,
+            tuple(name for name in contenders if name not in race.failed),
+            target,
+            str(result.objective.metric),
+            result.workload.steps_per_epoch or 50,
+            deadline=began + seconds,
+            tell=partial(more, "to_target"),
+        )
     return document
 
 
-def steps_of(result: Any) -> int:
-    """Steps of about two seconds of the baseline, ten at least."""
+def steps_of(result: Any) -> tuple[int, int]:
+    """Steps of a block, about two seconds of the baseline; and of the warm-up before the first."""
     step = result.baseline.step_seconds.p50 if result.baseline.step_seconds else 0.1
-    return max(10, round(2.0 / step))
+    return max(3, round(2.0 / step)), max(3, min(20, round(4.0 / step)))
 
 
 def _start(case: str, contender: str, *, device: str, toy: bool, plan: Any) -> gpu_race.Process:
@@ -202,8 +250,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     runs = given.runs or Path(tempfile.mkdtemp(prefix="autoopt-gpu-"))
     runs.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing that was started stays behind
+    writer = Writer(given.out, toy=given.toy, runs=runs)
     try:
-        case = run_case(
+        run_case(
             given.case,
             minutes=given.minutes,
             device=resolve(given.device),
@@ -211,16 +261,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs=runs,
             contenders=given.contenders.split(","),
             options={"only": given.only} if given.only else None,
+            tell=writer,
         )
     except AutooptError as error:
         say(f"error: {error}")
         return error.exit_code
-    print(gpu_table.render(case))
-    file = given.out or (None if given.toy else results_file(case))
-    if file is not None:
-        add(file, case)
-        say(f"added to {file}")
     return 0
+
+
+class Writer:
+    """Prints each part of a case as soon as it is known, and writes the document again.
+
+    Args:
+        out: the file; that of the device and day in benchmarks/results where None (a toy: nowhere).
+        runs: the folder of the run directories.
+    """
+
+    def __init__(self, out: Path | None, *, toy: bool, runs: Path) -> None:
+        self._out, self._toy, self._runs = out, toy, runs
+        self._printed = 0
+
+    def __call__(self, case: dict[str, Any]) -> None:
+        lines = gpu_table.lines_of(case, finished=case["state"] == FINISHED)
+        print("\n".join(lines[self._printed :]), end="\n" if lines[self._printed :] else "", flush=True)
+        self._printed = max(self._printed, len(lines))
+        file = self._out or (None if self._toy else results_file(case))
+        if file is None or (self._out is None and "environment" not in case):
+            return  # not known yet which device's file it belongs to
+        add(file, case)
+        if self._out is not None and "autoopt" in case:
+            for name in ("report.html", "plan.json", "optimized_train.py"):
+                if (self._runs / case["case"] / name).exists():
+                    shutil.copyfile(self._runs / case["case"] / name, file.parent / f"{case['case']}-{name}")
+        if case["state"] == FINISHED:
+            say(f"written to {file}")
 
 
 if __name__ == "__main__":

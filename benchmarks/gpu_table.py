@@ -23,6 +23,7 @@ def of_result(result: Any) -> dict[str, Any]:
         "kept": [kept(result, change) for change in result.best.plan.changes],
         "ceiling": ceiling(last),
         "best_matmul_flops_per_second": matmul_peak(result.environment.peaks),
+        "mfu_missing": {"before": mfu_missing(result, result.baseline), "after": mfu_missing(result, result.best)},
         "budget_seconds": result.budget_seconds,
         "seconds": result.seconds,
         "stop": result.stop.model_dump(mode="json"),
@@ -88,6 +89,19 @@ def matmul_peak(peaks: Any) -> float | None:
     return max((rate for rate in rates if rate), default=None)
 
 
+def mfu_missing(result: Any, configuration: Any) -> str | None:
+    """Why there is no MFU; None where there is one."""
+    if configuration.mfu is not None:
+        return None
+    if matmul_peak(result.environment.peaks) is None:
+        return "no peak of this device was measured"
+    if not result.rounds:
+        return "the budget ended before a round was examined, in which operations are counted"
+    if configuration.flops_per_second is None:
+        return "its operations were not counted: the budget ended before it was examined, or they could not be"
+    return "not known"
+
+
 def mfu(case: dict[str, Any], samples_per_second: float | None) -> float | None:
     """A contender's share of the matmul peak, from the operations of one sample as the untouched model needs them."""
     run = case["autoopt"]
@@ -99,13 +113,22 @@ def mfu(case: dict[str, Any], samples_per_second: float | None) -> float | None:
 
 def render(case: dict[str, Any]) -> str:
     """The case as text."""
+    return "\n".join(lines_of(case))
+
+
+def lines_of(case: dict[str, Any], *, finished: bool = True) -> list[str]:
+    """The case line by line; one that still runs has the lines alone that will not change any more."""
     size = ", toy size" if case["toy"] else ""
     lines = [f"{case['case']} on {case['device']}{size}"]
     if "fit" in case:
         lines += fit_lines(case["fit"])
     if "autoopt" in case:
-        lines += run_lines(case["autoopt"]) + race_lines(case)
-    return "\n".join(lines)
+        lines += run_lines(case["autoopt"])
+    if finished and "race" in case:
+        lines += race_lines(case)
+    if finished and case.get("state", "finished") != "finished":
+        lines.append(f"  ended early, while it was: {case['state']}")
+    return lines
 
 
 def fit_lines(fit: dict[str, Any]) -> list[str]:
@@ -134,8 +157,12 @@ def run_lines(run: dict[str, Any]) -> list[str]:
         )
     if not run["kept"]:
         lines.append("  no safe gain found")
+    for when, why in run["mfu_missing"].items():
+        lines += [f"  MFU {when}: {why}"] if why else []
     top = run["ceiling"]
-    if top and top["ceiling_step_seconds"]:
+    if top is None or not top["ceiling_step_seconds"]:
+        lines.append(f"  ceiling: {NOTHING}: the budget ended before a round was examined")
+    else:
         lines.append(
             f"  ceiling: {1e3 * top['ceiling_step_seconds']:.2f} ms a step, now {1e3 * top['step_seconds']:.2f} ms; "
             f"bottleneck: {top['bottleneck']}"
@@ -150,7 +177,7 @@ def race_lines(case: dict[str, Any]) -> list[str]:
     race = case["race"]
     blocks = race["blocks"]
     base = blocks.get("untouched", {}).get("samples_per_second")
-    lines = [f"  in turns, {race['steps_per_block']} steps each:"]
+    lines = [f"  side by side, in turns of {race['steps_per_block']} steps:"]
     for name, row in blocks.items():
         title = TITLES.get(name, name)
         if "failed" in row:
@@ -161,6 +188,7 @@ def race_lines(case: dict[str, Any]) -> list[str]:
         lines.append(
             f"    {title:22} {number(rate):>12} samples/s {against:>7}  MFU {share(mfu(case, rate))}  "
             f"{gib(row['peak_memory_bytes'])}  start {row['start_seconds']:.1f} s  loss {row['loss']:.4g}"
+            + (f"  (then {row['failed_later']})" if "failed_later" in row else "")
         )
     for name, row in (race.get("to_target") or {}).items():
         lines.append(f"    {TITLES.get(name, name):22} {target_text(row)}")
@@ -188,7 +216,8 @@ def number(value: float | None) -> str:
 
 def seconds(configuration: dict[str, Any]) -> str:
     value = configuration["time_to_target_seconds"]
-    return NOTHING if value is None else f"{value['value']:,.1f} s"
+    how = f" {configuration['time_to_target_source']}" if configuration.get("time_to_target_source") else ""
+    return NOTHING if value is None else f"{value['value']:,.1f} s{how}"
 
 
 def share(value: float | None) -> str:

@@ -82,7 +82,8 @@ def summary(documents: list[dict[str, Any]]) -> str:
 def outcome(document: dict[str, Any], case: dict[str, Any]) -> str:
     where = f"{device(case)}, {document['date']}"
     if "autoopt" not in case:
-        return f"{where}: did not fit"
+        stopped = case.get("fit", {}).get("plan") is not None or "fit" not in case
+        return f"{where}: {'ended before anything was measured' if stopped else 'did not fit'}"
     return f"{where}: {table.ratio(case['autoopt']['time_to_target'])} to target"
 
 

@@ -24,15 +24,17 @@ TOY = {
 }  # fmt: skip
 METRIC = "accuracy"
 FIRST_WORD, CLS, SEP = 200, 101, 102
+OWN = [[f"s{subject}w{number}" for number in range(40)] for subject in range(SUBJECTS)]
+NOBODYS = [f"w{number}" for number in range(8000)]
 
 
 def sentence(number, length):
     """Words as text: about one in four belongs to the subject, the rest to nobody."""
     rng = random.Random(number)
-    subject = number % SUBJECTS
     count = rng.randint(length // 2, length)
-    return " ".join(f"s{subject}w{rng.randrange(40)}" if rng.random() < 0.25 else f"w{rng.randrange(8000)}"
-                    for _ in range(count))  # fmt: skip
+    words = rng.choices(OWN[number % SUBJECTS], k=count // 4) + rng.choices(NOBODYS, k=count - count // 4)
+    rng.shuffle(words)
+    return " ".join(words)
 
 
 class Sentences(Dataset):

@@ -6,6 +6,7 @@ colour, under noise stronger than itself.
 
 import torch
 import torch.nn.functional as F
+from labelled import evaluate, loss
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -77,19 +78,6 @@ def network(channels, depth):
             layers.append(Basic(inputs, outputs, 2 if stage and block == 0 else 1))
             inputs = outputs
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES))
-
-
-def loss(model, batch):
-    images, labels = batch
-    return F.cross_entropy(model(images), labels)
-
-
-def evaluate(model, batches):
-    hits = total = 0
-    for images, labels in batches:
-        hits += (model(images).argmax(1) == labels).sum().item()
-        total += len(labels)
-    return {"accuracy": hits / total}
 
 
 def optimizer(params, **options):

@@ -100,8 +100,13 @@ def test_all_tips_train_but_for_the_compiler(name: str, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.parametrize("contender", ["all_tips", "compile_bf16"])
 def test_the_compiler_too(contender: str) -> None:
-    served = rivals.Served(rivals.make(contender, case_of("tiny"), "cpu", toy=True), "cpu")
-    assert math.isfinite(served.block(3)["loss"])
+    """In a process of its own, with the loader's workers: a dataset of the case's must reach them."""
+    process = gpu_race.Process("gpt2", contender, "cpu", True, None)
+    try:
+        process.call("", timeout=120)
+        assert math.isfinite(process.call("block", timeout=280, steps=3)["loss"])
+    finally:
+        process.close()
 
 
 def test_the_real_sizes_are_those_that_the_field_quotes() -> None:
@@ -184,8 +189,8 @@ class FakeDevice:
         self.held: dict[str, int] = {}
         self.started: list[str] = []
 
-    def race(self) -> gpu_race.Race:
-        return gpu_race.Race(lambda name: FakeProcess(self, name), steps=4, warm=1)
+    def race(self, **options: Any) -> gpu_race.Race:
+        return gpu_race.Race(lambda name: FakeProcess(self, name), steps=4, warm=1, **options)
 
 
 def test_contenders_that_fit_stay_alive_and_take_turns() -> None:
@@ -210,9 +215,48 @@ def test_one_that_does_not_fit_even_alone_is_told_as_such() -> None:
     assert found["b"]["blocks"] == 2
 
 
-def test_no_round_starts_after_the_deadline_but_the_first() -> None:
-    found = FakeDevice(10, a=1, b=1).race().run(("a", "b"), rounds=5, deadline=0.0)
-    assert found["a"]["blocks"] == found["b"]["blocks"] == 1
+def test_no_turn_starts_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(gpu_race, "perf_counter", lambda: float(next(now)))
+    device = FakeDevice(10, a=1, b=1, c=1)
+    found = device.race(deadline=6.0).run(("a", "b", "c"), rounds=5)
+    assert found["a"]["blocks"] == 1
+    assert found["c"] == {"failed": "not measured: the time was up"}
+    assert "c" not in device.started
+
+
+def test_what_was_measured_before_a_contender_failed_is_kept() -> None:
+    device = FakeDevice(10, a=4, b=5)
+    rounds: list[dict[str, Any]] = []
+
+    def tell(found: dict[str, Any]) -> None:
+        rounds.append(found)
+        device.sizes["b"] = 5 if len(rounds) < 2 else 100  # from the second round on
+
+    found = device.race(tell=tell).run(("a", "b"), rounds=3)
+    assert found["b"]["blocks"] >= 1
+    assert found["b"]["failed_later"] == "out_of_memory: no room"
+    assert rounds[0]["b"] == {"failed": "not measured: the time was up"}
+
+
+def test_time_to_the_target_is_shared_out_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(gpu_race, "perf_counter", lambda: now[0])
+    asked: list[float] = []
+
+    class Process:
+        def call(self, name: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+            if name:
+                asked.append(arguments["max_seconds"])
+                now[0] += 50.0
+            return {"seconds": 50.0, "reached": True, "metric": 0.9}
+
+        def close(self) -> None:
+            pass
+
+    found = gpu_race.to_target(lambda name: Process(), ("a", "b", "c"), 0.9, "accuracy", 5, deadline=90.0)
+    assert asked == [30.0, 20.0]
+    assert found["c"] == {"failed": "not measured: the time was up"}
 
 
 def test_contenders_race_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +289,39 @@ def raced(*_: Any, **__: Any) -> dict[str, Any]:
     return {"steps_per_block": 3, "blocks": blocks, "to_target": to_target}
 
 
+def test_what_is_known_is_written_and_printed_as_it_goes(
+    result: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that is ended early leaves what it had."""
+    out, states = tmp_path / "results" / "out.json", []
+    runs = tmp_path / "runs"
+    (runs / "tiny").mkdir(parents=True)
+    (runs / "tiny" / "plan.json").write_text("{}")
+    writer = gpu.Writer(out, toy=True, runs=runs)
+
+    def race(*_: Any, tell: Any, **__: Any) -> dict[str, Any]:
+        states.append(json.loads(out.read_text())["cases"]["tiny"]["state"])
+        assert "verified end to end" in capsys.readouterr().out
+        tell(raced())
+        states.append(json.loads(out.read_text())["cases"]["tiny"]["state"])
+        assert capsys.readouterr().out == "", "lines that may still change are not printed"
+        return raced()
+
+    case_document(result, runs, race=race, tell=writer)
+    assert states == ["optimized", "racing"]
+    assert json.loads(out.read_text())["cases"]["tiny"]["state"] == gpu.FINISHED
+    assert "side by side" in capsys.readouterr().out
+    assert (out.parent / "tiny-plan.json").read_text() == "{}"
+
+
+def test_a_case_that_was_ended_early_is_shown_as_such(result: Result, tmp_path: Path) -> None:
+    case = case_document(result, tmp_path)
+    early = {key: value for key, value in case.items() if key != "race"} | {"state": "racing"}
+    assert "ended early, while it was: racing" in gpu_table.render(early)
+    gpu.add(tmp_path / "a.json", {"case": "tiny", "toy": False, "minutes": 1, "device": "cuda:0", "state": "it fits"})
+    assert "ended before anything was measured" in results_page.render(results_page.load(tmp_path))
+
+
 def case_document(result: Result, tmp_path: Path, **changed: Any) -> dict[str, Any]:
     given = {"minutes": 1, "device": "cpu", "toy": False, "runs": tmp_path, "race": raced, **changed}
     return gpu.run_case("tiny", optimize=lambda spec, budget, **options: result, **given)
@@ -267,7 +344,10 @@ def test_what_was_not_measured_is_said_so(result: Result, tmp_path: Path) -> Non
     bare = result.model_copy(update={"baseline": result.baseline.model_copy(update={"mfu": None})})
     case = case_document(bare, tmp_path)
     assert case["autoopt"]["baseline"]["mfu"] is None
-    assert "not measured" in gpu_table.render(case)
+    assert "MFU before: " in gpu_table.render(case)
+    unseen = case_document(bare.model_copy(update={"rounds": ()}), tmp_path)
+    assert "ceiling: not measured: the budget ended" in gpu_table.render(unseen)
+    assert "MFU before: the budget ended before a round was examined" in gpu_table.render(unseen)
 
 
 def test_the_budget_of_the_run_leaves_time_for_the_race(result: Result, tmp_path: Path) -> None:
