@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +12,10 @@ import click
 
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.options import refuse_unfinished
+from autoopt.options import Options, refuse_unfinished
 
 if TYPE_CHECKING:
+    from autoopt.records import Plan
     from autoopt.trackers import Tracker
     from autoopt.train import Trained
     from autoopt.train.progress import Progress
@@ -32,6 +35,7 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     from autoopt.plan import read_plan
 
     document = read_plan(plan)
+    set_environment(document, options)
     from autoopt.trackers import following
     from autoopt.train import train_run
 
@@ -43,6 +47,25 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
         for line in lines(outcome):
             write_line(line)
     return 0
+
+
+def set_environment(plan: Plan, options: Options, again: Callable[..., Any] = os.execve) -> None:
+    """Sets the plan's environment variables before torch is imported, which reads them only then.
+
+    Where a strategy of the user's has imported it already, this process begins anew with them set.
+
+    Raises:
+        UsageError: the plan names a strategy that there is not.
+    """
+    from autoopt.registry import load_strategies
+
+    with stdout_kept():
+        flags = load_strategies(options.strategies).fold(plan).flags
+    wanted = {name: str(value) for name, value in flags.get("env", {}).items()}
+    missing = {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+    os.environ.update(missing)
+    if missing and "torch" in sys.modules and sys.argv[1:2] == ["train"]:  # as a command, not within another program
+        again(sys.executable, sys.orig_argv, os.environ)
 
 
 def scalars_of(tracker: Tracker) -> Callable[[Progress], None]:

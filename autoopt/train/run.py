@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -177,6 +176,9 @@ def train(
 ) -> Trained:
     """Trains a workload with a plan.
 
+    Environment variables of the plan must be set before torch is imported, as the command does; a warning names
+    those that are not.
+
     Args:
         spec: the import string of the workload.
         out: the directory of its checkpoint.
@@ -194,7 +196,6 @@ def train(
     """
     known = load_strategies() if registry is None else registry
     opened = open_device(device)
-    _set_environment(known, plan)
     seed_everything(seed)
     workload = validation.build(importing.load(spec))
     training = Training(workload, known.fold(known.order(plan), workload.setup), device=opened, seed=seed)
@@ -263,12 +264,6 @@ def _with_value(target: Target | None, value: float | None) -> Target | None:
     if target.direction == "max":
         return Target(target.metric, at_least=value)
     return Target(target.metric, at_most=value)
-
-
-def _set_environment(registry: Registry, plan: Plan) -> None:
-    """Variables of the plan, for what reads them later than torch's import does."""
-    for name, value in registry.fold(plan).flags.get("env", {}).items():
-        os.environ.setdefault(name, str(value))
 
 
 def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[Any] = ()) -> Trained:

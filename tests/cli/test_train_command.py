@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,3 +76,46 @@ def test_a_tracker_that_does_not_exist_is_refused(
     assert main(["train", "m:b", "--plan", "plan.json", "--log", "csv"]) == 2
     assert "mlflow, tensorboard, wandb" in capfd.readouterr().err
     assert asked == []
+
+
+ENVIRONMENT = {"schema_version": 1, "changes": [{"strategy": "early", "setting": {}}]}
+EARLY = """
+import os, sys
+{imported}
+AT_IMPORT = dict(os.environ)
+from autoopt import Risk, Strategy
+
+class Early(Strategy):
+    name = "early"
+    stages = frozenset({{"forward"}})
+    risk = Risk.EXACT
+    def apply(self, setup, setting):
+        return setup.with_flags(env={{"OMP_DYNAMIC_OF_A_TEST": "yes"}})
+"""
+BUILD = """
+import os, sys, torch
+from torch import nn
+from torch.utils.data import TensorDataset
+import autoopt
+
+def build():
+    print("environment", os.environ.get("OMP_DYNAMIC_OF_A_TEST"))
+    data = TensorDataset(torch.randn(16, 2), torch.randn(16, 1))
+    return autoopt.Workload(model=nn.Linear(2, 1), train_data=data, batch_size=8, loss=nn.MSELoss(),
+                            optimizer=lambda p: torch.optim.SGD(p, lr=0.1), max_steps=2)
+"""
+
+
+@pytest.mark.parametrize("imported", ["", "import torch; print('torch', os.environ.get('OMP_DYNAMIC_OF_A_TEST'))"])
+def test_environment_of_the_plan_is_there_before_torch(imported: str, tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text(EARLY.format(imported=imported))
+    (tmp_path / "work.py").write_text(BUILD)
+    (tmp_path / "plan.json").write_text(json.dumps(ENVIRONMENT))
+    words = [sys.executable, "-W", "error::UserWarning:autoopt", "-m", "autoopt", "train", "work:build"]
+    words += ["--plan", "plan.json", "--strategies", "early:Early", "--quiet", "--json", "--out", "out"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Trained.model_validate_json(done.stdout).steps == 2
+    assert "environment yes" in done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("torch")]
+    assert told == (["torch None", "torch yes"] if imported else [])
