@@ -27,8 +27,8 @@ from autoopt.optimize.search import Tools
 from autoopt.optimize.shares import Shares
 from autoopt.optimize.trainings import Trainings
 from autoopt.options import Options, check_names
-from autoopt.profilers import Profiled, profile_with
-from autoopt.records import JsonDict, PlanDocument, Profile, Reproduce, Result, StopReason
+from autoopt.profilers import profile_with
+from autoopt.records import JsonDict, PlanDocument, Profile, Profiled, Reproduce, Result, StopReason
 from autoopt.registry import Registry, load_strategies
 from autoopt.storage.fingerprint import fingerprint
 from autoopt.storage.interrupts import Interrupts
@@ -118,10 +118,14 @@ def profile_run(
         bench = Bench(launcher, _base(spec, options, registry), registry, directory.logs)
         try:
             found = profile(bench, options, choice, traces=str(directory.traces))
-            for tool in tools:
-                on_profiled(*profile_with(bench, (tool,), directory.path / "profilers"))
         except TrialFailed as failure:
             raise BaselineFailed(failure, "while it was profiled") from failure
+        profilers = []
+        for tool in tools:
+            seen = _profiled(bench, tool, directory.path / "profilers")
+            on_profiled(seen)
+            profilers.append(_within(seen, directory.path))
+    words = ["autoopt profile", spec, *(["--with", ",".join(tools)] if tools else [])]
     document = found.model_copy(
         update={
             "autoopt_version": autoopt.__version__,
@@ -129,13 +133,27 @@ def profile_run(
             "workload": found.workload.model_copy(update={"spec": spec}),
             "round": near(found.round, Path.cwd()),
             "advice": tuple(located(item, Path.cwd()) for item in found.advice),
-            "reproduce": Reproduce(
-                command=f"autoopt profile {spec}", seed=options.seed, run_directory=str(directory.path)
-            ),
+            "profilers": tuple(profilers),
+            "reproduce": Reproduce(command=" ".join(words), seed=options.seed, run_directory=str(directory.path)),
         }
     )
     directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
     return document
+
+
+def _profiled(bench: Bench, tool: str, folder: Path) -> Profiled:
+    """What a profiler found; that it failed, where it did: the profile itself stands."""
+    try:
+        return profile_with(bench, (tool,), folder)[0]
+    except (TrialFailed, EnvironmentLacks) as failure:
+        return Profiled(tool=tool, lines=tuple(text for text in (f"failed: {failure.message}", failure.hint) if text))
+
+
+def _within(found: Profiled, directory: Path) -> Profiled:
+    """The same with its file relative to the run directory, beside which the page stands."""
+    if found.file is None or not Path(found.file).is_relative_to(directory):
+        return found
+    return found.model_copy(update={"file": Path(found.file).relative_to(directory).as_posix()})
 
 
 def _base(spec: str, options: Options, registry: Registry) -> TrialSpec:

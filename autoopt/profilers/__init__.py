@@ -13,23 +13,11 @@ from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.optimize.bench import Bench
-from autoopt.records import Plan, Record
+from autoopt.records import Plan, Profiled
 
 TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 _SECONDS = 300.0
 _TASKS = {"torch": "torch_profiler"}
-
-
-class Profiled(Record):
-    """What a profiler found. ``file``: what it wrote; ``lines``: its summary."""
-
-    tool: str
-    file: str | None
-    lines: tuple[str, ...]
-
-    def told(self) -> tuple[str, ...]:
-        """The summary under its title."""
-        return (f"{self.tool}: {self.file or 'no file'}", *(f"  {line}" for line in self.lines))
 
 
 def check_tools(tools: Iterable[str]) -> None:

@@ -125,8 +125,23 @@ class Prediction(Record):
     reason: str = ""
 
 
+class Profiled(Record):
+    """What a profiler of ``profile --with`` found. ``file``: what it wrote; ``lines``: its summary."""
+
+    tool: str
+    file: str | None = None
+    lines: tuple[str, ...] = ()
+
+    def told(self) -> tuple[str, ...]:
+        """The summary under its title."""
+        return (f"{self.tool}: {self.file or 'no file'}", *(f"  {line}" for line in self.lines))
+
+
 class Profile(Record):
-    """What ``autoopt profile`` writes: where the time goes, the ceilings, and what to expect."""
+    """What ``autoopt profile`` writes: where the time goes, the ceilings, and what to expect.
+
+    ``profilers``: those that were asked for as well; files are relative to the run directory where they lie in it.
+    """
 
     schema_version: Literal[1] = 1
     autoopt_version: str
@@ -140,3 +155,4 @@ class Profile(Record):
     advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()
     reproduce: Reproduce = Field(default_factory=Reproduce)
+    profilers: tuple[Profiled, ...] = ()

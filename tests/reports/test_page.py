@@ -133,6 +133,11 @@ def test_the_profile_page(tmp_path: Path, golden_profile: Profile) -> None:
     assert "does not apply" in page
     assert "no prediction" in page
     assert 'download="profile.json.gz"' in page
+    assert 'href="./profilers/torch/steps%204.pt.trace.json.gz"' in page
+    assert "DataLoader" in page
+    assert "nsys profile &lt;train&gt;" in page
+    assert "/elsewhere/flame.svg" in page
+    assert 'href="/elsewhere' not in page
 
 
 def test_golden_documents_are_those_that_the_code_makes(

@@ -272,4 +272,13 @@ def profile() -> r.Profile:
             r.Prediction(strategy="prefetch", predicted=None),
             r.Prediction(strategy="flash_attention", applies=False, reason="no attention in the model"),
         ),
+        profilers=(
+            r.Profiled(
+                tool="torch",
+                file="profilers/torch/steps 4.pt.trace.json.gz",
+                lines=("a step takes 412.00 ms", " 51.0 %  DataLoader", "You could try to set num_workers."),
+            ),
+            r.Profiled(tool="nsys", lines=("nsys is not installed here; where it is, run:", "nsys profile <train>")),
+            r.Profiled(tool="pyspy", file="/elsewhere/flame.svg", lines=("5 s sampled at 200 Hz",)),
+        ),
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from urllib.parse import quote
 
-from autoopt.records import Profile
+from autoopt.records import Profile, Profiled
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.roofline import Roofline, roofline_view
 from autoopt_reports.view.stages import StagesView, stages_view
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
+
+MOST_OF_A_SUMMARY = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,16 @@ class Expectation:
     predicted: Interval | None
     applies: bool
     reason: Name | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolView:
+    """What a profiler found; ``href``: its file, where that lies beside the page."""
+
+    tool: Name
+    file: Name | None
+    href: str | None
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,7 @@ class ProfileView:
     roofline: Roofline | None
     expectations: tuple[Expectation, ...]
     expectations_headline: Phrase
+    tools: tuple[ToolView, ...]
     warnings: tuple[Name, ...]
     advice: tuple[AdviceView, ...]
     next_command: str
@@ -68,6 +82,7 @@ def profile_view(profile: Profile) -> ProfileView:
         roofline=roofline_view(environment.peaks, rounds, (("before", "/baseline", profile.baseline),), "/round"),
         expectations=expectations,
         expectations_headline=_expected(expectations),
+        tools=tuple(map(_tool, profile.profilers)),
         warnings=tuple(name(item, 600) for item in profile.warnings),
         advice=advice_views(profile.advice),
         next_command=f"autoopt optimize {_spec(profile)}",
@@ -75,6 +90,17 @@ def profile_view(profile: Profile) -> ProfileView:
         seed=number(profile.reproduce.seed, units.count, "/reproduce/seed"),
         machine=machine_lines(environment),
         peaks=peak_lines(environment.peaks),
+    )
+
+
+def _tool(found: Profiled) -> ToolView:
+    file = found.file
+    beside = file is not None and not file.startswith("/") and ".." not in file.split("/")
+    return ToolView(
+        tool=name(found.tool, 40),
+        file=name(file) if file else None,
+        href=quote(f"./{file}", errors="surrogatepass") if beside else None,
+        summary=code("\n".join(found.lines))[:MOST_OF_A_SUMMARY],
     )
 
 
