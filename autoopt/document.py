@@ -78,7 +78,7 @@ def break_even(seconds: float, baseline: Configuration, best: Configuration, pla
 
 def _saved(baseline: Configuration, best: Configuration, planned_steps: int | None) -> float | None:
     """Seconds that one planned run saves: over its planned length where samples are counted, else to the target."""
-    if not best.plan.changes:
+    if best.plan == baseline.plan:
         return None
     before, after = baseline.time_to_target_seconds, best.time_to_target_seconds
     if before is not None and after is not None:
@@ -108,7 +108,7 @@ def command(spec: str, options: Options) -> str:
 
 def _missing_of_best(outcome: Outcome) -> list[str]:
     """Nothing where the best is the baseline, of which it is said already."""
-    return _missing(outcome.best, "best") if outcome.best.plan.changes else []
+    return _missing(outcome.best, "best") if outcome.best.plan != outcome.baseline.plan else []
 
 
 def _missing(configuration: Configuration, name: str) -> list[str]:

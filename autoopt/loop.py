@@ -6,6 +6,7 @@ and is answered from its journal until it comes to what was not measured yet.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 
 from autoopt.errors import TrialFailed
@@ -25,9 +26,12 @@ from autoopt.events import (
 from autoopt.measurements import TrainingRun
 from autoopt.optimize.ablate import ablate, alone
 from autoopt.optimize.baseline import AAControl, measure_baseline, measure_noise, objective_of, shares_after
-from autoopt.optimize.bench import baseline_error
+from autoopt.optimize.bench import BaselineFailed
+from autoopt.optimize.calm import calmest, disturbance
 from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
+from autoopt.optimize.fit import Fitting
+from autoopt.optimize.headroom import memory_limit
 from autoopt.optimize.planner import Agenda, Proposal, agenda, fitting
 from autoopt.optimize.profile import look
 from autoopt.optimize.search import StrategySearch, Tools
@@ -38,7 +42,6 @@ from autoopt.records import (
     Ablation,
     Advice,
     Configuration,
-    Plan,
     Quality,
     Round,
     Speedup,
@@ -111,12 +114,10 @@ class Loop:
         if self.search is None:
             return None
         stop = Stop(reason=StopReason.INTERRUPTED, detail="stopped at once; nothing was verified")
-        kept = self.search.incumbent
-        if kept.changes:
-            self._warn(
-                f"broken off before it was verified: {', '.join(kept.names())}; autoopt resume goes on from here"
-            )
-        self.search.incumbent = Plan()
+        if self.search.found:
+            names = ", ".join(change.strategy for change in self.search.found)
+            self._warn(f"broken off before it was verified: {names}; autoopt resume goes on from here")
+        self.search.incumbent = self.search.baseline
         return self._outcome(self.search, Verification(speedup=Speedup(detail="broken off")), stop, [])
 
     def _outcome(self, search: Search, verification: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
@@ -124,7 +125,7 @@ class Loop:
         return Outcome(
             search=search,
             baseline=baseline,
-            best=self._best(search, verification) if search.incumbent.changes else baseline,
+            best=self._best(search, verification) if search.incumbent != search.baseline else baseline,
             speedup=verification.speedup,
             quality=verification.quality,
             stop=stop,
@@ -146,25 +147,40 @@ class Loop:
             objective=objective_of(inspection.facts, self.options),
             planned_steps=inspection.facts.max_steps,
         )
+        self.tools.gate.memory_limit_bytes = memory_limit(search.environment)
+        control, trained = self._reference(search)
+        self.tools.shares = shares_after(self.tools, control, trained)
+        baseline = configuration(
+            search.baseline, search.environment, side=control.side, runs=(trained,), price_per_hour=self.options.price
+        )
+        self.tools.announce(BaselineMeasured(at=self.tools.now(), baseline=baseline))
+        return search
+
+    def _reference(self, search: Search) -> tuple[AAControl, TrainingRun]:
+        """The baseline as it is; where that runs out of memory, the least costly plan under which it does not."""
+        fitting: Fitting | None = None
+        while True:
+            try:
+                return self._measure_baseline(search)
+            except BaselineFailed as failed:
+                fitting = fitting or Fitting(self.tools, search)
+                told = fitting.next(failed)
+            self._warn(told)
+
+    def _measure_baseline(self, search: Search) -> tuple[AAControl, TrainingRun]:
         self.control = control = measure_noise(self.tools, search)
         search.noise = control.noise
         self._warn(*control.doubts)
         self.tools.announce(NoiseMeasured(at=self.tools.now(), noise=control.noise))
-        trained, notes = measure_baseline(self.tools, search, control)
-        self.trained = trained
+        self.trained, notes = measure_baseline(self.tools, search, control)
         self._warn(*notes)
-        self.tools.shares = shares_after(self.tools, control, trained)
-        baseline = configuration(
-            Plan(), search.environment, side=control.side, runs=(trained,), price_per_hour=self.options.price
-        )
-        self.tools.announce(BaselineMeasured(at=self.tools.now(), baseline=baseline))
-        return search
+        return control, self.trained
 
     def _inspect(self) -> Inspection:
         try:
             return self.tools.run.step("inspect", {}, lambda: inspect(self.tools.bench), Inspection)
         except TrialFailed as failure:
-            raise baseline_error(failure, "while it was built") from failure
+            raise BaselineFailed(failure, "while it was built") from failure
 
     # simplify
 
@@ -177,12 +193,17 @@ class Loop:
             examined = self.tools.run.step(
                 "examine",
                 {"round": index, "plan": search.incumbent.model_dump(mode="json")},
-                lambda: examine(self.tools.bench, search.incumbent, seconds=seconds, advise=index == 0, trace=trace),
+                lambda: calmest(
+                    lambda: examine(
+                        self.tools.bench, search.incumbent, seconds=seconds, advise=index == 0, trace=trace
+                    ),
+                    self._usual_step(search),
+                ),
                 Examined,
             )
         except TrialFailed as failure:
-            if not search.incumbent.changes:
-                raise baseline_error(failure, "while its stages were measured") from failure
+            if search.incumbent == search.baseline:
+                raise BaselineFailed(failure, "while its stages were measured") from failure
             raise
         return self._analyse(search, examined, index)
 
@@ -197,7 +218,16 @@ class Loop:
         round_, pipeline = look(inspection, examined, index)
         search.rounds.append(round_)
         self.tools.announce(RoundMeasured(at=self.tools.now(), round=round_))
-        return round_, pipeline
+        disturbed = disturbance(examined, self._usual_step(search))
+        if disturbed:
+            self._warn(f"round {index}: {disturbed}; its predictions exclude nothing: measure again on a quiet machine")
+        return round_, None if disturbed else pipeline
+
+    def _usual_step(self, search: Search) -> float | None:
+        """Seconds of the incumbent's step as the last comparison had them: of its typical block."""
+        comparison = search.comparisons.get(int(search.base)) if search.base.isdigit() else None
+        side = comparison.candidate if comparison else self.control.side if self.control else None
+        return statistics.median(side.block_step_seconds) if side and side.block_step_seconds else None
 
     # optimize
 
@@ -287,7 +317,7 @@ class Loop:
         self._phase("verify", len(search.rounds))
         verification = verify(self.tools, search, self._aa, end)
         self._warn(*verification.notes)
-        kept = search.incumbent.names()
+        kept = {change.strategy for change in search.found}
         rows = [row for row in rows if row.strategy in kept and not verification.fell_back]
         return verification, alone(self.tools, search, rows, end)
 
@@ -306,9 +336,9 @@ class Loop:
     def _baseline(self, search: Search, verification: Verification) -> Configuration:
         trained = (self.trained,) if self.trained else ()
         return configuration(
-            Plan(),
+            search.baseline,
             search.environment,
-            examined=self.examined.get(Plan().key),
+            examined=self.examined.get(search.baseline.key),
             side=verification.baseline_side or (self.control.side if self.control else None),
             runs=verification.baseline_runs or trained,
             time_to_target=verification.baseline_seconds,

@@ -3,191 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from autoopt.errors import Interrupted, TrialFailed, WorkloadError
-from autoopt.events import Announcer, Event
-from autoopt.facts import WorkloadFacts
-from autoopt.loop import Loop, Outcome
-from autoopt.measurements import TrainingRun
-from autoopt.optimize.gate import Gate
-from autoopt.optimize.planner import Choice
-from autoopt.optimize.search import Tools
-from autoopt.optimize.shares import Shares
-from autoopt.optimize.trainings import Trainings
-from autoopt.options import Options
-from autoopt.records import Change, Curve, CurvePoint, Environment, JsonDict, Plan, StopReason, Trial, Verdict
-from autoopt.registry import Registry, Source
+from autoopt.events import Event
+from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.setup import Setup
-from autoopt.storage.run import Run
-from autoopt.storage.run_directory import RunDirectory
 from autoopt.strategy import Case, Risk, Strategy
-from autoopt.testing.fakes import Behaviour, FakeClock, FakeMachine, NoiseModel, fake_facts
+from autoopt.testing.fakes import Behaviour
 
-STEPS = 1000
-TARGET = 0.9
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-def strategy(
-    name: str, *, risk: Risk = Risk.EXACT, settings: tuple[JsonDict, ...] = ({},), **attributes: Any
-) -> Strategy:
-    """A strategy that sets a flag by its own name."""
-
-    class Made(Strategy):
-        def settings(self, case: Case) -> Any:
-            return list(settings)
-
-        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-            return setup.with_flags(**{name: setting or True})
-
-    for key, value in {"name": name, "risk": risk, **attributes}.items():
-        setattr(Made, key, value)
-    Made.__name__ = name
-    return Made()
-
-
-class FakeTrial:
-    """A trial's process, as ``inspect`` and ``examine`` use it."""
-
-    def __init__(self, bench: FakeBench, plan: Plan) -> None:
-        self._bench, self._plan = bench, plan
-
-    def call(self, task: str, **_: Any) -> JsonDict:
-        name = task.rpartition(":")[2]
-        behaviour = self._bench.machine.behave(self._plan)
-        if name == "facts":
-            return self._bench.facts.model_dump(mode="json")
-        if name == "environment":
-            return Environment(python="3", device="cpu", cores=2, threads=2).model_dump(mode="json")
-        if name in ("warm_up", "run_block"):
-            contender = self._bench.machine.start(self._plan, "examine")
-            contender.ready()
-            document = contender.warm_up(1.0) if name == "warm_up" else contender.block(1.0, 8, 0.0)
-            contender.close()
-            return document.model_dump(mode="json")
-        if name == "flops":
-            return {"flops_per_step": 1e6 * behaviour.samples_per_step}
-        raise TrialFailed("error", f"no {name} here")
-
-
-class FakeBench:
-    """The workbench over a fake machine."""
-
-    latest_log = None
-
-    def __init__(self, machine: FakeMachine, registry: Registry, reach: Callable[[Plan], int | None]) -> None:
-        self.machine, self.registry, self.reach = machine, registry, reach
-        self.facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(
-            update={"metric": "accuracy", "mode": "max", "target": TARGET, "max_steps": STEPS}
-        )
-        self.trained: list[tuple[Plan, int]] = []
-        self.start = machine.start
-
-    @contextmanager
-    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
-        yield FakeTrial(self, plan)
-
-    def train(self, plan: Plan, *, seed: int, max_seconds: float, target: float | None, **_: Any) -> TrainingRun:
-        """Every 100 steps an evaluation; the metric rises in a straight line to the target at ``reach(plan)`` steps."""
-        self.trained.append((plan, seed))
-        behaviour, steps = self.machine.behave(plan), self.reach(plan)
-        if behaviour.fails:
-            raise behaviour.fails
-        end = math.ceil((steps or STEPS) / 100) * 100
-        points = tuple(
-            CurvePoint(step=s, seconds=s * behaviour.step_seconds, metric=TARGET * s / (steps or 5 * STEPS))
-            for s in range(100, end + 1, 100)
-        )
-        seconds = end * behaviour.step_seconds + behaviour.startup_seconds
-        self.machine.clock.advance(seconds)
-        reached = steps is not None
-        return TrainingRun(
-            seed=seed,
-            curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),
-            seconds=seconds,
-            training_seconds=end * behaviour.step_seconds,
-            evaluation_seconds=0.0,
-            evaluations=len(points),
-            evaluated_samples=100,
-            steps=end,
-            samples=end * behaviour.samples_per_step,
-            fixed_seconds=behaviour.startup_seconds,
-            reached=reached,
-            losses=tuple(behaviour.loss(step) for step in range(end)),
-        )
-
-
-class World:
-    """One loop over a fake machine; ``speed``: times the baseline's, ``reach``: steps to the target or None."""
-
-    budget = 3000.0
-
-    def __init__(
-        self,
-        directory: Path,
-        *strategies: Strategy,
-        speed: Callable[[Plan], float],
-        reach: Callable[[Plan], int | None] = lambda plan: 600,
-        behave: Callable[[Plan, Behaviour], Behaviour] = lambda plan, behaviour: behaviour,
-        noise: NoiseModel | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        budget: float = budget,
-        resume: bool = False,
-    ) -> None:
-        self.clock = FakeClock()
-        base = Behaviour(step_seconds=0.05)
-
-        def behaviour(plan: Plan) -> Behaviour:
-            return behave(plan, Behaviour(step_seconds=base.step_seconds / speed(plan)))
-
-        machine = FakeMachine(behaviour, noise or NoiseModel("normal"), seed=3, clock=self.clock)
-        registry = Registry([Source(s, "test") for s in strategies])
-        self.bench = FakeBench(machine, registry, reach)
-        files = RunDirectory(directory)
-        opened = Run.resume if resume else Run.create
-        arguments: tuple[Any, ...] = () if resume else ({}, {})
-        self.run = opened(files, *arguments, monotonic=self.clock)
-        self.events: list[Event] = []
-        announce = Announcer()
-        announce.subscribe(self.events.append)
-        bench: Any = self.bench
-        trainings = Trainings(bench, self.run)
-        self.tools = Tools(
-            bench=bench,
-            run=self.run,
-            announce=announce,
-            choice=Choice(),
-            min_gain=0.01,
-            seed=0,
-            stopping=stopping,
-            shares=Shares(budget=budget),
-            gate=Gate(trainings=trainings, registry=registry, seed=0, now=self.run.clock.elapsed),
-        )
-        self.loop = Loop(self.tools, Options(budget_seconds=budget))
-
-    def go(self) -> Outcome:
-        try:
-            return self.loop.run()
-        finally:
-            self.run.close()
-
-
-def product(factors: dict[str, float]) -> Callable[[Plan], float]:
-    """Speeds that multiply."""
-    return lambda plan: math.prod(factors[name] for name in plan.names())
-
-
-def verdicts(outcome: Outcome) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
-    for trial in outcome.search.all_trials():
-        found.setdefault(trial.strategy, []).append(trial.verdict)
-    return found
+from simulated import TARGET, World, product, strategy, verdicts
 
 
 def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def verify(
 
         found = compare(
             start,
-            Plan(),
+            result.baseline.plan,
             result.best.plan,
             Rule(max_seconds=seconds, until_error=0.03, warm_up_seconds=min(60.0, seconds / 4)),
             clock=clock,

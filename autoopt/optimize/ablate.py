@@ -12,33 +12,36 @@ from autoopt.records import Ablation, Change, Estimate, Plan
 def ablate(tools: Tools, search: Search, deadline: float) -> tuple[list[Ablation], list[str]]:
     """Takes each change of the incumbent away; drops what no longer pays.
 
-    A dropped change leaves another plan, of which the rest is ablated again while time allows.
+    What made the workload fit may no longer be wanted beside the rest. A dropped change leaves another plan,
+    of which the rest is ablated again while time allows.
 
     Returns:
         The ablation of the plan that is left, leave-one-out alone, and a sentence for each dropped change.
     """
     dropped: list[str] = []
-    while True:
+    while search.found:
         rows = [_without(tools, search, change, deadline) for change in search.incumbent.changes]
         loser = _loser(tools, search, rows)
         if loser is None:
-            return rows, dropped
+            return [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in search.found], dropped
         estimate = loser.without
         assert estimate is not None
         dropped.append(
             f"{loser.strategy} was dropped in the ablation: with it the plan is {estimate.value:.3f}x "
             f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
         )
-        search.incumbent = search.incumbent.without(loser.strategy)
+        search.incumbent = search.without(loser.strategy)
+    return [], dropped
 
 
 def alone(tools: Tools, search: Search, rows: list[Ablation], deadline: float) -> list[Ablation]:
     """The same rows with each change tried alone on the baseline, as far as time allows; announces them."""
     done = []
     for row in rows:
-        plan = Plan(changes=(Change(strategy=row.strategy, setting=row.setting),))
+        change = Change(strategy=row.strategy, setting=row.setting)
+        plan = tools.bench.registry.order(search.baseline.with_change(change))
         only = plan == search.incumbent  # then leaving it out and trying it alone are the same comparison
-        ratio = row.without if only else _ratio(tools, search, Plan(), plan, deadline, "ablation: alone")
+        ratio = row.without if only else _ratio(tools, search, search.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
         tools.announce(AblationMeasured(at=tools.now(), ablation=done[-1]))
     return done
@@ -46,7 +49,7 @@ def alone(tools: Tools, search: Search, rows: list[Ablation], deadline: float) -
 
 def _without(tools: Tools, search: Search, change: Change, deadline: float) -> Ablation:
     plan = search.incumbent
-    ratio = _ratio(tools, search, plan.without(change.strategy), plan, deadline, "ablation: without")
+    ratio = _ratio(tools, search, search.without(change.strategy), plan, deadline, "ablation: without")
     return Ablation(strategy=change.strategy, setting=change.setting, without=ratio)
 
 

@@ -8,7 +8,7 @@ from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
 from autoopt.facts import WorkloadFacts
 from autoopt.measurements import TrainingRun
-from autoopt.optimize.bench import baseline_error
+from autoopt.optimize.bench import BaselineFailed
 from autoopt.optimize.comparison import Comparison, Decision, Rule, Side
 from autoopt.optimize.noise import control, doubts, noise_of
 from autoopt.optimize.search import Tools
@@ -17,7 +17,7 @@ from autoopt.optimize.state import Search
 from autoopt.optimize.timing import parts_to
 from autoopt.optimize.trainings import PATIENCE
 from autoopt.options import Options
-from autoopt.records import Noise, Objective, Plan, Record
+from autoopt.records import Noise, Objective, Record
 
 AA_PAIRS = 4
 
@@ -58,17 +58,18 @@ def measure_noise(tools: Tools, search: Search) -> AAControl:
     """Compares the baseline with itself in separate processes.
 
     Raises:
-        WorkloadError: the baseline fails.
+        BaselineFailed: it does not train.
     """
     seconds = tools.shares.noise
     began = tools.now()
+    key = {"plan": search.baseline.model_dump(mode="json")} if search.baseline.changes else {}
 
     def measure() -> Comparison:
         rule = Rule(min_gain=tools.min_gain, max_seconds=seconds)
         rng = np.random.default_rng([tools.seed, 1])
         return control(
             tools.bench.start,
-            Plan(),
+            search.baseline,
             rule,
             clock=tools.now,
             pairs=AA_PAIRS,
@@ -76,11 +77,11 @@ def measure_noise(tools: Tools, search: Search) -> AAControl:
             rng=rng,
         )[1]
 
-    comparison = tools.run.step("control", {}, measure, Comparison)
+    comparison = tools.run.step("control", key, measure, Comparison)
     if comparison.decision is Decision.FAILED and comparison.failure is not None:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
-        raise baseline_error(raised, f"in the step ({failure.where or 'training'})")
+        raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
     noise = noise_of(comparison, Rule(min_gain=tools.min_gain))
     return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, search.environment)))
 
@@ -92,15 +93,15 @@ def measure_baseline(tools: Tools, search: Search, aa: AAControl) -> tuple[Train
         The training, and notes for the report.
 
     Raises:
-        WorkloadError: the baseline fails.
+        BaselineFailed: it does not train.
     """
     trainings, objective = tools.gate.trainings, search.objective
     trainings.target = objective.target
     trainings.limit_seconds = tools.shares.baseline
     try:
-        run = trainings.get(Plan(), tools.seed, purpose=f"baseline seed {tools.seed}")
+        run = trainings.get(search.baseline, tools.seed, purpose=f"baseline seed {tools.seed}")
     except TrialFailed as failure:
-        raise baseline_error(failure, f"in training ({failure.where or 'to the target'})") from failure
+        raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
     notes = []
     if objective.metric is not None and parts_to(run, objective) is None:
         search.objective, note = _replaced(objective, run)

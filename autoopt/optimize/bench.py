@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autoopt.errors import WorkloadError
+from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.measurements import TrainingRun
 from autoopt.optimize.contender import Contender, TrialContender
 from autoopt.records import JsonDict, Plan
@@ -104,11 +104,18 @@ class Bench:
             return process.call(task, timeout=timeout, **arguments)
 
 
-def baseline_error(error: Exception, what: str) -> WorkloadError:
-    """A trial of the untouched workload that failed, as the user's error (exit code 3)."""
-    reason = getattr(error, "reason", None) or str(error)
-    return WorkloadError(
-        f"the baseline failed {what}: {reason}",
-        hint="the workload must train as it is before it can be made faster",
-        detail=getattr(error, "detail", ""),
-    )
+class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that the user gets
+    """A trial of the baseline failed: the user's error (exit code 3), unless a plan is found under which it fits.
+
+    Args:
+        failure: how the trial ended.
+        what: it was doing, such as ``in training``.
+    """
+
+    def __init__(self, failure: TrialFailed, what: str) -> None:
+        super().__init__(
+            f"the baseline failed {what}: {failure.reason}",
+            hint="the workload must train as it is before it can be made faster",
+            detail=failure.detail,
+        )
+        self.failure = failure

@@ -16,6 +16,7 @@ class Evidence(Record):
     ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
     ``failure``: how a training of the candidate ended badly.
+    ``memory_limit_bytes``: of the device; None where it is not known.
     ``verified_later``: there is no time to train now; the verification from end to end will say of the metric.
     """
 
@@ -26,6 +27,7 @@ class Evidence(Record):
     epsilon: float = 2.0**-23
     planned_steps: int | None = None
     failure: SideFailure | None = None
+    memory_limit_bytes: int | None = None
     verified_later: bool = False
 
     def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoopt.errors import TrialFailed
 from autoopt.facts import WorkloadFacts
@@ -27,12 +27,16 @@ class Gate:
         registry: knows the risk and the setup of a plan.
         seed: the first seed; further ones follow.
         now: the run's clock.
+        baseline: the plan that everything is compared with.
+        memory_limit_bytes: of the device; None where it is not known.
     """
 
     trainings: Trainings
     registry: Registry
     seed: int
     now: Clock
+    baseline: Plan = field(default_factory=Plan)
+    memory_limit_bytes: int | None = None
 
     def rule(
         self,
@@ -71,12 +75,13 @@ class Gate:
         """What is known of these plans so far."""
         failure = self.trainings.failure(plan)
         return Evidence(
-            baseline_runs=self.trainings.of(Plan()),
+            baseline_runs=self.trainings.of(self.baseline),
             incumbent_runs=self.trainings.of(incumbent) if self._steps_differ(incumbent) else (),
             candidate_runs=self.trainings.of(plan),
             deterministic=facts.dataset.deterministic,
             epsilon=ROUNDING.get(self.registry.fold(incumbent).precision.dtype, ROUNDING[None]),
             planned_steps=facts.max_steps,
+            memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure(
                 side="candidate",
                 kind=failure.kind,
@@ -99,8 +104,8 @@ class Gate:
 
         Where not all of it fits, the candidate's first seed alone tells most.
         """
-        queue = [(Plan(), seed) for seed in range(wanted.baseline_seeds)]
-        if incumbent != Plan() and self._steps_differ(incumbent):
+        queue = [(self.baseline, seed) for seed in range(wanted.baseline_seeds)]
+        if incumbent != self.baseline and self._steps_differ(incumbent):
             queue += [(incumbent, seed) for seed in range(wanted.candidate_seeds)]
         queue += [(plan, seed) for seed in range(wanted.candidate_seeds)]
         missing = [(p, self.seed + s) for p, s in queue if not self.trainings.has(p, self.seed + s)]
@@ -109,7 +114,7 @@ class Gate:
         if not missing or not self._fits(missing, plan, comparison, deadline):
             return False
         for which, seed in missing:
-            name = "baseline" if which == Plan() else f"trial {number}"
+            name = "baseline" if which == self.baseline else f"trial {number}"
             try:
                 self.trainings.get(which, seed, purpose=f"{name} seed {seed}")
             except TrialFailed:

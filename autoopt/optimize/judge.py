@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from autoopt.optimize.comparison import Comparison, Decision, LossPath
 from autoopt.optimize.evidence import Evidence, Judgement, Needs
+from autoopt.optimize.headroom import lost_room
 from autoopt.optimize.losses import (
     common,
     first_not_finite,
@@ -107,7 +108,15 @@ def _before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> J
         return Judgement(verdict=verdict, reason=reason, quality=NOT_TESTED)
     if comparison.decision is not Decision.ACCEPT and not _trained_anyway(risk, comparison):
         return Judgement(verdict=_SPEED[comparison.decision], reason=comparison.reason, quality=NOT_TESTED)
-    return _missing(comparison, evidence)
+    return _missing(comparison, evidence) or _no_room(comparison, evidence)
+
+
+def _no_room(comparison: Comparison, evidence: Evidence) -> Judgement | None:
+    """A refusal where the candidate leaves too little memory free: it would end in the middle of a real run."""
+    reason = lost_room(comparison.incumbent, comparison.candidate, evidence.memory_limit_bytes, evidence.candidate_runs)
+    if not reason:
+        return None
+    return Judgement(verdict=Verdict.HARMFUL, reason=f"memory: {reason} ({comparison.reason})", quality=NOT_TESTED)
 
 
 def _trained_anyway(risk: Risk, comparison: Comparison) -> bool:

@@ -86,7 +86,7 @@ def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tup
 
 
 def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) -> Proposal | Refusal:
-    refused = _unwanted(strategy, choice)
+    refused = unwanted(strategy, choice)
     if refused:
         return Refusal(strategy, Verdict.NOT_TRIED, refused)
     try:
@@ -111,7 +111,7 @@ def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) 
     return Proposal(strategy, predicted, settings[0])
 
 
-def _unwanted(strategy: Strategy, choice: Choice) -> str:
+def unwanted(strategy: Strategy, choice: Choice) -> str:
     if choice.only and strategy.name not in choice.only:
         return "not among --only"
     if strategy.name in choice.skip:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoopt.facts import WorkloadFacts
 from autoopt.optimize.comparison import Comparison
@@ -15,6 +15,8 @@ from autoopt.strategy import Case, PipelineView, Strategy
 class Search:
     """The state of a search.
 
+    ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
+    memory, the least costly plan under which it does.
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
     ``comparisons``: of trials, by their id; ``ablations``: those made at the end.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
@@ -24,6 +26,7 @@ class Search:
     environment: Environment
     objective: Objective
     noise: Noise = field(default_factory=Noise)
+    baseline: Plan = field(default_factory=Plan)
     incumbent: Plan = field(default_factory=Plan)
     base: str = "baseline"
     trials: list[Trial] = field(default_factory=list)
@@ -41,17 +44,37 @@ class Search:
 
     def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
         """What a strategy is told."""
+        case = self.case_of(self.incumbent, registry)
+        return replace(case, pipeline=pipeline, seconds_left=seconds_left)
+
+    def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
+        """What a strategy is told of a plan of which nothing was measured."""
         return Case(
             workload=self.facts,
             environment=self.environment,
             objective=self.objective,
-            plan=self.incumbent,
-            setup=registry.fold(self.incumbent),
-            pipeline=pipeline,
+            plan=plan,
+            setup=registry.fold(plan),
             trials=tuple(self.trials),
-            seconds_left=seconds_left,
             planned_steps=self.planned_steps,
+            fits=fits,
         )
+
+    def adopt(self, baseline: Plan) -> None:
+        """Makes a plan the baseline, from which the search starts."""
+        self.baseline = self.incumbent = baseline
+
+    @property
+    def found(self) -> tuple[Change, ...]:
+        """The changes of the incumbent that the baseline has not."""
+        return tuple(change for change in self.incumbent.changes if change not in self.baseline.changes)
+
+    def without(self, strategy: str) -> Plan:
+        """The incumbent as it was before that strategy's change: with the baseline's setting, where that has one."""
+        left, before = self.incumbent.without(strategy), self.baseline.setting(strategy)
+        if before is None or before == self.incumbent.setting(strategy):
+            return left
+        return left.with_change(Change(strategy=strategy, setting=before))
 
     def refuse(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
         """Notes why a strategy is not tried; the latest note of each strategy stands."""

@@ -10,6 +10,7 @@ from autoopt.measurements import TrainingRun
 from autoopt.optimize.baseline import AAControl
 from autoopt.optimize.comparison import Comparison, Decision, Side
 from autoopt.optimize.judge import judge_runs
+from autoopt.optimize.largest import no_room
 from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
 from autoopt.optimize.timing import parts_to, same_steps_ratio, trained_ratio
@@ -46,14 +47,16 @@ def verify(tools: Tools, search: Search, aa: AAControl, end: float) -> Verificat
         end: of the budget, on the run's clock.
     """
     notes: list[str] = []
-    while search.incumbent.changes:
+    while search.found:
         found, trouble = _check(tools, search, end)
         if trouble is None:
             return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
         given_up = _riskiest(tools, search)
         search.revise(given_up.strategy, _verdict(found), trouble)
         notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
-        search.incumbent = search.incumbent.without(given_up.strategy)
+        search.incumbent = search.without(given_up.strategy)
+        if not search.found:
+            search.incumbent = search.baseline  # without what made it fit, where that was left out
     return _nothing_kept(tools, search, aa, notes)
 
 
@@ -62,7 +65,7 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
     plan, gate = search.incumbent, tools.gate
     comparison = tools.compare(
         "comparison",
-        Plan(),
+        search.baseline,
         plan,
         search,
         seconds=tools.shares.trial,
@@ -72,6 +75,9 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
     )
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
+    crowding, failed = no_room(tools, search, comparison)
+    if crowding:
+        return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), crowding
     gate.trainings.forget(plan)
     quality = None
     for seeds in range(SEEDS, MOST_SEEDS + 1):
@@ -79,7 +85,7 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
-        evidence = gate.evidence(plan, Plan(), search.facts)
+        evidence = gate.evidence(plan, search.baseline, search.facts)
         quality = judge_runs(evidence, search.objective, search.noise) if done else None
         if quality is None or quality.passed is not None:
             break
@@ -94,15 +100,16 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
 
 def _train(tools: Tools, plan: Plan, seeds: int, end: float) -> int:
     """Trains plan and baseline from the same seeds, as many as the time allows, the order turned each time."""
-    trainings, done = tools.gate.trainings, 0
+    trainings, baseline, done = tools.gate.trainings, tools.gate.baseline, 0
     for offset in range(seeds):
         seed = tools.seed + offset
-        pair = [p for p in ((plan, Plan()) if offset % 2 == 0 else (Plan(), plan)) if not trainings.has(p, seed)]
+        both = (plan, baseline) if offset % 2 == 0 else (baseline, plan)
+        pair = [p for p in both if not trainings.has(p, seed)]
         if tools.now() + len(pair) * trainings.expected_seconds > end and done:
             break
         try:
             for which in pair:
-                name = "baseline" if which == Plan() else "verification"
+                name = "baseline" if which == baseline else "verification"
                 trainings.get(which, seed, purpose=f"{name} seed {seed}")
         except TrialFailed:
             break
@@ -112,8 +119,8 @@ def _train(tools: Tools, plan: Plan, seeds: int, end: float) -> int:
 
 def _verification(tools: Tools, search: Search, comparison: Comparison, quality: Quality | None) -> Verification:
     gate, objective = tools.gate, search.objective
-    evidence = gate.evidence(search.incumbent, Plan(), search.facts)
-    trains_otherwise = gate.risk_over(search.incumbent, Plan()) in (Risk.TRAINING, Risk.MODEL)
+    evidence = gate.evidence(search.incumbent, search.baseline, search.facts)
+    trains_otherwise = gate.risk_over(search.incumbent, search.baseline) in (Risk.TRAINING, Risk.MODEL)
     trained = trained_ratio(comparison, evidence, objective)
     ratio = trained if trains_otherwise else same_steps_ratio(comparison, evidence, objective)
     ratio = ratio or same_steps_ratio(comparison, evidence, objective)
@@ -160,7 +167,7 @@ def _detail(metric: str | None, before: list[float], after: list[float], trained
 
 def _nothing_kept(tools: Tools, search: Search, aa: AAControl, notes: list[str]) -> Verification:
     """The best is the baseline: what is known of it against itself is the A/A control."""
-    evidence = tools.gate.evidence(Plan(), Plan(), search.facts)
+    evidence = tools.gate.evidence(search.baseline, search.baseline, search.facts)
     objective = search.objective
     seconds = mean_seconds([p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))])
     return Verification(
@@ -190,4 +197,4 @@ def _verdict(found: Verification) -> Verdict:
 
 def _riskiest(tools: Tools, search: Search) -> Change:
     """The change that goes first where the plan as a whole does not pass: the riskiest, and of those the last."""
-    return max(reversed(search.incumbent.changes), key=lambda change: tools.bench.registry[change.strategy].risk.rank)
+    return max(reversed(search.found), key=lambda change: tools.bench.registry[change.strategy].risk.rank)

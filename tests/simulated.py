@@ -1,0 +1,226 @@
+"""The loop over a fake machine: trials are fakes whose true speed and size are known, everything else is real."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autoopt.errors import TrialFailed
+from autoopt.events import Announcer, Event
+from autoopt.facts import WorkloadFacts
+from autoopt.loop import Loop, Outcome
+from autoopt.measurements import TrainingRun
+from autoopt.optimize.gate import Gate
+from autoopt.optimize.planner import Choice
+from autoopt.optimize.search import Tools
+from autoopt.optimize.shares import Shares
+from autoopt.optimize.trainings import Trainings
+from autoopt.options import Options
+from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
+from autoopt.registry import Registry, Source
+from autoopt.setup import Setup
+from autoopt.storage.run import Run
+from autoopt.storage.run_directory import RunDirectory
+from autoopt.strategy import Case, Risk, Strategy
+from autoopt.testing.fakes import Behaviour, FakeClock, FakeMachine, NoiseModel, fake_facts
+
+STEPS = 1000
+TARGET = 0.9
+
+
+def strategy(
+    name: str, *, risk: Risk = Risk.EXACT, settings: tuple[JsonDict, ...] = ({},), **attributes: Any
+) -> Strategy:
+    """A strategy that sets a flag by its own name."""
+
+    class Made(Strategy):
+        def settings(self, case: Case) -> Any:
+            return list(settings)
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_flags(**{name: setting or True})
+
+    for key, value in {"name": name, "risk": risk, **attributes}.items():
+        setattr(Made, key, value)
+    Made.__name__ = name
+    return Made()
+
+
+class FakeTrial:
+    """A trial's process, as ``inspect`` and ``examine`` use it."""
+
+    def __init__(self, bench: FakeBench, plan: Plan) -> None:
+        self._bench, self._plan = bench, plan
+
+    def call(self, task: str, **_: Any) -> JsonDict:
+        name = task.rpartition(":")[2]
+        behaviour = self._bench.machine.behave(self._plan)
+        if name == "facts":
+            return self._bench.facts.model_dump(mode="json")
+        if name == "environment":
+            limit = self._bench.machine.memory_limit_bytes
+            machine = Environment(python="3", device="cpu", cores=2, threads=2, device_memory_bytes=limit)
+            return machine.model_dump(mode="json")
+        if name in ("ready", "probe_losses", "largest_batch"):
+            return self._alone(name)
+        if name in ("warm_up", "run_block"):
+            contender = self._bench.machine.start(self._plan, "examine")
+            contender.ready()
+            document = contender.warm_up(1.0) if name == "warm_up" else contender.block(1.0, 8, 0.0)
+            contender.close()
+            return document.model_dump(mode="json")
+        if name == "flops":
+            return {"flops_per_step": 1e6 * behaviour.samples_per_step}
+        raise TrialFailed("error", f"no {name} here")
+
+    def _alone(self, name: str) -> JsonDict:
+        """What a trial that is looked at for its memory answers."""
+        machine = self._bench.machine
+        contender = machine.start(self._plan, name)
+        try:
+            found = contender.ready()
+            if name == "ready":
+                return found.model_dump(mode="json")
+            if name == "probe_losses":
+                return contender.block(0.0, 3, 0.0).model_dump(mode="json")
+            largest = self._bench.largest_of(self._plan)
+            return {"peak_memory_bytes": largest, "limit_bytes": machine.memory_limit_bytes, "allocation_retries": 0}
+        finally:
+            contender.close()
+
+
+class FakeBench:
+    """The workbench over a fake machine."""
+
+    latest_log = None
+    largest = 1.0
+    """Memory of the largest batch, in times of that of an ordinary one."""
+
+    def __init__(self, machine: FakeMachine, registry: Registry, reach: Callable[[Plan], int | None]) -> None:
+        self.machine, self.registry, self.reach = machine, registry, reach
+        self.facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(
+            update={"metric": "accuracy", "mode": "max", "target": TARGET, "max_steps": STEPS}
+        )
+        self.trained: list[tuple[Plan, int]] = []
+        self.start = machine.start
+
+    @contextmanager
+    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
+        yield FakeTrial(self, plan)
+
+    def ask(self, plan: Plan, task: str, **_: Any) -> JsonDict:
+        return FakeTrial(self, plan).call(task)
+
+    def largest_of(self, plan: Plan) -> int:
+        """Bytes that a training on the largest batch takes.
+
+        Raises:
+            TrialFailed: that is more than there are.
+        """
+        largest, limit = int(self.largest * self.machine.behave(plan).memory_bytes), self.machine.memory_limit_bytes
+        if limit is not None and largest > limit:
+            raise TrialFailed("out_of_memory", f"{largest} bytes wanted on the largest batch, {limit} there are")
+        return largest
+
+    def train(self, plan: Plan, *, seed: int, max_seconds: float, target: float | None, **_: Any) -> TrainingRun:
+        """Every 100 steps an evaluation; the metric rises in a straight line to the target at ``reach(plan)`` steps."""
+        self.trained.append((plan, seed))
+        self.largest_of(plan)
+        behaviour, steps = self.machine.behave(plan), self.reach(plan)
+        if behaviour.fails:
+            raise behaviour.fails
+        end = math.ceil((steps or STEPS) / 100) * 100
+        points = tuple(
+            CurvePoint(step=s, seconds=s * behaviour.step_seconds, metric=TARGET * s / (steps or 5 * STEPS))
+            for s in range(100, end + 1, 100)
+        )
+        seconds = end * behaviour.step_seconds + behaviour.startup_seconds
+        self.machine.clock.advance(seconds)
+        reached = steps is not None
+        return TrainingRun(
+            seed=seed,
+            curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),
+            seconds=seconds,
+            training_seconds=end * behaviour.step_seconds,
+            evaluation_seconds=0.0,
+            evaluations=len(points),
+            evaluated_samples=100,
+            steps=end,
+            samples=end * behaviour.samples_per_step,
+            fixed_seconds=behaviour.startup_seconds,
+            reached=reached,
+            losses=tuple(behaviour.loss(step) for step in range(end)),
+        )
+
+
+class World:
+    """One loop over a fake machine; ``speed``: times the baseline's, ``reach``: steps to the target or None."""
+
+    budget = 3000.0
+
+    def __init__(
+        self,
+        directory: Path,
+        *strategies: Strategy,
+        speed: Callable[[Plan], float],
+        reach: Callable[[Plan], int | None] = lambda plan: 600,
+        behave: Callable[[Plan, Behaviour], Behaviour] = lambda plan, behaviour: behaviour,
+        noise: NoiseModel | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        budget: float = budget,
+        resume: bool = False,
+        memory: int | None = None,
+    ) -> None:
+        self.clock = FakeClock()
+        base = Behaviour(step_seconds=0.05)
+
+        def behaviour(plan: Plan) -> Behaviour:
+            return behave(plan, Behaviour(step_seconds=base.step_seconds / speed(plan)))
+
+        machine = FakeMachine(
+            behaviour, noise or NoiseModel("normal"), seed=3, clock=self.clock, memory_limit_bytes=memory
+        )
+        registry = Registry([Source(s, "test") for s in strategies])
+        self.bench = FakeBench(machine, registry, reach)
+        files = RunDirectory(directory)
+        opened = Run.resume if resume else Run.create
+        arguments: tuple[Any, ...] = () if resume else ({}, {})
+        self.run = opened(files, *arguments, monotonic=self.clock)
+        self.events: list[Event] = []
+        announce = Announcer()
+        announce.subscribe(self.events.append)
+        bench: Any = self.bench
+        trainings = Trainings(bench, self.run)
+        self.tools = Tools(
+            bench=bench,
+            run=self.run,
+            announce=announce,
+            choice=Choice(),
+            min_gain=0.01,
+            seed=0,
+            stopping=stopping,
+            shares=Shares(budget=budget),
+            gate=Gate(trainings=trainings, registry=registry, seed=0, now=self.run.clock.elapsed),
+        )
+        self.loop = Loop(self.tools, Options(budget_seconds=budget))
+
+    def go(self) -> Outcome:
+        try:
+            return self.loop.run()
+        finally:
+            self.run.close()
+
+
+def product(factors: dict[str, float]) -> Callable[[Plan], float]:
+    """Speeds that multiply."""
+    return lambda plan: math.prod(factors[name] for name in plan.names())
+
+
+def verdicts(outcome: Outcome) -> dict[str, list[Verdict]]:
+    found: dict[str, list[Verdict]] = {}
+    for trial in outcome.search.all_trials():
+        found.setdefault(trial.strategy, []).append(trial.verdict)
+    return found

@@ -1,0 +1,201 @@
+"""Memory in the loop, in simulated time: workloads that do not fit, and settings that only just do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.records import JsonDict, Plan, Verdict
+from autoopt.setup import Setup
+from autoopt.strategy import Case, Risk, Strategy
+from autoopt.testing.fakes import Behaviour
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from simulated import World, product, strategy, verdicts
+
+LIMIT = 1000
+
+
+def saver(name: str, *rungs: tuple[float, JsonDict], **attributes: Any) -> Strategy:
+    """A strategy that takes less memory: settings with their costs, the least first."""
+    made: Any = type(strategy(name, risk=Risk.NUMERIC, settings=tuple(setting for _, setting in rungs)))
+
+    class Saver(made):  # type: ignore[misc]
+        def lighter(self, case: Case) -> Any:
+            return () if attributes.get("excluded_by") in case.plan.names() else rungs
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_batch(**attributes["batch"]) if "batch" in attributes else super().apply(setup, setting)
+
+    return Saver()  # type: ignore[no-any-return]
+
+
+CUT = saver("cut", (0.05, {"pieces": 2}), (0.1, {"pieces": 4}), (0.15, {"pieces": 8}))
+AGAIN = saver("again", (0.3, {}))
+
+
+def sized(sizes: Callable[[Plan], int]) -> Callable[[Plan, Behaviour], Behaviour]:
+    return lambda plan, behaviour: Behaviour(step_seconds=behaviour.step_seconds, memory_bytes=sizes(plan))
+
+
+def cut_size(plan: Plan) -> int:
+    """1,600 bytes, of which half is divided by ``cut`` and 300 are saved by ``again``."""
+    pieces = (plan.setting("cut") or {"pieces": 1})["pieces"]
+    return 800 + 800 // pieces - (300 if "again" in plan.names() else 0)
+
+
+def world(path: Path, *strategies: Strategy, sizes: Callable[[Plan], int] = cut_size, **arguments: Any) -> World:
+    speeds = {"cut": 0.9, "again": 0.7, "quick": 1.5, "greedy": 1.5, "alone": 1.0, "smaller": 1.0}
+    return World(path, *strategies, speed=product(speeds), behave=sized(sizes), memory=LIMIT, **arguments)
+
+
+def test_a_workload_that_does_not_fit_is_compared_with_the_least_costly_plan_that_does(tmp_path: Path) -> None:
+    made = world(tmp_path, CUT, AGAIN, strategy("quick"))
+    outcome = made.go()
+    (reference,) = outcome.baseline.plan.changes
+    assert (reference.strategy, reference.setting) == ("cut", {"pieces": 8})  # the 1,000 bytes of 4 leave no room
+    assert outcome.best.plan.names() == ("cut", "quick")
+    ratio = outcome.speedup.throughput
+    assert ratio is not None
+    assert ratio.low <= 1.5 <= ratio.high
+    assert outcome.speedup.end_to_end_verified
+    assert [row.strategy for row in outcome.ablation] == ["quick"]
+    (told,) = [text for text in outcome.warnings if "does not fit in memory" in text]
+    assert "out_of_memory: 1600 bytes wanted" in told
+    assert "cut (pieces=8)" in told
+    assert "none over a training that cannot run" in told
+    assert Plan() not in [plan for plan, _ in made.bench.trained]
+
+
+def test_nothing_helps_beyond_fitting_and_the_best_is_what_fits(tmp_path: Path) -> None:
+    outcome = world(tmp_path, CUT).go()
+    assert outcome.best == outcome.baseline
+    assert outcome.best.plan.names() == ("cut",)
+    assert outcome.speedup.throughput == outcome.search.noise.aa_ratio
+
+
+def test_two_are_taken_together_where_one_is_not_enough(tmp_path: Path) -> None:
+    outcome = world(tmp_path, CUT, AGAIN, sizes=lambda plan: cut_size(plan) + 200).go()
+    assert outcome.baseline.plan.names() == ("cut", "again")
+    assert outcome.baseline.plan.setting("cut") == {"pieces": 4}  # 900: no smaller pieces than must be
+    tried = {(trial.strategy, trial.reason.partition(":")[0]) for trial in outcome.search.trials}
+    assert ("again", "out_of_memory") in tried
+    assert ("cut", "memory") in tried or ("cut", "out_of_memory") in tried
+
+
+def test_where_nothing_fits_the_error_lists_what_was_tried_and_why_not_the_rest(tmp_path: Path) -> None:
+    alone = saver("alone", (0.02, {}), excluded_by="cut")
+    made = world(tmp_path, CUT, alone, AGAIN, sizes=lambda plan: 5000)
+    made.tools.choice = type(made.tools.choice)(skip=("again",))
+    with pytest.raises(WorkloadError, match="nothing that was tried makes it fit") as raised:
+        made.go()
+    lines = raised.value.detail.splitlines()
+    assert lines[0] == "as it is: out_of_memory: 5000 bytes wanted, 1000 there are"
+    assert any(line.startswith("cut (pieces=8): out_of_memory") for line in lines)
+    assert any(line.startswith("alone: out_of_memory") for line in lines)
+    assert "again: not tried: left out by --skip" in lines
+    assert not any("cut" in line and "alone" in line for line in lines)  # they exclude one another
+
+
+def test_a_plan_with_another_batch_is_no_reference(tmp_path: Path) -> None:
+    smaller = saver("smaller", (0.0, {}), batch={"size": 16})
+    with pytest.raises(WorkloadError, match="nothing that was tried"):
+        world(tmp_path, smaller, sizes=lambda plan: 500 if plan.changes else 1600).go()
+
+
+def test_a_plan_that_only_just_fits_is_the_reference_where_there_is_no_other(tmp_path: Path) -> None:
+    def sizes(plan: Plan) -> int:
+        return 980 if plan.names() == ("again",) else 1600
+
+    outcome = world(tmp_path, CUT, AGAIN, sizes=sizes).go()
+    assert outcome.baseline.plan.names() == ("again",)
+    assert any("only just: " in text and "98% of the memory" in text for text in outcome.warnings)
+
+
+def test_a_failure_that_is_none_of_memory_is_the_users_error_at_once(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return Behaviour(fails=TrialFailed("error", "boom"), fails_at=15)
+
+    made = World(tmp_path, CUT, speed=product({"cut": 1.0}), behave=behave)
+    with pytest.raises(WorkloadError, match="boom"):
+        made.go()
+    assert made.loop.search is not None
+    assert not made.loop.search.trials
+
+
+def test_one_that_fails_later_gives_way_to_the_next(tmp_path: Path) -> None:
+    """What only a whole training meets: two plans seem to fit and do not, the third is taken."""
+    made = world(tmp_path, CUT, AGAIN, sizes=lambda plan: 600)
+    train = made.bench.train
+    failed: list[Plan] = []
+
+    def training(plan: Plan, **arguments: Any) -> Any:
+        if plan.setting("cut") == {"pieces": 2} or not plan.changes:
+            failed.append(plan)
+            raise TrialFailed("out_of_memory", "an evaluation", where="evaluate")
+        return train(plan, **arguments)
+
+    made.bench.train = training  # type: ignore[method-assign]
+    outcome = made.go()
+    assert outcome.baseline.plan.setting("cut") == {"pieces": 4}
+    assert len(failed) == 2
+
+
+@pytest.mark.parametrize("lines", [4, 6, 8, 11, 14])
+def test_a_resumed_run_has_the_same_reference(tmp_path: Path, lines: int) -> None:
+    made = (CUT, AGAIN, strategy("quick"))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    whole = world(tmp_path / "a", *made).go()
+    journal = (tmp_path / "a" / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "b" / "journal.jsonl").write_bytes(b"".join(journal[:lines]))
+    resumed = world(tmp_path / "b", *made, resume=True).go()
+    assert resumed.baseline.plan == whole.baseline.plan
+    assert resumed.best.plan == whole.best.plan
+    ends = ended(journal), ended((tmp_path / "b" / "journal.jsonl").read_bytes().splitlines())
+    assert ends[0] == ends[1]
+
+
+def ended(lines: list[bytes]) -> int:
+    """How often a plan was tried for its size, to its end."""
+    records = [json.loads(line)["record"] for line in lines]
+    fits = {record["step"] for record in records if record.get("kind") == "fit"}
+    return sum(record["type"] in ("end", "failed") and record["step"] in fits for record in records)
+
+
+def test_a_gain_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
+    def sizes(plan: Plan) -> int:
+        return 960 if "greedy" in plan.names() else 400
+
+    outcome = world(tmp_path, strategy("greedy"), strategy("quick"), sizes=sizes).go()
+    assert verdicts(outcome)["greedy"][0] is Verdict.HARMFUL
+    trial = next(trial for trial in outcome.search.trials if trial.strategy == "greedy")
+    assert trial.reason.startswith("memory: ")
+    assert "96% of the memory there is; 5% must stay free" in trial.reason
+    assert outcome.best.plan.names() == ("quick",)
+
+
+def test_one_that_is_no_fuller_than_its_baseline_is_not(tmp_path: Path) -> None:
+    outcome = world(tmp_path, strategy("quick"), sizes=lambda plan: 970).go()
+    assert outcome.best.plan.names() == ("quick",)
+
+
+def test_room_for_the_largest_batch_is_asked_for_in_the_verification(tmp_path: Path) -> None:
+    """Ordinary batches leave room; the largest, which a long run meets, would not."""
+
+    def sizes(plan: Plan) -> int:
+        return 700 if "greedy" in plan.names() else 400
+
+    made = world(tmp_path, strategy("greedy"), sizes=sizes)
+    made.bench.largest = 1.4
+    outcome = made.go()
+    assert verdicts(outcome)["greedy"][0] is Verdict.HARMFUL
+    assert outcome.best.plan == Plan()
+    assert any("on the largest batch" in text for text in outcome.warnings)
