@@ -43,7 +43,7 @@ def export_command(run: Path, target: str, out: Path | None, code: Path | None, 
     from autoopt.documents import read_result
 
     result = read_result(run)
-    text, notes = _patched(result, patch, write) if patch is not None else _exported(result, target, code)
+    text, notes = _patched(result, patch, target, write) if patch is not None else _exported(result, run, target, code)
     for note in notes:
         say(note)
     if out is None:
@@ -61,11 +61,11 @@ def _write(path: Path, text: str) -> None:
         raise EnvironmentLacks(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _exported(result: Result, target: str, path: Path | None) -> tuple[str, tuple[str, ...]]:
+def _exported(result: Result, run: Path, target: str, path: Path | None) -> tuple[str, tuple[str, ...]]:
     from autoopt.export import export
 
     if path is None:
-        return export(result, target)
+        return export(result, target, directory=run if run.is_dir() else run.parent)
     from autoopt.export.trainers import trainer_code
     from autoopt.registry import load_strategies
 
@@ -75,8 +75,8 @@ def _exported(result: Result, target: str, path: Path | None) -> tuple[str, tupl
     return export(result, target, code=code, module=path.stem)
 
 
-def _patched(result: Result, path: Path, write: bool) -> tuple[str, tuple[str, ...]]:
+def _patched(result: Result, path: Path, target: str, write: bool) -> tuple[str, tuple[str, ...]]:
     from autoopt.export.patch import patch
     from autoopt.registry import load_strategies
 
-    return patch(path, result.best.plan, load_strategies(result.reproduce.strategies), write=write)
+    return patch(path, result.best.plan, load_strategies(result.reproduce.strategies), target=target, write=write)

@@ -21,12 +21,15 @@ _ACCELERATE_FILE = {"mixed_precision", "dynamo_config", "downcast_bf16", "use_cp
 """What accelerate's configuration file knows; everything else is an argument of ``Accelerator``."""
 
 
-def export(result: Result, target: str, *, code: Code | None = None, module: str = "") -> tuple[str, tuple[str, ...]]:
+def export(
+    result: Result, target: str, *, directory: Path | None = None, code: Code | None = None, module: str = ""
+) -> tuple[str, tuple[str, ...]]:
     """The winning plan for a target.
 
     Args:
         result: a finished run.
         target: ``pytorch``, ``lightning``, ``transformers`` or ``accelerate``.
+        directory: of the run, for its script; where the result says it was, if None.
         code: what stands in a module of its own (``trainers.trainer_code``), and need not be said.
         module: the name by which that is imported.
 
@@ -39,7 +42,7 @@ def export(result: Result, target: str, *, code: Code | None = None, module: str
     if target not in TARGETS:
         raise UsageError(f"there is no target {target!r}", hint=f"there are: {', '.join(TARGETS)}")
     if target == "pytorch":
-        return _script(result)
+        return _script(directory or Path(result.reproduce.run_directory or "."))
     keys, notes = _merged(result, target, code)
     if code is not None and target == "lightning":
         keys["callbacks"] = [{"class_path": f"{module}.Optimized"}]
@@ -47,8 +50,8 @@ def export(result: Result, target: str, *, code: Code | None = None, module: str
     return text, tuple(notes)
 
 
-def _script(result: Result) -> tuple[str, tuple[str, ...]]:
-    path = Path(result.reproduce.run_directory or ".") / "optimized_train.py"
+def _script(directory: Path) -> tuple[str, tuple[str, ...]]:
+    path = directory / "optimized_train.py"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -96,5 +96,9 @@ def test_pytorch_gives_the_runs_own_script(tmp_path: Path) -> None:
         export(document, "pytorch")
     (tmp_path / "optimized_train.py").write_text("# Not in this script: a hook\nprint()\n")
     assert export(document, "pytorch") == ("# Not in this script: a hook\nprint()\n", ("Not in this script: a hook",))
+    elsewhere = tmp_path / "moved"
+    elsewhere.mkdir()
+    (elsewhere / "optimized_train.py").write_text("print(1)\n")
+    assert export(document, "pytorch", directory=elsewhere) == ("print(1)\n", ())
     with pytest.raises(UsageError, match="there is no target"):
         export(document, "keras")
