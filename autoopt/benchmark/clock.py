@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from autoopt.benchmark.device import Device
 
-STAGES = ("data", "copy", "forward", "backward", "optimizer", "evaluate", "other")
-"""``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler."""
+STAGES = ("data", "copy", "forward", "backward", "optimizer", "whole", "evaluate", "other")
+"""``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler; ``whole``: what
+a step that a plan has wrapped does not tell apart."""
 
 _AHEAD = 4
 _FOLD_EVERY = 256
@@ -89,7 +92,8 @@ class EventClock(StageClock):
         self._boundaries: list[Any] = []
 
     def mark(self, stage: str) -> None:
-        if self._fine:
+        # an event within a graph that is being recorded is a node of it, and has no time
+        if self._fine and not recording():
             self._events.append((stage, self._device.event()))
 
     def step_done(self) -> None:
@@ -140,6 +144,12 @@ class EventClock(StageClock):
             else:
                 self._totals[stage] += self._mark.elapsed_time(event) / 1e3
             self._mark = event
+
+
+def recording() -> bool:
+    """Whether what is issued now goes into a CUDA graph and is not run."""
+    begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return begun and torch.cuda.is_current_stream_capturing()
 
 
 def clock_for(device: Device) -> StageClock:

@@ -32,7 +32,7 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
     if not type(module).__module__.startswith("torch.nn."):
         module.compile(**options)  # type: ignore[no-untyped-call]
         return
-    plain = module._call_impl
+    plain: Any = module._call_impl
 
     # Frames of torch's own files are not compiled. Where a module of torch's, such as Sequential, is compiled as
     # it is, there is no other frame, and nothing is: this one is ours.

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.losses import Loss, check_loss
-from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.transfer import samples_of
 
 _CHECKED_STEPS = 3
@@ -23,7 +22,7 @@ class Stepper:
     counts for what it holds.
 
     Args:
-        model, loss, optimizer, schedule: what is trained and how.
+        model, loss, optimizer: what is trained and how.
         autocast: entered around each forward pass; None where there is none.
         scaler: gradient scaler, or None.
         clip: largest norm of the gradient, or None.
@@ -36,7 +35,6 @@ class Stepper:
         model: nn.Module,
         loss: Loss,
         optimizer: torch.optim.Optimizer,
-        schedule: Schedule,
         *,
         autocast: AbstractContextManager[Any] | None,
         scaler: torch.amp.GradScaler | None,
@@ -44,7 +42,7 @@ class Stepper:
         mark: Callable[[str], None],
         new_graph: Callable[[], None] | None = None,
     ) -> None:
-        self.model, self.loss, self.optimizer, self.schedule = model, loss, optimizer, schedule
+        self.model, self.loss, self.optimizer = model, loss, optimizer
         self.autocast, self.scaler, self.clip, self.mark = autocast or nullcontext(), scaler, clip, mark
         self.new_graph = new_graph
         self._bare = autocast is None
@@ -108,7 +106,7 @@ class Stepper:
         return total
 
     def update(self) -> None:
-        """Unscale, clip, step, forget the gradients, move the schedule on."""
+        """Unscale, clip, step, forget the gradients."""
         optimizer, scaler = self.optimizer, self.scaler
         if self.clip is not None:
             if scaler is not None:
@@ -120,5 +118,3 @@ class Stepper:
             scaler.step(optimizer)
             scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        if not self.schedule.idle:
-            self.schedule.step()

@@ -106,7 +106,6 @@ class Training:
             self.model,
             self.loss,
             self.optimizer,
-            self.schedule,
             autocast=self.autocast,
             scaler=self.scaler,
             clip=workload.clip_grad_norm,
@@ -203,6 +202,11 @@ class Training:
             with self.device.tensors:
                 self.device.tensors.add(batches)
                 loss = self._step(batches)
+        if self.setup.step:
+            self.clock.mark("whole")  # a step that is replayed as a whole tells no stages apart
+        if not self.schedule.idle:
+            self.schedule.step()
+            self.clock.mark("optimizer")
         self.steps += 1
         for batch in batches:
             self.samples += samples_of(batch) or 1

@@ -190,9 +190,13 @@ def _update(draft: Draft) -> list[str]:
         unknown = draft.facts is None
         lines += ["if workload.clip_grad_norm is not None:", *(f"    {line}" for line in clip)] if unknown else clip
     lines += ["scaler.step(optimizer)", "scaler.update()"] if scaling else ["optimizer.step()"]
-    lines.append("optimizer.zero_grad(set_to_none=True)")
+    return [*lines, "optimizer.zero_grad(set_to_none=True)"]
+
+
+def after_step_lines(draft: Draft) -> list[str]:
+    """The learning rate moves on beside the step, not within it: a step may be a recorded one."""
     if draft.whole_schedule:
-        lines.append("schedule.step()")
-    elif draft.has_scheduler:
-        lines += ["if every_step and not by_metric:", "    scheduler.step()"]
-    return lines
+        return ["schedule.step()"]
+    if draft.has_scheduler:
+        return ["if every_step and not by_metric:", "    scheduler.step()"]
+    return []

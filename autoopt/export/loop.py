@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from autoopt.export.assembly import flag_lines, loss_lines, model_lines, optimizer_lines, schedule_lines, step_lines
+from autoopt.export.assembly import (
+    after_step_lines,
+    flag_lines,
+    loss_lines,
+    model_lines,
+    optimizer_lines,
+    schedule_lines,
+    step_lines,
+)
 from autoopt.export.draft import Draft
 from autoopt.export.text import indented, literal
 
@@ -190,6 +198,7 @@ def _steps(draft: Draft) -> list[str]:
         "    resumed = None",
         "for group in groups(moved(batches, device), accumulation):",
         "    loss = train_step(group)",
+        *(f"    {line}" for line in after_step_lines(draft)),
         "    step += 1",
         "    batch += len(group)",
         "    metrics = {}",

@@ -1,11 +1,11 @@
-"""CUDA graphs: forward and backward of the model recorded once and replayed by one launch."""
+"""CUDA graphs: the whole step, or forward and backward of the model, recorded once and replayed by one launch."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, seconds_of
+from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
 
 
 def graphed(model: Any) -> Any:
@@ -35,36 +35,39 @@ def graphed(model: Any) -> Any:
     return model
 
 
-class CudaGraphs(Strategy):
-    """Records the model's forward and backward as CUDA graphs.
+RECORDABLE = frozenset({"Adam", "AdamW", "SGD"})
+"""Optimizers of torch's whose update can read its learning rate, and keep its count of steps, on the device."""
 
-    What it does: ``torch.cuda.make_graphed_callables`` at the first training step; batches of another
-        shape, and evaluation, run as before.
+
+class CudaGraphs(Strategy):
+    """Replays training steps as CUDA graphs: the whole step, or forward and backward of the model.
+
+    What it does: ``whole`` records one step (forward, backward, clipping, optimizer) after a few that run as
+        they are, and launches it at once; otherwise ``torch.cuda.make_graphed_callables`` at the first step.
+        Batches of another shape, and evaluation, run as before; the schedule moves on beside the graph.
     When it helps: many short kernels, so that the device waits for their launches.
-    When it does not: long kernels; a forward that synchronizes, branches on values or draws from the CPU
-        cannot be recorded; under autocast its cache of weights must be off.
+    When it does not: long kernels; a step that waits for the device (``.item()``, a gradient scaler), branches
+        on values, or counts in Python cannot be recorded; without ``whole``, autocast's cache of weights
+        must be off.
     What it costs: memory of its own for all activations; inputs are copied into it.
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
     """
 
     name = "cuda_graphs"
     title = "CUDA graphs"
-    stages = frozenset({"forward", "backward", "host"})
+    stages = frozenset({"forward", "backward", "optimizer", "host"})
     risk = Risk.NUMERIC
-    after = frozenset({"channels_last", "flash_attention", "checkpointing"})
+    after = frozenset({"amp", "channels_last", "flash_attention", "checkpointing", "fused_optimizer"})
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":
             return Applies.no(f"CUDA graphs need a CUDA device; the device is {case.device}")
         if case.workload.static_shapes is False:
             return Applies.no("shapes change from batch to batch, and a graph replays one")
-        if case.setup.precision.dtype or case.workload.precision:
-            return Applies.no(
-                "autocast keeps a cache of weights that a graph cannot replay; compile's reduce-overhead can"
-            )
         if case.setup.compile is not None or case.plan.setting("checkpointing") is not None:
             return Applies.no("the model is compiled or checkpointed already")
-        return Applies.yes()
+        whole, model = not_whole(case), not_model(case)
+        return Applies.no(f"{whole}; {model}") if whole and model else Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         simulation = case.pipeline.round.simulation if case.pipeline is not None else None
@@ -73,13 +76,50 @@ class CudaGraphs(Strategy):
             return None
         both = seconds_of(case, "forward") + seconds_of(case, "backward")
         left = max(0.0, 1 - simulation.launches * cost / both) if both else 1.0
-        return at_most(gain(case, {name: seconds_of(case, name) * left for name in ("forward", "backward")}))
+        shorter = ("forward", "backward", *(("optimizer",) if setting.get("whole") else ()))
+        return at_most(gain(case, {name: seconds_of(case, name) * left for name in shorter}))
 
-    def settings(self, case: Case) -> list[Setting]:
-        return [{}]
+    def settings(self, case: Case) -> Settings:
+        if not_whole(case) is None and kept((yield {"whole": True})):
+            return
+        if not_model(case) is None:
+            yield {}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_model(graphed)
+        if not setting.get("whole"):
+            return setup.with_model(graphed)
+        from autoopt_strategies.compute.whole_step import RecordStep, recordable
+
+        return setup.with_optimizer(recordable).with_step(RecordStep())
 
     def recipe(self, setting: Setting) -> Recipe:
-        return Recipe(pytorch="model = torch.cuda.make_graphed_callables(model, (sample_input,))")
+        if not setting.get("whole"):
+            return Recipe(pytorch="model = torch.cuda.make_graphed_callables(model, (sample_input,))")
+        code = (
+            "optimizer = torch.optim.AdamW(params, lr=torch.tensor(lr, device='cuda'), capturable=True)\n"
+            "graph = torch.cuda.CUDAGraph()  # after a few steps on a side stream\n"
+            "with torch.cuda.graph(graph):\n    loss = train_step(static_batch)\n"
+            "static_batch.copy_(batch); graph.replay()  # for each batch of that shape"
+        )
+        return Recipe(pytorch=code)
+
+
+def not_whole(case: Case) -> str | None:
+    """Why the whole step cannot be recorded; None where nothing is known against it."""
+    optimizer = case.workload.optimizer
+    if not optimizer.module.startswith("torch.optim") or optimizer.type not in RECORDABLE:
+        return f"the update of {optimizer.type} cannot be recorded"
+    if optimizer.options.get("differentiable"):
+        return "a differentiable optimizer cannot be recorded"
+    if case.setup.precision.loss_scaling:
+        return "the gradient scaler waits for the device in each step"
+    if case.plan.setting("optimizer_in_backward") is not None:
+        return "the optimizer steps within the backward pass"
+    return None
+
+
+def not_model(case: Case) -> str | None:
+    """Why forward and backward cannot be recorded apart from the rest."""
+    if case.setup.precision.dtype or case.workload.precision:
+        return "autocast keeps a cache of weights that graphs of forward and backward cannot replay"
+    return None
