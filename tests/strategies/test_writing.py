@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.facts import TensorFacts
+from autoopt.setup import Setup
 from autoopt.testing import StrategyTestCase
 from autoopt.testing.strategies import sample_case, sample_facts
 
@@ -47,6 +49,17 @@ def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", *listing.split())
     assert done.returncode == 0, done.stderr
     assert "larger_epsilon" in done.stdout
+
+
+def test_the_guide_lists_every_method_of_a_setup_with_its_arguments() -> None:
+    rows = dict(re.findall(r"^\| `(with_\w+)\((.*?)\)` \|", GUIDE, re.M))
+    for name, method in inspect.getmembers(Setup, inspect.isfunction):
+        if not name.startswith("with_"):
+            continue
+        assert name in rows, f"{name} is missing in docs/writing-a-strategy.md"
+        named = [p.name for p in inspect.signature(method).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        if named:
+            assert rows[name].replace("=", "").split(", ") == named
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
