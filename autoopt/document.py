@@ -100,6 +100,8 @@ def command(spec: str, options: Options) -> str:
             value = tuple(risk for risk in value if risk not in DEFAULT_RISKS)
         if name in ("tolerance", "min_gain"):
             value = f"{100 * value:g}%"
+        if name == "memory_limit":
+            value = f"{value}B"
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         if text:
             words.append(f"--{name.replace('_', '-')} {text}")

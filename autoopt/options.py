@@ -22,6 +22,7 @@ EXECUTORS = ("local", "ray")
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 _PERCENT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*%", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(iB|B)", re.ASCII)
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,4})?", re.ASCII)
 _SPEC = re.compile(r"[^:\s]+:[^:\s]+")
 
@@ -36,6 +37,8 @@ class Options:
         tolerance: how much of the target metric may be lost, as a fraction of it.
         min_gain: the gain below which a change is not kept, as a fraction (0.01 is 1 %).
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+        memory_limit: bytes of the device that a training may take; None: all there are. On the CPU the tensors
+            that are alive are counted against it.
         seed: seeds Python, NumPy and torch in every trial.
         only, skip: names of strategies; an empty ``only`` means all.
         strategies: import strings of further strategies, ``package.module:Class``.
@@ -52,6 +55,7 @@ class Options:
     tolerance: float = 0.005
     min_gain: float = 0.01
     device: str = "auto"
+    memory_limit: int | None = None
     seed: int = 0
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -120,6 +124,21 @@ def parse_device(value: object) -> str:
     if isinstance(value, str) and _DEVICE.fullmatch(value.strip()):
         return value.strip()
     raise UsageError("no such device", hint=_near(value, ("auto", "cpu", "cuda", "cuda:1", "mps")))
+
+
+def parse_size(value: object) -> int:
+    """Bytes of a size such as ``8GiB``, ``500MB`` or ``4096B``.
+
+    Raises:
+        UsageError: no unit, no number, or nothing at all.
+    """
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or (match[3] == "iB" and not match[2]):
+        raise UsageError("not a size with its unit", hint="such as 8GiB")
+    size = int(float(match[1]) * (1024 if match[3] == "iB" else 1000) ** " KMGT".index(match[2] or " "))
+    if size <= 0:
+        raise UsageError("must be above 0", hint="such as 8GiB")
+    return size
 
 
 def parse_choice(value: object, choices: tuple[str, ...]) -> str:
@@ -214,6 +233,7 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "tolerance": ("tolerance", lambda value: parse_percent(value, most=1.0)),
     "min-gain": ("min_gain", lambda value: parse_percent(value, most=10.0)),
     "device": ("device", parse_device),
+    "memory-limit": ("memory_limit", parse_size),
     "seed": ("seed", parse_seed),
     "only": ("only", parse_list),
     "skip": ("skip", parse_list),

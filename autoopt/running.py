@@ -37,7 +37,19 @@ from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
-MEASURED_BY = ("target", "tolerance", "min_gain", "device", "seed", "only", "skip", "strategies", "allow", "executor")
+MEASURED_BY = (
+    "target",
+    "tolerance",
+    "min_gain",
+    "device",
+    "memory_limit",
+    "seed",
+    "only",
+    "skip",
+    "strategies",
+    "allow",
+    "executor",
+)
 """Options that change what is measured; a resumed run must have the same."""
 
 
@@ -166,6 +178,7 @@ def _base(spec: str, options: Options, registry: Registry) -> TrialSpec:
         directory=os.getcwd(),
         search_path=_search_path(),
         target=options.target,
+        memory_limit_bytes=options.memory_limit,
     )
 
 

@@ -67,7 +67,7 @@ def test_what_a_setup_can_be_asked_for() -> None:
 
 def test_what_a_strategy_has() -> None:
     names = {name for name in vars(autoopt.Strategy) if not name.startswith("_")}
-    methods = {"applies", "predict", "settings", "companions", "apply", "recipe"}
+    methods = {"applies", "predict", "settings", "companions", "apply", "recipe", "lighter"}
     assert methods | {"stages", "risk", "after"} <= names
     assert autoopt.Strategy.__abstractmethods__ == {"apply"}
 
@@ -76,10 +76,11 @@ SEARCH = {"--json", "--no-json", "--quiet", "--no-quiet"}
 OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
+    | {"--memory-limit"}
     | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
-    | {"--with"},
+    | {"--with", "--memory-limit"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
     "export": {"--to", "--out", "--code", "--patch", "--write"},

@@ -60,6 +60,7 @@ class Device:
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
         self.torch = device
         self.kind = device.type
+        self.limited = memory_limit_bytes is not None
         self.tensors = TensorMemory(memory_limit_bytes) if memory_limit_bytes is not None else None
 
     def __str__(self) -> str:
@@ -102,6 +103,10 @@ class Device:
             return self.tensors.limit
         return psutil.virtual_memory().total if self.kind == "cpu" else None
 
+    def memory_used(self) -> float | None:
+        """The share of the memory that was taken at the most since ``reset_peak``; None on a CPU without a limit."""
+        return self.tensors.peak / self.tensors.limit if self.tensors is not None else None
+
     def allocation_retries(self) -> int:
         """How often the allocator had to free its cache and try again, since the process started."""
         return 0
@@ -121,6 +126,7 @@ class CudaDevice(Device):
 
     def __init__(self, device: torch.device, memory_limit_bytes: int | None = None) -> None:
         super().__init__(device)
+        self.limited = memory_limit_bytes is not None
         torch.cuda.set_device(device)
         if memory_limit_bytes is not None:
             total = torch.cuda.get_device_properties(device).total_memory
@@ -146,6 +152,12 @@ class CudaDevice(Device):
 
     def limit_bytes(self) -> int | None:
         return self._limit or torch.cuda.get_device_properties(self.torch).total_memory
+
+    def memory_used(self) -> float | None:
+        """As much of the limit as the allocator had reserved, or what of the device is taken, by whomever."""
+        free, total = torch.cuda.mem_get_info(self.torch)
+        own = torch.cuda.max_memory_reserved(self.torch) / (self._limit or total)
+        return max(own, 1.0 - free / total)
 
     def allocation_retries(self) -> int:
         return int(torch.cuda.memory_stats(self.torch).get("num_alloc_retries", 0))

@@ -83,7 +83,10 @@ def facts(live: Live) -> JsonDict:
 
 def environment(live: Live) -> JsonDict:
     """The machine as this process may use it: :class:`~autoopt.records.Environment`, without peaks."""
-    return machine(live.device.torch).model_dump(mode="json")
+    found = machine(live.device.torch)
+    if live.device.limited:
+        found = found.model_copy(update={"device_memory_bytes": live.device.limit_bytes()})
+    return found.model_dump(mode="json")
 
 
 def cpu_clock(live: Live) -> JsonDict:

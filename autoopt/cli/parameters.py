@@ -21,6 +21,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "tolerance": {"metavar": "PERCENT", "help": "How much of the target metric may be lost.  [default: 0.5%]"},
     "min-gain": {"metavar": "PERCENT", "help": "A gain below this is not worth keeping.  [default: 1%]"},
     "device": {"metavar": "DEVICE", "help": "auto, cpu, cuda, cuda:1 or mps.  [default: auto]"},
+    "memory-limit": {"metavar": "SIZE", "help": "Of the device, for a training: 8GiB.  [default: all there is]"},
     "seed": {"metavar": "INTEGER", "help": "Seeds Python, NumPy and torch in every trial.  [default: 0]"},
     "only": {"multiple": True, "metavar": "NAMES", "help": "Try these strategies alone (comma-separated)."},
     "skip": {"multiple": True, "metavar": "NAMES", "help": "Leave these strategies out (comma-separated)."},

@@ -15,7 +15,9 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 @click.command("profile")
 @click.argument("workload", metavar="MODULE:ATTR")
 @click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run as well: {', '.join(TOOLS)}.")
-@optimize_options("budget", "device", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet", "open")
+@optimize_options(
+    "budget", "device", "memory-limit", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet", "open"
+)
 def profile_command(workload: str, tools: tuple[str, ...], **given: Any) -> int:
     """Shows where the time goes and the ceiling of every stage.
 
