@@ -92,3 +92,35 @@ def test_the_facade_does_as_the_command(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+LARGE = Path(__file__).parent / "workloads" / "large.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "limit", "fits_by"), [("build", "1.25MB", "accumulation"), ("normed", "1.5MB", "checkpointing")]
+)
+def test_what_does_not_fit_ends_with_a_plan_that_does_and_the_same_batch(
+    tmp_path: Path, build: str, limit: str, fits_by: str
+) -> None:
+    """Tensors counted against a limit on the CPU: untouched it runs out of memory, and is never the reference."""
+    out = tmp_path / "run"
+    words = ("--memory-limit", limit, "--only", "accumulation,checkpointing,threads", "--out", str(out), "--json")
+    done = autoopt("optimize", f"{LARGE}:{build}", "--budget", "60s", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = Result.model_validate_json(done.stdout)
+    (reference,) = result.baseline.plan.changes
+    assert reference.strategy == fits_by
+    if fits_by == "accumulation":
+        assert reference.setting["size"] * reference.setting["accumulation"] == result.workload.batch_size == 256
+    assert reference in result.best.plan.changes
+    assert result.baseline.samples_per_second
+    assert result.baseline.peak_memory_bytes
+    assert result.environment.device_memory_bytes
+    assert result.baseline.peak_memory_bytes <= 0.95 * result.environment.device_memory_bytes
+    assert any("does not fit in memory (out_of_memory:" in text for text in result.warnings)
+    tried = autoopt("optimize", f"{LARGE}:{build}", "--budget", "30s", "--memory-limit", "200KB", cwd=tmp_path)
+    assert tried.returncode == 3
+    assert "nothing that was tried makes it fit" in tried.stderr
+    assert "as it is: out_of_memory:" in tried.stderr

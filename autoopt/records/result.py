@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from autoopt.records.base import Estimate, JsonDict, Record, StopReason
+from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
 from autoopt.records.pipeline import Round
@@ -113,6 +113,16 @@ class Result(Record):
     reproduce: Reproduce = Field(default_factory=Reproduce)
     not_measured: tuple[str, ...] = ()
     quality: Quality | None = None
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the workload as it is did not fit in memory: the baseline is then a plan under which it does."""
+        return bool(self.baseline.plan.changes)
+
+    @property
+    def found(self) -> tuple[Change, ...]:
+        """The changes that the best has and the baseline has not."""
+        return tuple(change for change in self.best.plan.changes if change not in self.baseline.plan.changes)
 
 
 class Prediction(Record):

@@ -87,7 +87,7 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
             style="dim",
         )
     text.append("  ")
-    if state.best is None or not state.best.plan.changes:
+    if state.best is None or (state.baseline and state.best.plan == state.baseline.plan):
         text.append("Best: none yet", style="dim")
     else:
         text.append("Best ")

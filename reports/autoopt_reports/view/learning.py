@@ -69,7 +69,7 @@ class Learning:
 def learning_view(result: Result) -> Learning | None:
     """None where no curve was recorded."""
     contenders = [("baseline", result.baseline, "/baseline")]
-    if result.best.plan.changes:
+    if result.found:
         contenders.append(("final plan", result.best, "/best"))
     if not any(_points(curve, 0) for _, c, _ in contenders for curve in c.curves):
         return None
@@ -122,7 +122,7 @@ def _difference(result: Result) -> Difference | None:
     base = [_points(curve, 0) for curve in result.baseline.curves]
     best = [_points(curve, 0) for curve in result.best.curves]
     base, best = [p for p in base if p], [p for p in best if p]
-    if not base or not best or not result.best.plan.changes:
+    if not base or not best or not result.found:
         return None
     points = []
     for x in sorted({x for curve in (*base, *best) for x, _ in curve}):
@@ -173,7 +173,7 @@ def _tables(contenders: list[tuple[str, Configuration, str]]) -> tuple[tuple[Cur
 
 
 def _headline(result: Result) -> Phrase:
-    if not result.best.plan.changes:
+    if not result.found:
         return say("The baseline's own curves; nothing was changed")
     tested = _tested(result)
     if tested is None:

@@ -69,7 +69,7 @@ def report_view(result: Result) -> Report:
             result.environment.peaks,
             result.rounds,
             (("before", "/baseline", result.baseline), ("after", "/best", result.best))
-            if result.best.plan.changes
+            if result.found
             else (("before", "/baseline", result.baseline),),
         ),
         learning=learning_view(result),

@@ -78,11 +78,11 @@ def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
 
 def quality_view(result: Result) -> QualityView:
     """What may be claimed of the final plan: by the test of the whole plan, else by its weakest change."""
-    if not result.best.plan.changes:
+    if not result.found:
         return QualityView("nothing", SHORT["nothing"], say("The baseline stands, so nothing about quality changes."))
     mode = result.objective.mode
     claims: list[tuple[Claim, Quality | None, str, str]] = []
-    for change in result.best.plan.changes:
+    for change in result.found:
         found = trial_of(result, change.strategy)
         quality = found[1].quality if found else None
         claims.append(

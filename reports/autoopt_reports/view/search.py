@@ -117,7 +117,7 @@ def _row(result: Result, label: Name | str, seconds: float, path: str, how: str)
 def _break_even(result: Result) -> Phrase:
     cost = number(result.break_even.search_seconds, units.duration, "/break_even/search_seconds")
     runs = result.break_even.runs
-    if not result.best.plan.changes:
+    if not result.found:
         return say("The search took {} and found nothing that repays it.", cost)
     if runs is None:
         return say("The search took {}; when it pays for itself: not measured.", cost)

@@ -79,7 +79,7 @@ def waterfall_view(result: Result) -> Waterfall | None:
     """
     basis = step_basis(result)
     kept = [(i, t) for i, t in kept_trials(result) if t.throughput is not None]
-    if basis is None or not (kept or result.best.plan.changes):
+    if basis is None or not (kept or result.found):
         return None
     levels, paths = [basis.before], [basis.before_paths]
     for index, trial in kept:

@@ -111,7 +111,7 @@ def _time_memory(result: Result) -> Tradeoff | None:
 def _contenders(result: Result) -> list[tuple[str, str, Configuration]]:
     """Baseline and final plan; the baseline alone where nothing was kept."""
     found = [("baseline", "/baseline", result.baseline)]
-    return [*found, ("final", "/best", result.best)] if result.best.plan.changes else found
+    return [*found, ("final", "/best", result.best)] if result.found else found
 
 
 def _thousand(samples_per_second: float, path: str) -> Number:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Estimate, Result, StopReason, Verdict
+from autoopt.records import Change, Estimate, Result, StopReason, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
@@ -54,7 +54,7 @@ def judged(result: Result) -> tuple[Estimate | None, str, str]:
 
 def status_of(result: Result) -> Status:
     """What the interval allows to be said; a plan without an estimate is not called anything."""
-    if not result.best.plan.changes:
+    if not result.found:
         return "none"
     estimate, _, _ = judged(result)
     if estimate is None:
@@ -72,7 +72,7 @@ def verdict_view(result: Result) -> VerdictView:
         speedup=interval(estimate, path) if status != "none" else None,
         headline=_headline(result, status),
         qualifiers=_qualifiers(result, status),
-        support=tuple(phrase for phrase in (_your_run(result, status), *_why(result, status)) if phrase),
+        support=tuple(p for p in (_fitted(result), _your_run(result, status), *_why(result, status)) if p),
         facts=_facts(result),
         commands=_commands(result),
         interrupted=result.stop.reason is StopReason.INTERRUPTED,
@@ -84,6 +84,8 @@ def _headline(result: Result, status: Status) -> Phrase:
     shown = interval(estimate, path)
     if status == "none" and result.stop.reason is StopReason.INTERRUPTED:
         return say("Stopped before a gain was verified")
+    if status == "none" and result.fitted:
+        return say("Made to fit in memory; no safe gain found beyond that")
     if status == "none" and not any(trial.verdict in TRIED for trial in result.trials):
         return say("Nothing was tried")
     if status == "none":
@@ -98,7 +100,7 @@ def _headline(result: Result, status: Status) -> Phrase:
 
 
 def _kept(result: Result) -> Phrase:
-    changes = len(result.best.plan.changes)
+    changes = len(result.found)
     shown = Number(units.count(changes), changes, ("/best/plan/changes",), "count")
     return say("{} change" if changes == 1 else "{} changes", shown)
 
@@ -137,6 +139,23 @@ def target_phrase(result: Result) -> Phrase:
     return say(
         "{} " + bound + " {}", name(objective.metric, 60), number(objective.target, units.plain, "/objective/target")
     )
+
+
+def _fitted(result: Result) -> Phrase | None:
+    """That the workload as it is cannot run here, so that nobody reads the speedup as one over it."""
+    if not result.fitted:
+        return None
+    changes = "with " + ", ".join("{}" for _ in result.baseline.plan.changes)
+    return say(
+        "Your workload as it is does not fit in memory here. The baseline is the same batch " + changes
+        + ", under which it does; nothing is compared with what cannot run.",
+        *(name(_words(change), 120) for change in result.baseline.plan.changes),
+    )  # fmt: skip
+
+
+def _words(change: Change) -> str:
+    settings = ", ".join(f"{key}={value}" for key, value in change.setting.items())
+    return f"{change.strategy} ({settings})" if settings else change.strategy
 
 
 def _your_run(result: Result, status: Status) -> Phrase:
@@ -240,7 +259,7 @@ def _commands(result: Result) -> tuple[Command, ...]:
     commands: list[Command] = []
     if result.stop.reason is StopReason.INTERRUPTED:
         commands.append(Command("Go on with the search", f"autoopt resume {run}"))
-    if not result.best.plan.changes:
+    if not result.found:
         return tuple(commands)
     plan = shlex.quote(
         f"{code(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
