@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
+HERE = Path(__file__).parent
 WHERE = os.environ.get("GPU_TESTS_ON", "cuda:0")
 
 
@@ -25,6 +27,13 @@ def needs_cuda(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def device() -> str:
     return WHERE
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Libraries there are of other versions than those that the warnings of this project were settled with."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("default"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
@@ -26,13 +28,33 @@ def graphed(model: Any) -> Any:
             # Recording turns the model itself into its replay; the plain forward stays for everything else.
             model.forward = plain
             samples = tuple(arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args)
-            torch.cuda.make_graphed_callables(model, samples)
+            with kept_buffers(model):
+                torch.cuda.make_graphed_callables(model, samples)
             known.update(key=key(args), replay=model.forward)
             model.forward = forward
-        return known["replay"](*args) if known["key"] == key(args) else plain(*args)
+        if known["key"] != key(args):
+            return plain(*args)
+        for parameter in model.parameters():
+            if parameter.grad is not None:  # of an earlier micro-batch, at the place to which the replay writes its own
+                parameter.grad = parameter.grad.clone()
+        return known["replay"](*args)
 
     model.forward = forward
     return model
+
+
+@contextmanager
+def kept_buffers(model: Any) -> Iterator[None]:
+    """Running statistics stay as they are: the passes before a recording are not training."""
+    import torch
+
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 RECORDABLE = frozenset({"Adam", "AdamW", "SGD"})
