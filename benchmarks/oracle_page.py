@@ -24,8 +24,10 @@ choices run against the baseline in interleaved pairs of processes, equal setups
 * **Quality**: losses in the first steps against the baseline's, for all alike; only autoopt also trains its choice
   from start to end.
 * **Seconds**: autoopt's are those of the whole command: benchmark, search, ablation, verification and report. The
-  oracle's are the lattice's alone; its second measurement, and the start of Optuna, are not charged. Optuna's one
-  study starts from one seed; replays on the lattice's own readings tell how it fares from others.
+  oracle's are the lattice's alone; its second measurement, and the start of Optuna, are not charged.
+* **Replays**: Optuna from many seeds on the lattice's own readings, each costing what it took. They tell what luck a
+  sampler's one seed had. Where a row says "replayed" the study did not measure for itself: its choice is the
+  middle one of the replays.
 """
 
 
@@ -88,9 +90,10 @@ def _knobs(found: dict[str, Any]) -> list[str]:
 
 
 def _row(name: str, result: dict[str, Any], found: dict[str, Any]) -> str:
+    title = TITLES[name] + (", replayed" if result["replayed"] else "")
     if result.get("failed"):
-        return f"| {TITLES[name]} | {result['failed']} | | | | {result['told']} |"
-    share, seconds = result["share"], found["seconds"].get("lattice" if name == "oracle" else name)
+        return f"| {title} | {result['failed']} | | | | {result['told']} |"
+    share, seconds = result["share"], _spent(name, result, found)
     part = "" if share is None else "same setup" if result["same_as_oracle"] else _percent(share)
     if name in ("oracle", "baseline"):
         part = ""
@@ -99,7 +102,13 @@ def _row(name: str, result: dict[str, Any], found: dict[str, Any]) -> str:
     count = found["evaluations"].get(name)
     spent += f", {count} evaluations" if count else ""
     cells = (_ratio(result["time_to_target"]), _ratio(result["throughput"]), part, spent, result["told"] + lost)
-    return f"| {TITLES[name]} | " + " | ".join(cells) + " |"
+    return f"| {title} | " + " | ".join(cells) + " |"
+
+
+def _spent(name: str, result: dict[str, Any], found: dict[str, Any]) -> float:
+    """Seconds of its search; a replay has those that it was given."""
+    stage = "lattice" if name == "oracle" else "autoopt" if result["replayed"] else name
+    return float(found["seconds"].get(stage, 0.0))
 
 
 def _ratio(estimate: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import oracle_rivals as rivals
+import oracle_space as space
 from oracle_slice import Slice, seconds_to_target
 from oracle_state import Record
 
@@ -25,10 +26,20 @@ def contestants(s: Slice) -> dict[str, Plan]:
     if chosen is not None and "plan" in chosen:
         found["autoopt"] = Plan.model_validate(chosen["plan"])
     for sampler in rivals.SAMPLERS:
-        point = rivals.best(s.of(sampler))
+        point = _rival(s, sampler)
         if point is not None:
             found[sampler] = s.plan(point)
     return found
+
+
+def _rival(s: Slice, sampler: str) -> space.Point | None:
+    """What the sampler's own study chose; in replays, the middle one of what it would choose."""
+    own, spent = s.of(sampler), s.state.one(s.example, "autoopt")
+    if own or not s.replays or spent is None:
+        return rivals.best(own)
+    table = rivals.table_of(s.of("lattice"))
+    ranked = rivals.replays(sampler, s.setup["knobs"], table, spent["seconds"], s.replays)
+    return ranked[len(ranked) // 2][1] if ranked else None
 
 
 def best_again(s: Slice) -> Plan:
@@ -63,7 +74,9 @@ def race(s: Slice) -> None:
         distinct.setdefault(_setup(s, plan), plan)
     if not s.of("chosen"):
         ran = {name: distinct[_setup(s, plan)].key for name, plan in chosen.items()}
-        s.add("chosen", plans={name: plan.model_dump(mode="json") for name, plan in chosen.items()}, ran=ran)
+        plans = {name: plan.model_dump(mode="json") for name, plan in chosen.items()}
+        replayed = [name for name in rivals.SAMPLERS if name in plans and not s.of(name)]
+        s.add("chosen", plans=plans, ran=ran, replayed=replayed)
     _pairs(s, "race", list(distinct.values()), s.rounds)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from oracle_space import Knobs, Point, wanted
 
 SAMPLERS = ("tpe", "random")
+Table = dict[str, dict[str, Any]]
 TITLES = {"tpe": "Optuna TPE", "random": "Optuna random"}
 
 
@@ -72,11 +73,11 @@ def best(records: Iterable[dict[str, Any]]) -> Point | None:
     return min(known, key=lambda record: record["value"])["point"] if known else None
 
 
-def replayed(sampler: str, space: Knobs, table: dict[str, dict[str, Any]], budget: float, seed: int) -> Point | None:
+def replayed(sampler: str, space: Knobs, table: Table, budget: float, seed: int) -> Point | None:
     """What the sampler would have chosen, from readings that are there already; each costs what it took.
 
     Args:
-        table: the lattice's readings by :func:`key`.
+        table: the lattice's readings, as :func:`table_of` gives them.
         budget: seconds.
     """
     rival, spent, seen = Rival(sampler, space, seed), 0.0, []
@@ -85,6 +86,19 @@ def replayed(sampler: str, space: Knobs, table: dict[str, dict[str, Any]], budge
         seen.append(found)
         spent += found["seconds"]
     return best(seen)
+
+
+def replays(sampler: str, space: Knobs, table: Table, budget: float, seeds: int) -> list[tuple[float, Point]]:
+    """What it would have chosen from each of so many seeds, with its reading, the best first."""
+    chosen = [replayed(sampler, space, table, budget, seed) for seed in range(1, seeds + 1)]
+    return sorted(
+        ((table[key(point)]["value"], point) for point in chosen if point is not None), key=lambda item: item[0]
+    )
+
+
+def table_of(records: Iterable[dict[str, Any]]) -> Table:
+    """Value and seconds of each point by its :func:`key`."""
+    return {key(row["point"]): {"value": row["value"], "seconds": row["seconds"]} for row in records}
 
 
 def key(point: Point) -> str:

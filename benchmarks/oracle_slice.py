@@ -27,6 +27,8 @@ class Slice:
         lattice_seconds: that the whole lattice may take.
         top: how many points of the lattice are measured again.
         rounds: pairs of processes of each contestant in the final race.
+        replays: 0 lets Optuna measure for itself; else its studies read the lattice's readings, from so many
+            seeds, and the median choice runs in the race.
     """
 
     example: str
@@ -36,6 +38,7 @@ class Slice:
     lattice_seconds: float = 800.0
     top: int = 5
     rounds: int = 4
+    replays: int = 0
     clock: Callable[[], float] = time.monotonic
     say: Callable[[str], None] = lambda text: None
 

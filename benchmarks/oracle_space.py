@@ -20,14 +20,12 @@ Point = dict[str, str]
 
 ASKED = {
     "samples": ("batch_fetch", "cache", "device_dataset"),
-    "precision": ("matmul_precision", "amp"),
     "layout": ("channels_last",),
     "optimizer": ("fused_optimizer",),
     "attention": ("flash_attention",),
 }
-"""Knobs whose settings the strategies know themselves; workers and threads have a grid."""
-FIRST_ALONE = ("fused_optimizer",)
-"""Of these only the first setting, to keep the lattice small: ``fused`` rather than ``foreach`` too."""
+"""Knobs whose settings the strategies know themselves: what they refuse cannot be done. The others have a grid."""
+PREFETCH = (2, 4)
 WHOLE = ("device_dataset",)
 """These leave the loader's workers nothing to do."""
 
@@ -43,13 +41,23 @@ NAMED = {
 
 
 def grids(cores: int) -> Knobs:
-    """Workers up to the number of cores, and compute threads down to one."""
+    """Workers up to the number of cores, compute threads down to one, and short floats.
+
+    What autoopt refuses since it measured no gain is in the lattice all the same.
+    """
     workers = {
-        str(number): [_change("workers", num_workers=number, prefetch_factor=2, persistent_workers=True)]
+        f"{number}, prefetch {ahead}": [
+            _change("workers", num_workers=number, prefetch_factor=ahead, persistent_workers=True)
+        ]
         for number in range(1, cores + 1)
+        for ahead in PREFETCH
     }
     threads = {str(number): [_change("threads", threads=number)] for number in range(1, cores)}
-    return {"workers": workers, "threads": threads}
+    precision = {
+        "bfloat16 products": [_change("matmul_precision", precision="medium")],
+        "bfloat16 autocast": [_change("amp", dtype="bfloat16")],
+    }
+    return {"workers": workers, "threads": threads, "precision": precision}
 
 
 def _change(strategy: str, **setting: Any) -> dict[str, Any]:
@@ -68,9 +76,7 @@ def knobs(registry: Registry, case: Case) -> Knobs:
         for strategy in strategies:
             for setting in _settings(registry, case, strategy):
                 found[name][_label(strategy, setting)] = [_change(strategy, **setting)]
-    for name, choices in grids(case.environment.cores or 1).items():
-        if registry[name].applies(case):
-            found[name] = choices
+    found |= grids(case.environment.cores or 1)
     return {name: {AS_IS: [], **choices} for name, choices in found.items() if choices}
 
 
@@ -78,12 +84,11 @@ def _settings(registry: Registry, case: Case, name: str) -> list[dict[str, Any]]
     strategy = registry[name]
     if not strategy.applies(case):
         return []
-    settings = [dict(setting) for setting in strategy.settings(case)]
-    return settings[:1] if name in FIRST_ALONE else settings
+    return [dict(setting) for setting in strategy.settings(case)]
 
 
 def _label(strategy: str, setting: dict[str, Any]) -> str:
-    told = [str(setting[key]) for key in ("dtype", "precision", "implementation") if key in setting]
+    told = [str(setting[key]) for key in ("implementation",) if key in setting]
     return " ".join([strategy, *told])
 
 
@@ -142,4 +147,4 @@ def told(plan: Plan) -> str:
     return ", ".join(parts) or "untouched"
 
 
-_TOLD = ("num_workers", "threads", "dtype", "precision", "implementation", "mode", "size")
+_TOLD = ("num_workers", "prefetch_factor", "threads", "dtype", "precision", "implementation", "mode", "size")

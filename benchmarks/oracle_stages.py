@@ -24,7 +24,7 @@ from autoopt.strategy import Case
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILE_SECONDS = 8.0
-OVERHEAD_SECONDS = 3.0
+OVERHEAD_SECONDS = 2.0
 """What a reading takes beside its steady steps, about: the start of the process and its warm-up."""
 LEAST, MOST = 1.0, 8.0
 SHARE = 0.25
@@ -124,6 +124,8 @@ def autoopt(s: Slice) -> None:
         plan=result["best"]["plan"],
         told=result["speedup"],
         stop=result["stop"],
+        commit=result["environment"]["git_commit"],
+        warnings=result["warnings"],
         trials=[_trial(trial) for trial in result["trials"] if trial["verdict"] != "not_applicable"],
     )
 
@@ -137,6 +139,8 @@ def _trial(trial: Record) -> Record:
 
 def rival(s: Slice, sampler: str) -> None:
     """A study for as many seconds as autoopt's whole run took; its own start is not charged."""
+    if s.replays:
+        return
     found = s.state.one(s.example, "autoopt")
     assert found is not None, "the budget is what autoopt took"
     history = s.of(sampler)

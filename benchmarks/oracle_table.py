@@ -71,6 +71,7 @@ def raced(setup: Record, chosen: Record, rows: list[Record]) -> dict[str, Any]:
     for name, result in found.items():
         same = chosen["ran"][name] == chosen["ran"]["oracle"]
         result["same_as_oracle"] = same
+        result["replayed"] = name in chosen["replayed"]
         result["share"] = _share(result, found["oracle"], same)
     return found
 
@@ -116,14 +117,10 @@ def _share(result: dict[str, Any], oracle: dict[str, Any], same: bool) -> dict[s
 
 
 def _replays(sampler: str, knobs: space.Knobs, table: list[Record], budget: float, count: int) -> dict[str, Any]:
-    """How the sampler fares from other seeds on the lattice's own readings: the best reading over its choice's."""
-    readings = {rivals.key(row["point"]): {"value": row["value"], "seconds": row["seconds"]} for row in table}
+    """How the sampler fares on the lattice's own readings: the best reading over its choice's, seed by seed."""
     best = min(row["value"] for row in table if row["value"] is not None)
-    shares = []
-    for seed in range(1, count + 1):
-        point = rivals.replayed(sampler, knobs, readings, budget, seed)
-        shares.append(best / readings[rivals.key(point)]["value"] if point else 0.0)
-    low, middle, high = quantiles(shares, n=4)
+    found = rivals.replays(sampler, knobs, rivals.table_of(table), budget, count)
+    low, middle, high = quantiles([best / value for value, _ in found], n=4)
     return {"seeds": count, "median": middle, "quartiles": [low, high]}
 
 

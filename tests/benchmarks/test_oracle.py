@@ -104,7 +104,14 @@ def autoopt_chose(changes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
     asked: list[list[str]] = []
     trial = {"strategy": "amp", "setting": {}, "companions": [], "verdict": "kept", "reason": "", "seconds": 1.0,
              "throughput": None}  # fmt: skip
-    answer = {"best": {"plan": {"changes": changes}}, "speedup": {}, "stop": {}, "trials": [trial]}
+    answer = {
+        "best": {"plan": {"changes": changes}},
+        "speedup": {},
+        "stop": {},
+        "trials": [trial],
+        "environment": {"git_commit": "0"},
+        "warnings": [],
+    }
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         asked.append(command)
@@ -138,8 +145,9 @@ def test_the_strategies_say_what_can_be_set(registry: Registry) -> None:
     assert placed | set(why) == set(registry)
     assert why["batch_size"] == why["evaluation_cadence"] == space.TRAINING
     assert "CUDA" in why["device_prefetch"]
-    for name in placed:
+    for name in placed - set(space.grids(8)) - {"amp", "matmul_precision"}:
         assert registry[name].applies(case)
+    assert "bfloat16 autocast" in space.knobs(registry, case)["precision"]
 
 
 def test_a_torn_line_is_dropped_and_the_rest_is_read_back(tmp_path: Path) -> None:
@@ -241,6 +249,19 @@ def test_slices_go_on_where_the_one_before_ended(
     found = table.document(one.state, {}, replays=0)["examples"]["digits"]
     assert found["race"]["autoopt"]["same_as_oracle"]
     assert found["race"]["autoopt"]["share"]["value"] == 1.0
+
+
+def test_a_replayed_rival_measures_nothing(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    autoopt_chose([AMP], monkeypatch)
+    one = part(tmp_path, registry)
+    one.replays = 5
+    stages.run(one)
+    assert len(one.trials.readings) == 12  # type: ignore[attr-defined]
+    machine = {"cpu": "a CPU", "cores": 2, "python": "3.11", "at": "2026-01-01T00:00:00"}
+    document = table.document(one.state, machine, replays=3)
+    assert document["examples"]["digits"]["race"]["tpe"]["replayed"]
+    assert not document["examples"]["digits"]["race"]["autoopt"]["replayed"]
+    assert "Optuna random, replayed" in page.render(document)
 
 
 def test_a_point_that_trains_otherwise_is_not_the_oracle(
