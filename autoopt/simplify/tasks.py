@@ -33,7 +33,9 @@ def measure_peaks(live: Any) -> JsonDict:
 
 def survey(live: Any, seconds: float = 8.0) -> JsonDict:
     """Every stage alone (``simplify.survey.Survey``), within about ``seconds``; the training stays as it was."""
-    return survey_parts(parts_of(live.training), seconds).model_dump(mode="json")
+    used = live.training.device.memory_used()  # of training as it is: stubs set copies of its state aside
+    found = survey_parts(parts_of(live.training), seconds)
+    return found.model_copy(update={"memory_used": used}).model_dump(mode="json")
 
 
 def advise(live: Any, step_seconds: float | None = None) -> JsonDict:
@@ -56,9 +58,8 @@ def survey_parts(parts: Parts, seconds: float) -> Survey:
     try:
         inputs = _inputs(parts, seconds * 0.4, notes)
         batches = _batches(parts, notes)
-        used = _memory_used(parts)  # before copies of the training's state are set aside
         with restored(parts):
-            values = used | _compute(parts, batches, seconds * 0.6, notes)
+            values = _compute(parts, batches, seconds * 0.6, notes)
     finally:
         set_random_state(state, parts.device)
     loader, transfer = parts.loader, parts.setup.transfer
@@ -182,14 +183,6 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
     values["gradient_bytes"] = sum(p.numel() * p.element_size() for p in model if p.requires_grad)
     values["optimizer_bytes"] = stubs.optimizer_bytes(parts)
     return values
-
-
-def _memory_used(parts: Parts) -> JsonDict:
-    """The share of a CUDA device's memory that is taken, by whomever."""
-    if not parts.cuda:
-        return {}
-    free, total = torch.cuda.mem_get_info(parts.device)
-    return {"memory_used": 1.0 - free / total}
 
 
 def _more(values: JsonDict, stage: str, chain: tuple[Deeper, ...]) -> JsonDict:

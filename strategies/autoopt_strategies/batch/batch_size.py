@@ -119,7 +119,7 @@ class BatchSize(Strategy):
         samples = case.workload.train_samples
         most = 64 * now if samples is None else samples // (LEAST_STEPS * case.workload.accumulation)
         used = _memory_used(case)
-        if used and case.device == "cuda":
+        if used:
             most = min(most, int(now * HEADROOM / used))
         smallest_failure = min(
             (_size_of(trial.setting, now) for trial in case.trials if _was_memory(trial)), default=None
@@ -128,7 +128,7 @@ class BatchSize(Strategy):
 
     def _limit(self, case: Case) -> str:
         used = _memory_used(case)
-        if case.device == "cuda" and used and used > HEADROOM / 2:
+        if used and used > HEADROOM / 2:
             return f"the device memory is {used:.0%} full already"
         samples = case.workload.train_samples
         return f"{samples} training samples leave fewer than {LEAST_STEPS} steps in an epoch of a larger batch"
@@ -143,9 +143,8 @@ def _size_of(setting: Setting, otherwise: int) -> int:
 
 
 def _was_memory(trial: object) -> bool:
-    return getattr(trial, "strategy", "") == "batch_size" and str(getattr(trial, "reason", "")).startswith(
-        "out_of_memory"
-    )
+    reason = str(getattr(trial, "reason", ""))
+    return getattr(trial, "strategy", "") == "batch_size" and reason.startswith(("out_of_memory", "memory:"))
 
 
 def _memory_used(case: Case) -> float | None:
