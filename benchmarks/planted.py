@@ -153,11 +153,12 @@ class Square(nn.Module):
 
 
 class Wide(Dataset):
-    def __len__(self) -> int:
-        return 2048 * 4
+    def __init__(self, count: int = 8192) -> None:
+        self.count = count
+        self.x = torch.randn(4, 512, 2048, generator=torch.Generator().manual_seed(0))
 
-    def __init__(self) -> None:
-        self.x = torch.randn(4, 4096, 2048)
+    def __len__(self) -> int:
+        return self.count
 
     def __getitem__(self, index: int) -> Any:
         return self.x[index % 4]
@@ -250,9 +251,14 @@ def plants() -> Iterator[Plant]:
 
 def square() -> autoopt.Workload:
     """At its ceiling, if it trains in the precision that this machine is fastest at."""
-    fields = {"model": Square(), "train_data": Wide(), "batch_size": 1, "valid_data": None, "evaluate": None,
-              "target": None, "loss": lambda model, batch: model(batch).sum()}  # fmt: skip
+    fields = {"model": Square(), "train_data": Wide(), "batch_size": 1, "valid_data": Wide(4),
+              "evaluate": lambda model, batches: {"loss": sum(float(square_loss(model, x)) for x in batches)},
+              "target": autoopt.Target("loss", mode="min"), "loss": square_loss, "evaluate_every": 1_000}  # fmt: skip
     return workload(**fields)
+
+
+def square_loss(model: Any, batch: Any) -> Any:
+    return model(batch).square().mean()
 
 
 ROUNDS = 1_500

@@ -72,6 +72,10 @@ class FakeTrial:
             document = contender.warm_up(1.0) if name == "warm_up" else contender.block(1.0, 8, 0.0)
             contender.close()
             return document.model_dump(mode="json")
+        if name == "survey" and self._bench.survey:
+            return self._bench.survey(behaviour)
+        if name == "measure_peaks" and self._bench.peaks:
+            return self._bench.peaks
         if name == "flops":
             return {"flops_per_step": 1e6 * behaviour.samples_per_step}
         raise TrialFailed("error", f"no {name} here")
@@ -98,6 +102,9 @@ class FakeBench:
     latest_log = None
     largest = 1.0
     """Memory of the largest batch, in times of that of an ordinary one."""
+    survey: Callable[[Behaviour], JsonDict] | None = None
+    """What the stubs find of a plan; None: stages cannot be measured."""
+    peaks: JsonDict | None = None
 
     def __init__(self, machine: FakeMachine, registry: Registry, reach: Callable[[Plan], int | None]) -> None:
         self.machine, self.registry, self.reach = machine, registry, reach

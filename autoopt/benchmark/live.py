@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoopt import importing, validation
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.facts import WorkloadFacts
 from autoopt.records import JsonDict, Plan
 from autoopt.registry import Registry
@@ -101,6 +102,17 @@ class Live:
     def facts(self) -> WorkloadFacts:
         """What strategies may know of the workload."""
         return workload_facts(self.training, self.spec.workload)
+
+    def ratio_with(
+        self,
+        change: Callable[[Any], Any] | None = None,
+        *,
+        dtype: Any = None,
+        matmul: str | None = None,
+        seconds: float = SECONDS,
+    ) -> float | None:
+        """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
+        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)
 
     @property
     def target(self) -> float | None:

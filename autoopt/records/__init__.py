@@ -30,7 +30,7 @@ from autoopt.records.measured import (
     Speedup,
     Trial,
 )
-from autoopt.records.pipeline import Deeper, Operator, Resource, Round, Simulation, Stage
+from autoopt.records.pipeline import Beside, Deeper, Operator, Resource, Round, Simulation, Stage
 from autoopt.records.result import (
     Advice,
     BreakEven,
@@ -49,6 +49,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Ablation",
     "Advice",
+    "Beside",
     "BreakEven",
     "Change",
     "Configuration",

@@ -66,6 +66,18 @@ class Operator(Record):
     kind: Literal["matmul", "elementwise", "memory", "other"] | None = None
 
 
+class Beside(Record):
+    """Speeds while ``workers`` prepare samples beside a training step of ``threads`` compute threads, over those alone.
+
+    ``prepare``: of one worker; ``step``: of the step, None where there was none (``threads`` 0).
+    """
+
+    threads: int
+    workers: int
+    prepare: float
+    step: float | None = None
+
+
 class Simulation(Record):
     """What the pipeline graph knows beyond its stages, so that a saved round can be simulated again.
 
@@ -73,6 +85,9 @@ class Simulation(Record):
     ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
     what the training process spends to take them. ``launches``: operators or kernels in one step.
     ``host_seconds``: what the training process needs to issue one step to the device.
+    ``beside``: what this workload's preparation and step are worth to each other, where it was measured;
+    the shares are those of the machine. ``doubled``: forward and backward of twice the batch over those
+    of one.
     """
 
     device: str = "cpu"
@@ -92,6 +107,8 @@ class Simulation(Record):
     worker_share: float | None = None
     compute_share: float | None = None
     parallel_share: float | None = None
+    beside: tuple[Beside, ...] = ()
+    doubled: float | None = None
     memory_used: float | None = None
 
 

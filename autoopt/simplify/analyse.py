@@ -217,7 +217,9 @@ def _simulation(survey: Survey, peaks: Peaks) -> Simulation:
         host_seconds=survey.issue.seconds if survey.issue else None,
         sample_spread=inputs.sample_spread,
         worker_share=peaks.core_share_under_load,
-        compute_share=survey.compute_share or peaks.compute_share_under_load,
+        compute_share=peaks.compute_share_under_load,
         parallel_share=peaks.parallel_share,
+        beside=survey.beside,
+        doubled=survey.doubled,
         memory_used=survey.memory_used,
     )

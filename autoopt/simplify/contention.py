@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ def contention(box: float) -> Shares:
     if not can_fork():
         return Shares(None, None, None)
     context = multiprocessing.get_context("fork")
-    spinners = [_Spinner(context) for _ in range(cores_available())]
+    spinners = [Busy(context, _count) for _ in range(cores_available())]
     try:
         return _measure(spinners, box)
     finally:
@@ -35,42 +36,7 @@ def contention(box: float) -> Shares:
             spinner.end()
 
 
-def team_share(step: Callable[[], Any], box: float) -> float | None:
-    """Speed of this process's own training step, over its speed alone, while every core has a busy worker too.
-
-    How much threads lose that wait for each other depends on how often they do, so on the workload.
-    None where nothing can be forked.
-    """
-    if not can_fork():
-        return None
-    context = multiprocessing.get_context("fork")
-    spinners = [_Spinner(context) for _ in range(cores_available())]
-    ratios: list[float] = []
-    try:
-        step()
-        end = time.perf_counter() + box
-        while len(ratios) < 3 or (time.perf_counter() < end and len(ratios) < 9):
-            alone = _steps_per_second(step, box / 12)
-            speeds: list[float] = []
-            _observe(spinners, lambda: speeds.append(_steps_per_second(step, box / 12)))  # noqa: B023
-            ratios.append(speeds[0] / alone)
-    finally:
-        for spinner in spinners:
-            spinner.end()
-    return min(1.0, max(statistics.median(ratios), _LEAST))
-
-
-def _steps_per_second(step: Callable[[], Any], seconds: float) -> float:
-    count, start = 0, time.perf_counter()
-    while True:
-        step()
-        count += 1
-        passed = time.perf_counter() - start
-        if passed >= seconds:
-            return count / passed
-
-
-def _measure(spinners: list[_Spinner], box: float) -> Shares:
+def _measure(spinners: list[Busy], box: float) -> Shares:
     """Several short rounds. Speed per CPU second tells what a busy neighbour costs a core, whoever else is
     there; who gets which core is told only by rounds in which nobody else wanted one."""
     compute = Compute()
@@ -78,10 +44,10 @@ def _measure(spinners: list[_Spinner], box: float) -> Shares:
     singles, alone, crowd, mixed = [], [], [], []
     for _ in range(_ROUNDS):
         singles.append(compute.rate(share))
-        alone.append(_observe(spinners[:1], lambda: time.sleep(share)))
-        crowd.append(_observe(spinners, lambda: time.sleep(share)))
+        alone.append(observe(spinners[:1], lambda: time.sleep(share)))
+        crowd.append(observe(spinners, lambda: time.sleep(share)))
         speeds: list[float] = []
-        both = _observe(spinners, lambda: speeds.append(compute.rate(share)))  # noqa: B023
+        both = observe(spinners, lambda: speeds.append(compute.rate(share)))  # noqa: B023
         mixed.append((both.per_second, speeds[0]))
     one = statistics.median(seen.per_cpu_second for seen in alone)
     parallel = min(1.0, statistics.median(seen.per_cpu_second for seen in crowd) / one)
@@ -102,7 +68,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """Rounds of one spinner per second and per second of CPU time, and how much of a core each got."""
 
     per_second: float
@@ -110,18 +76,29 @@ class _Seen:
     cores: float
 
 
-class _Spinner:
-    """A process that counts while its gate is open."""
+class Busy:
+    """A forked process that works while its gate is open.
 
-    def __init__(self, context: Any) -> None:
+    Args:
+        context: of multiprocessing; fork.
+        work: does a little and says how much.
+    """
+
+    def __init__(self, context: Any, work: Callable[[], int]) -> None:
         self.counter = context.Value("Q", 0, lock=False)
         self.gate = context.Event()
-        self.process = context.Process(target=_spin, args=(self.counter, self.gate, os.getpid()), daemon=True)
-        self.process.start()
+        arguments = (work, self.counter, self.gate, os.getpid())
+        self.process = context.Process(target=_work, args=arguments, daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, as a DataLoader does it
+            self.process.start()
         self._usage = psutil.Process(self.process.pid)
 
     def cpu_seconds(self) -> float:
-        times = self._usage.cpu_times()
+        try:
+            times = self._usage.cpu_times()
+        except psutil.Error:  # its work failed, and it is gone
+            return 0.0
         return float(times.user + times.system)
 
     def end(self) -> None:
@@ -129,7 +106,8 @@ class _Spinner:
         self.process.join()
 
 
-def _observe(spinners: list[_Spinner], meanwhile: Callable[[], Any]) -> _Seen:
+def observe(spinners: list[Busy], meanwhile: Callable[[], Any]) -> Seen:
+    """What they did while something else ran; none of them works before or after."""
     for spinner in spinners:
         spinner.gate.set()
     count, cpu, start = _total(spinners), _cpu(spinners), time.perf_counter()
@@ -139,25 +117,33 @@ def _observe(spinners: list[_Spinner], meanwhile: Callable[[], Any]) -> _Seen:
     for spinner in spinners:
         spinner.gate.clear()
     each = len(spinners)
-    return _Seen(counted / wall / each, counted / max(used, 1e-2), used / wall / each)
+    return Seen(counted / wall / each, counted / max(used, 1e-2), used / wall / each)
 
 
-def _total(spinners: list[_Spinner]) -> int:
+def _total(spinners: list[Busy]) -> int:
     return sum(spinner.counter.value for spinner in spinners)
 
 
-def _cpu(spinners: list[_Spinner]) -> float:
+def _cpu(spinners: list[Busy]) -> float:
     return sum(spinner.cpu_seconds() for spinner in spinners)
 
 
-def _spin(counter: Any, gate: Any, parent: int) -> None:
+def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None:
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
     while os.getppid() == parent:
         gate.wait(1.0)
         while gate.is_set():
-            total = 0
-            for number in range(_WORK):
-                total += number * number
-            counter.value += 1
+            try:
+                counter.value += work()
+            except Exception:  # a dataset of the user's: its errors are told where samples are measured alone
+                return
+
+
+def _count() -> int:
+    total = 0
+    for number in range(_WORK):
+        total += number * number
+    return 1
 
 
 class Compute:

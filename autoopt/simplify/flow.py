@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from autoopt.simplify.together import Together
+
 _SETTLED, _OBSERVED = 24, 48
 _TINY = 1e-12
 _AHEAD = 2
@@ -29,6 +31,7 @@ class Demand:
         host: of the training process's core besides.
         worker_share, compute_share: speeds where the cores are asked for twice over, in which a fair share is a half.
         parallel_share: one core's speed while all cores work, over its speed alone.
+        beside: speeds that were measured of this workload, which then stand for the shares.
     """
 
     wait: float = 0.0
@@ -47,6 +50,7 @@ class Demand:
     worker_share: float = 0.5
     compute_share: float = 0.25
     parallel_share: float = 1.0
+    beside: Together | None = None
 
 
 @dataclass
@@ -152,18 +156,26 @@ class _Flow:
         demand = self.demand
         single = sum(worker.kind == "core" for worker in self.workers) + (self.main.kind == "core")
         team = demand.threads if self.main.kind == "team" else 0
-        busy = single + team
         idle_device = self.device.idle and not self.queued
         rates = {"wait": 1.0, "link": 1.0, "device": 1.0, "made": 1.0, "stepped": 1.0, "issued": 1.0, "computed": 1.0,
                  "drain": 1.0 if idle_device else 0.0}  # fmt: skip
+        if demand.beside is not None:
+            core, gang = demand.beside.speeds(single, team)
+        else:
+            core, gang = self._shares(single, team)
+        return {**rates, "core": core, "team": gang}
+
+    def _shares(self, single: int, team: int) -> tuple[float, float]:
+        """Speeds of a core's work and of the compute threads, by the machine's shares."""
+        demand, busy = self.demand, single + team
         crowd = self._speed(min(busy, demand.cores))
         if busy <= demand.cores:
-            return {**rates, "core": crowd, "team": crowd / self._speed(team)}
+            return crowd, crowd / self._speed(team)
         fair = demand.cores / busy
         contended = team > 1
         core = fair * (demand.worker_share / 0.5 if contended else 1.0)
         gang = fair * (demand.compute_share / 0.5 if contended else 1.0)
-        return {**rates, "core": core * crowd, "team": gang * crowd / self._speed(min(team, demand.cores))}
+        return core * crowd, gang * crowd / self._speed(min(team, demand.cores))
 
     def _speed(self, busy: int) -> float:
         """One core's speed while so many work, over its speed alone."""

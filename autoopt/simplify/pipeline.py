@@ -11,6 +11,7 @@ import networkx as nx
 from autoopt.facts import WorkloadFacts
 from autoopt.records import Environment, Estimate, Resource, Round, Simulation, Stage
 from autoopt.simplify.flow import Demand, period
+from autoopt.simplify.together import Together
 
 INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
@@ -172,6 +173,7 @@ class Pipeline:
             worker_share=demand.worker_share if known.worker_share is None else known.worker_share,
             compute_share=demand.compute_share if known.compute_share is None else known.compute_share,
             parallel_share=demand.parallel_share if known.parallel_share is None else known.parallel_share,
+            beside=Together(known.cores, known.beside) if known.beside else None,
         )
 
 

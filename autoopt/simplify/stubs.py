@@ -71,6 +71,19 @@ def issue(parts: Parts, batches: list[Any], repeats: int = 5) -> Timing:
     return repeat(lambda: parts.whole_step(batches), 2.0, before=parts.synchronize, least=repeats, most=repeats)
 
 
+def ratio_of_batches(parts: Parts, batch: Any, other: Any, box: float) -> float:
+    """Seconds of forward and backward of another micro-batch over those of this one, turn by turn."""
+
+    def both(of: Any) -> Stub:
+        def clear() -> None:
+            parts.optimizer.zero_grad(set_to_none=True)
+
+        return Stub(lambda: parts.backward(parts.forward(of)), clear, parts.synchronize)
+
+    one, two = interleaved([both(batch), both(other)], box)
+    return two.seconds / one.seconds
+
+
 def by_threads(parts: Parts, batches: list[Any], measured: Timing, box: float) -> dict[int, float]:
     """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
 

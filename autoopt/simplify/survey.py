@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from autoopt.records import Deeper, Operator, Record
+from autoopt.records import Beside, Deeper, Operator, Record
 
 
 class Timing(Record):
@@ -54,9 +54,10 @@ class Survey(Record):
     ``forward``: forward and loss. ``forward_backward``: both. ``backward``: their
     difference, turn by turn. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
-    batches that are on the device. ``compute_share``: the speed of that step while every core has a busy
-    worker too, over its speed alone. ``issue``: seconds in which the training process has issued such a
-    step. ``evaluate``: one whole evaluation, scaled from ``evaluated_batches``. ``deeper``: below a stage,
+    batches that are on the device. ``beside``: speeds of workers and of that step while they compete.
+    ``doubled``: forward and backward of twice the micro-batch over those of one. ``issue``: seconds in which
+    the training process has issued such a step. ``evaluate``: one whole evaluation, scaled from
+    ``evaluated_batches``. ``deeper``: below a stage,
     by its name, seconds per micro-batch, of the optimizer per step.
     """
 
@@ -85,7 +86,8 @@ class Survey(Record):
     optimizer: Timing | None = None
     compute: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)
-    compute_share: float | None = None
+    beside: tuple[Beside, ...] = ()
+    doubled: float | None = None
     issue: Timing | None = None
     evaluate: Timing | None = None
     evaluated_batches: int | None = None

@@ -14,7 +14,7 @@ import torch
 from autoopt.records import Deeper, JsonDict
 from autoopt.simplify import stubs
 from autoopt.simplify.advise import advise_parts
-from autoopt.simplify.contention import team_share
+from autoopt.simplify.beside import preparation_beside_steps
 from autoopt.simplify.deeper_compute import open_compute, open_evaluation
 from autoopt.simplify.forked import ChildFailed, can_fork, in_child
 from autoopt.simplify.inputs import Fetch, fresh_loader, nbytes, survey_inputs
@@ -24,6 +24,12 @@ from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.restore import random_state, restored, set_random_state
 from autoopt.simplify.roofline import count_operators, operators
 from autoopt.simplify.survey import InputSurvey, Survey
+
+_NEGLIGIBLE = 0.02
+"""Of a step: samples that take less gain nothing from workers, however cores are shared."""
+
+_HALF = 0.5
+"""A device with more of its memory taken is not asked for twice the batch."""
 
 
 def measure_peaks(live: Any) -> JsonDict:
@@ -59,7 +65,7 @@ def survey_parts(parts: Parts, seconds: float) -> Survey:
         inputs = _inputs(parts, seconds * 0.4, notes)
         batches = _batches(parts, notes)
         with restored(parts):
-            values = _compute(parts, batches, seconds * 0.6, notes)
+            values = _compute(parts, batches, inputs, seconds * 0.6, notes)
     finally:
         set_random_state(state, parts.device)
     loader, transfer = parts.loader, parts.setup.transfer
@@ -127,6 +133,29 @@ def _read_batches(parts: Parts) -> list[Any]:
     return [parts.loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(parts.accumulation)]
 
 
+def _doubled(parts: Parts, batch: Any, box: float) -> JsonDict:
+    """What twice the samples cost, where the dataset can be asked for any samples and the device has room."""
+    fetch = Fetch(parts.loader)
+    if fetch.iterable or parts.loader.batch_sampler is None or _crowded(parts):
+        return {}
+
+    def read() -> JsonDict:
+        indices = fetch.indices() + fetch.indices()
+        return {"batches": _packed([parts.loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
+
+    packed = in_child(read, timeout=120.0)["batches"]
+    twice = parts.to_device(torch.load(io.BytesIO(packed), weights_only=False)[0])
+    return {"doubled": stubs.ratio_of_batches(parts, batch, twice, box)}
+
+
+def _crowded(parts: Parts) -> bool:
+    """Whether twice the batch may not fit."""
+    if not parts.cuda:
+        return False
+    total: int = torch.cuda.get_device_properties(parts.device).total_memory
+    return torch.cuda.max_memory_reserved(parts.device) > _HALF * total
+
+
 def _packed(batches: list[Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(batches, buffer)
@@ -141,10 +170,10 @@ def _samples(parts: Parts, batch: Any) -> int:
     return next((len(x) for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()), 1)
 
 
-def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]) -> JsonDict:
+def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: float, notes: list[str]) -> JsonDict:
     """All stubs of the compute side; one that fails leaves a note, not the others without a figure."""
     values: JsonDict = {}
-    deadline = time.perf_counter() + max(3 * box, 20.0)
+    deadline = time.perf_counter() + max(2 * box, 10.0)
 
     def attempt(what: str, measure: Callable[[], JsonDict]) -> None:
         if time.perf_counter() > deadline:
@@ -163,11 +192,15 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
             "compute by threads",
             lambda: {"compute_by_threads": stubs.by_threads(parts, batches, values["compute"], box * 0.15)},
         )
-        attempt(
-            "compute beside workers",
-            lambda: {"compute_share": team_share(lambda: parts.whole_step(batches), box * 0.12)},
-        )
     attempt("operators", lambda: _operators(parts, batches[0]))
+    if can_fork() and "compute" in values:
+        seconds = values["compute"].seconds
+        if inputs_of_step(inputs, parts) > _NEGLIGIBLE * seconds:
+            attempt(
+                "preparation beside steps",
+                lambda: {"beside": preparation_beside_steps(parts, batches, seconds, box * 0.25)},
+            )
+        attempt("twice the batch", lambda: _doubled(parts, batches[0], box * 0.1))
     if "forward" in values and parts.setup.compile is None:
         attempt("what lies below the compute", lambda: {"deeper": open_compute(parts, batches[0], values, box * 0.15)})
     attempt("evaluation", lambda: stubs.evaluation(parts, box * 0.1))
@@ -183,6 +216,13 @@ def _compute(parts: Parts, host_batches: list[Any], box: float, notes: list[str]
     values["gradient_bytes"] = sum(p.numel() * p.element_size() for p in model if p.requires_grad)
     values["optimizer_bytes"] = stubs.optimizer_bytes(parts)
     return values
+
+
+def inputs_of_step(inputs: InputSurvey, parts: Parts) -> float:
+    """Seconds of one core that a step's samples take; 0 where they were not measured."""
+    sample = inputs.sample.seconds * (parts.loader.batch_size or 1) if inputs.sample else 0.0
+    collate = inputs.collate.seconds if inputs.collate else 0.0
+    return (sample + collate) * parts.accumulation
 
 
 def _more(values: JsonDict, stage: str, chain: tuple[Deeper, ...]) -> JsonDict:

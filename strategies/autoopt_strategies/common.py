@@ -30,6 +30,32 @@ def seconds_of(case: Case, name: str) -> float:
     return stage.seconds if stage is not None else 0.0
 
 
+def compute_gain(case: Case, ratio: float) -> Estimate | None:
+    """The pipeline's what-if with forward and backward at this ratio of what they take."""
+    return gain(case, {name: seconds_of(case, name) * ratio for name in ("forward", "backward")})
+
+
+def per_sample(case: Case, times: float) -> float | None:
+    """Forward and backward of a sample in a batch so many times as large, over those now.
+
+    From twice the batch where that was measured: a part that is paid once and one for each sample. Else what
+    launches cost is paid once.
+    """
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    if simulation is None:
+        return None
+    if simulation.doubled is not None:
+        each = max(0.0, simulation.doubled - 1.0)
+        return max(0.05, (1.0 + (times - 1.0) * each) / times)
+    cost = case.environment.peaks.launch_seconds
+    both = seconds_of(case, "forward") + seconds_of(case, "backward")
+    if simulation.launches is None or cost is None:
+        return None
+    if not both:
+        return 1.0
+    return 1 - min(0.95, simulation.launches * cost / both) * (1 - 1 / times)
+
+
 def between(low: Estimate | None, value: Estimate, high: Estimate | None) -> Estimate:
     """One prediction from three: the pessimist's, the likeliest and the optimist's."""
     bottom = min(value.low, low.low if low is not None else value.low)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import log2
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, gain, kept, seconds_of
+from autoopt_strategies.common import Setting, Settings, compute_gain, kept, per_sample
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
@@ -46,16 +46,10 @@ class Accumulation(Strategy):
         return Applies.no("the whole batch fits in one piece" + (f", with {used:.0%} of the memory" if used else ""))
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """Launches are paid for each piece."""
-        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-        cost = case.environment.peaks.launch_seconds
-        if simulation is None or simulation.launches is None or cost is None:
-            return None
-        both = seconds_of(case, "forward") + seconds_of(case, "backward")
-        _, count = _now(case)
-        saved = simulation.launches * cost * (1 - setting["accumulation"] / count)
-        factor = max(0.05, 1 - saved / both) if both else 1.0
-        return gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")})
+        """Larger pieces share what each piece pays once."""
+        size, _ = _now(case)
+        factor = per_sample(case, setting["size"] / size)
+        return None if factor is None else compute_gain(case, factor)
 
     def settings(self, case: Case) -> Settings:
         size, count = _now(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
+from autoopt_strategies.common import Setting, Settings, climb, gain, per_sample, seconds_of
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
 WARMUP = 0.05
@@ -55,14 +55,9 @@ class BatchSize(Strategy):
         if case.pipeline is None or not case.workload.batch_size:
             return None
         times = setting["size"] / _size(case)
-        simulation = case.pipeline.round.simulation
-        launches = simulation.launches if simulation is not None else None
-        cost = case.environment.peaks.launch_seconds
-        if launches is None or cost is None:
+        factor = per_sample(case, times)
+        if factor is None:
             return None
-        both = seconds_of(case, "forward") + seconds_of(case, "backward")
-        overhead = min(0.95 * both, launches * cost)
-        factor = 1 - overhead / both * (1 - 1 / times) if both else 1.0
         changed = {name: seconds_of(case, name) * factor for name in ("forward", "backward")}
         changed |= {name: seconds_of(case, name) / times for name in ("optimizer", "host")}
         estimate = gain(case, changed)

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, between, gain, low_precision, operator_share, seconds_of
+from autoopt_strategies.common import (
+    Setting,
+    at_most,
+    between,
+    compute_gain,
+    gain,
+    low_precision,
+    operator_share,
+    seconds_of,
+)
+from autoopt_strategies.compute.channels_last import to_channels_last
 
 WORTH = 1.05
 """A low precision whose measured matmul peak is not this much above float32 cannot pay for its casts."""
@@ -42,6 +54,12 @@ class Amp(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """What forward and backward took under autocast on a copy; where that was not tried, from the peaks."""
+        found = case.inspected(self.name)
+        tried = found.get(f"{setting['dtype']}_channels_last") if self.companions(case, setting) else None
+        tried = tried or found.get(setting["dtype"])
+        if tried is not None:
+            return compute_gain(case, tried)
         ratio = _peak(case, setting["dtype"])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
@@ -65,6 +83,14 @@ class Amp(Strategy):
         if case.workload.model.has_conv2d and case.plan.setting("channels_last") is None:
             return [Change(strategy="channels_last")]
         return []
+
+    def inspect(self, live: Any) -> Setting:
+        """What forward and backward take under autocast, tried on copies of the model."""
+        if live.setup.precision.dtype is not None or live.training.scaler is not None:
+            return {}
+        device = live.training.device.torch
+        wanted = ("bfloat16", "float16") if device.type == "cuda" else ("bfloat16",)
+        return {key: ratio for name in wanted for key, ratio in _tried(live, name).items()}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_precision(dtype=setting["dtype"], loss_scaling=bool(setting.get("loss_scaling", False)))
@@ -91,6 +117,17 @@ class Amp(Strategy):
             # Where both are as fast, bfloat16 needs no scaler and does not overflow.
             return fit if ratios["float16"] > WORTH * ratios["bfloat16"] else ["bfloat16"]
         return fit
+
+
+def _tried(live: Any, name: str) -> Setting:
+    """Forward and backward under autocast over those as they are, with the layout that convolutions want besides."""
+    import torch
+
+    dtype = getattr(torch, name)
+    found = {name: live.ratio_with(dtype=dtype)}
+    if any(isinstance(module, torch.nn.Conv2d) for module in live.training.model.modules()):
+        found[f"{name}_channels_last"] = live.ratio_with(to_channels_last, dtype=dtype)
+    return found
 
 
 def _faster(case: Case, factor: float) -> dict[str, float]:

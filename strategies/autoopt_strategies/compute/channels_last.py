@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, gain, operator_share, seconds_of
 
 MOST = 0.5
 """The most of a convolution's time that the layout is expected to save (1.37x seen on a small net on a CPU)."""
@@ -41,6 +41,10 @@ class ChannelsLast(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """What forward and backward took in this layout on a copy; where that was not tried, the most it may save."""
+        tried = case.inspected(self.name).get("ratio")
+        if tried is not None:
+            return compute_gain(case, tried)
         share = operator_share(case, names=("conv", "batch_norm", "pool"))
         if share is None:
             return None
@@ -49,6 +53,14 @@ class ChannelsLast(Strategy):
 
     def settings(self, case: Case) -> list[Setting]:
         return [{}]
+
+    def inspect(self, live: Any) -> Setting:
+        """What forward and backward take in this layout, tried on copies of the model."""
+        import torch
+
+        if not any(isinstance(module, torch.nn.Conv2d) for module in live.training.model.modules()):
+            return {}
+        return {"ratio": live.ratio_with(to_channels_last)}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_model(to_channels_last)

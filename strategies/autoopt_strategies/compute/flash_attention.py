@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, gain, operator_share, seconds_of
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
@@ -50,6 +52,16 @@ def can_switch(model: Any) -> bool:
     return any(is_eager(module) or getattr(module, "fused_attn", None) is False for module in model.modules())
 
 
+def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
+    """``model -> model`` of a setting, in their order."""
+    found: list[Callable[[Any], Any]] = [SwitchAttention()] if setting.get("switch") else []
+    if setting.get("modules"):
+        from autoopt_strategies.compute.attention.replace import SayAttention
+
+        found.append(SayAttention(tuple(setting["modules"]), tuple(setting["calls"])))
+    return found
+
+
 class FlashAttention(Strategy):
     """Computes attention by ``torch.nn.functional.scaled_dot_product_attention``.
 
@@ -83,7 +95,10 @@ class FlashAttention(Strategy):
         return Applies.no("no hand-written attention was found in the model")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """Scores are neither written nor read; the products themselves stay."""
+        """What forward and backward took with it on a copy; else: scores are neither written nor read."""
+        tried = case.inspected(self.name).get("ratio")
+        if tried is not None:
+            return compute_gain(case, tried)
         share = operator_share(case, names=SCORES)
         if share is None:
             return None
@@ -99,12 +114,8 @@ class FlashAttention(Strategy):
         return [setting]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        if setting.get("switch"):
-            setup = setup.with_model(SwitchAttention())
-        if setting.get("modules"):
-            from autoopt_strategies.compute.attention.replace import SayAttention
-
-            setup = setup.with_model(SayAttention(tuple(setting["modules"]), tuple(setting["calls"])))
+        for change in transforms(setting):
+            setup = setup.with_model(change)
         return setup
 
     def recipe(self, setting: Setting) -> Recipe:
@@ -136,4 +147,8 @@ class FlashAttention(Strategy):
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(buffers[name])
-        return {**found, "switch": can_switch(model)}
+        found = {**found, "switch": can_switch(model)}
+        changes = transforms(found)
+        if changes:
+            found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))
+        return found

@@ -40,6 +40,70 @@ def rebuilt(optimizer: Any, implementation: str) -> Any:
     return made
 
 
+def update_ratios(optimizer: Any, room: float) -> Setting:
+    """Seconds of an update by each implementation over those of the one in use, on copies; empty where none can be.
+
+    Args:
+        room: bytes that copies of the parameters, their gradients and states may take; nothing is tried beyond.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if 10 * sum(p.numel() * p.element_size() for p in parameters) > room:
+        return {}
+    if not type(optimizer).__module__.startswith("torch.optim") or type(optimizer).__name__ not in GROUPED:
+        return {}
+    ways = ["foreach", *(["fused"] if type(optimizer).__name__ in FUSED else [])]
+    try:
+        return {way: update_ratio(on_copies(optimizer), rebuilt(on_copies(optimizer), way)) for way in ways}
+    except RuntimeError:  # no room for copies, or an implementation that does not know these tensors
+        return {}
+
+
+def on_copies(optimizer: Any) -> Any:
+    """The same optimizer over copies of its parameters, with gradients."""
+    import torch
+
+    def copied(parameter: Any) -> Any:
+        made = parameter.detach().clone().requires_grad_()
+        made.grad = torch.full_like(made, 1e-4)
+        return made
+
+    groups = [
+        {**group, "params": [copied(p) for p in group["params"] if p.requires_grad]} for group in optimizer.param_groups
+    ]
+    return type(optimizer)(groups, lr=optimizer.defaults["lr"])
+
+
+def update_ratio(one: Any, other: Any, turns: int = 15) -> float:
+    """Seconds of the other's update over the one's: the median over turns after the first, which makes the states."""
+    import statistics
+    from time import perf_counter
+
+    import torch
+
+    device = one.param_groups[0]["params"][0].device
+
+    def seconds(optimizer: Any) -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        began = perf_counter()
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return perf_counter() - began
+
+    ratios = [1 / seconds(one) * seconds(other) for _ in range(turns + 1)]
+    return statistics.median(ratios[1:])
+
+
+def _room(live: Any) -> float:
+    """Bytes that are free where the parameters are."""
+    import torch
+
+    if live.device.kind == "cuda":
+        return float(torch.cuda.mem_get_info(live.device.torch)[0])
+    return float(live.facts.available_ram_bytes or 0)
+
+
 class FusedOptimizer(Strategy):
     """Updates all parameters in a few kernels rather than one after the other.
 
@@ -69,9 +133,13 @@ class FusedOptimizer(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """What an update of copies took so; where that was not tried, at the very best its bytes over bandwidth."""
         stage = case.pipeline.stage("optimizer") if case.pipeline is not None else None
         if stage is None:
             return None
+        tried = case.inspected(self.name).get(setting["implementation"])
+        if tried is not None:
+            return gain(case, {"optimizer": stage.seconds * tried})
         best = stage.ceiling_seconds if stage.ceiling_seconds is not None else stage.seconds / 4
         return at_most(gain(case, {"optimizer": min(best, seconds_of(case, "optimizer"))}))
 
@@ -79,6 +147,10 @@ class FusedOptimizer(Strategy):
         for way in self._ways(case):
             if kept((yield {"implementation": way})):
                 return
+
+    def inspect(self, live: Any) -> Setting:
+        """Seconds of an update of copies by each implementation, over those of the one in use."""
+        return update_ratios(live.training.optimizer, _room(live))
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(UpdateBy(setting["implementation"]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, low_precision, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, gain, low_precision, operator_share, seconds_of
 
 WORTH = 1.05
 
@@ -35,6 +37,10 @@ class MatmulPrecision(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """What forward and backward took so on a copy; where that was not tried, from the peaks."""
+        tried = case.inspected(self.name).get(setting["precision"])
+        if tried is not None:
+            return compute_gain(case, tried)
         ratio = _ratio(case, setting["precision"])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
@@ -45,6 +51,13 @@ class MatmulPrecision(Strategy):
     def settings(self, case: Case) -> list[Setting]:
         levels = ("high", "medium") if case.device == "cuda" else ("medium",)
         return [{"precision": level} for level in levels[:1] if (_ratio(case, level) or WORTH) >= WORTH]
+
+    def inspect(self, live: Any) -> Setting:
+        """What forward and backward take so, tried on copies of the model."""
+        if live.setup.precision.dtype is not None or live.setup.precision.matmul is not None:
+            return {}
+        level = "high" if live.training.device.torch.type == "cuda" else "medium"
+        return {level: live.ratio_with(matmul=level)}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_precision(matmul=setting["precision"])

@@ -11,6 +11,8 @@ from autoopt_strategies.input.batches import Wrapper, dataset_of, equal
 
 FREE = 0.5
 """Share of the free memory that a cache may take."""
+LEFT = 0.02
+"""Of a sample's seconds, what reading it from the cache takes at the least, where that was not measured."""
 SAMPLES, SEEDS = 12, 4
 NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
 
@@ -24,7 +26,7 @@ class Cached(Wrapper):
         tail: transforms for the first part of each sample, applied afresh every time.
     """
 
-    def __init__(self, dataset: Any, samples: list[Any], tail: tuple[Any, ...] = ()) -> None:
+    def __init__(self, dataset: Any, samples: list[Any] | dict[int, Any], tail: tuple[Any, ...] = ()) -> None:
         super().__init__(dataset)
         self.samples = samples
         self.tail = tail
@@ -144,9 +146,15 @@ class Cache(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         found = case.inspected(self.name)
-        left = 1.0 - found.get("share", 1.0)
+        left = found.get("hit", max(1.0 - found.get("share", 1.0), LEFT))
         preparation = seconds_of(case, "preparation")
-        step = gain(case, {"storage": 0.0, "preparation": preparation * max(left, 0.02)})
+        beside = {change.strategy: change.setting for change in self.companions(case, setting)}
+        step = gain(
+            case,
+            {"storage": 0.0, "preparation": preparation * left},
+            workers=beside.get("workers", {}).get("num_workers"),
+            threads=beside.get("threads", {}).get("threads"),
+        )
         seconds = found.get("sample_seconds")
         if seconds is None or not case.workload.train_samples:
             return step
@@ -209,7 +217,8 @@ def probe(dataset: Any) -> Setting:
     began = perf_counter()
     if not indices or deterministic(dataset, indices):
         seconds = (perf_counter() - began) / max(1, len(indices) * SEEDS)
-        return {"deterministic": True, "share": 1.0, "sample_seconds": seconds}
+        hit = hit_ratio(dataset, {index: dataset[index] for index in indices}, ())
+        return {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
     chain = getattr(getattr(dataset, "transform", None), "transforms", None)
     if not isinstance(chain, (list, tuple)) or not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -232,9 +241,31 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
             whole = (perf_counter() - began) / len(indices)
             size = max(item_bytes(sample) for sample in made)
             share = min(1.0, seconds / whole) if whole else 1.0
-            return {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size}
+            hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
+            return {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
         length -= 1
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
+
+
+def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...], turns: int = 9) -> float:
+    """Seconds of a sample from the cache over those of one that is prepared: the median over turns.
+
+    Args:
+        samples: by index, as they are kept.
+        tail: transforms that a kept sample still goes through.
+    """
+    import statistics
+    from time import perf_counter
+
+    def seconds(source: Any) -> float:
+        began = perf_counter()
+        for index in samples:
+            source[index]
+        return perf_counter() - began
+
+    kept = Cached(dataset, samples, tail)
+    ratios = [1 / max(seconds(dataset), 1e-9) * seconds(kept) for _ in range(turns if samples else 0)]
+    return min(1.0, statistics.median(ratios)) if ratios else 1.0
 
 
 def deterministic(dataset: Any, indices: list[int]) -> bool:

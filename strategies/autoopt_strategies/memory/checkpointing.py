@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, gain, kept, seconds_of
+from autoopt_strategies.common import Setting, Settings, gain, kept, per_sample, seconds_of
 
 PRESSED = 0.5
 """Share of the device memory from which on room for a larger batch is worth computing activations again."""
@@ -125,12 +125,11 @@ class Checkpointing(Strategy):
         forward = seconds_of(case, "forward") * (0.3 if setting.get("selective") else 1.0) / setting.get("every", 1)
         changed = {"backward": seconds_of(case, "backward") + forward}
         alone = gain(case, changed)
-        simulation, cost = case.pipeline.round.simulation, case.environment.peaks.launch_seconds
-        if alone is None or not self.companions(case, setting):
+        factor = per_sample(case, 2.0)
+        if alone is None or factor is None or not self.companions(case, setting):
             return alone
-        overhead = (simulation.launches or 0) * cost if simulation is not None and cost else 0.0
         saved = {name: seconds_of(case, name) / 2 for name in ("optimizer", "host")}
-        saved["forward"] = max(0.0, seconds_of(case, "forward") - overhead / 4)
+        saved |= {"forward": seconds_of(case, "forward") * factor, "backward": changed["backward"] * factor}
         together = gain(case, {**changed, **saved})
         if together is None:
             return alone

@@ -1,0 +1,116 @@
+"""What forward and backward would take if the model or its arithmetic were otherwise: tried on copies, turn by turn."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from autoopt.benchmark.training import Training
+
+SECONDS = 0.5
+_LEAST, _MOST = 3, 30
+_HOPELESS = 3.0
+"""So many times slower, and it is not tried again."""
+_ROOM = 4
+"""Two copies of the model with gradients must fit into what memory is free."""
+
+
+def ratio_with(
+    training: Training,
+    change: Callable[[nn.Module], nn.Module] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    matmul: str | None = None,
+    seconds: float = SECONDS,
+) -> float | None:
+    """Seconds of forward and backward with a change over those without, on a real batch.
+
+    The training itself is left as it is, but for the one micro-batch that is taken from its loader.
+
+    Args:
+        change: ``model -> model``, applied to a copy.
+        dtype: of autocast; the training's own where None.
+        matmul: precision of float32 matrix products (``torch.set_float32_matmul_precision``).
+        seconds: for all of it; a few turns are made however long they take.
+
+    Returns:
+        The median over turns; None where copies do not fit or are not trained by the loss, where the model is
+        compiled, or where either fails.
+    """
+    if training.setup.compile is not None or not _fits(training):
+        return None
+    devices = [training.device.torch] if training.device.torch.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            plain = copy.deepcopy(training.model)
+            changed = copy.deepcopy(training.model)
+            changed = change(changed) if change is not None else changed
+            batch = training.next()[0]
+            usual = training.autocast or nullcontext()
+            other = torch.autocast(training.device.torch.type, dtype=dtype) if dtype is not None else usual
+            return _turns(
+                training,
+                lambda: _once(training, plain, batch, usual, None),
+                lambda: _once(training, changed, batch, other, matmul),
+                seconds,
+            )
+    except Exception:  # whatever a user's model does not like about being copied or changed
+        return None
+
+
+def _fits(training: Training) -> bool:
+    size = sum(p.numel() * p.element_size() for p in training.model.parameters())
+    if training.device.torch.type == "cuda":
+        free = torch.cuda.mem_get_info(training.device.torch)[0]
+    else:
+        free = psutil.virtual_memory().available
+    return _ROOM * size < free
+
+
+class _NotTrainedError(Exception):
+    """The loss did not go through the copy: it holds a model of its own."""
+
+
+def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
+    """Seconds of one forward and backward."""
+    model.zero_grad(set_to_none=True)
+    training.device.synchronize()
+    with _precision(matmul):
+        began = training.device.now()
+        with autocast:
+            loss = training.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        training.device.synchronize()
+        passed = training.device.now() - began
+    if all(parameter.grad is None for parameter in model.parameters()):
+        raise _NotTrainedError
+    return passed
+
+
+def _turns(training: Training, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
+    end = training.device.now() + seconds
+    plain(), changed()  # what is set up on first use
+    ratios = [1 / plain() * changed()]
+    if ratios[0] > _HOPELESS:
+        return ratios[0]
+    while len(ratios) < _LEAST or (len(ratios) < _MOST and training.device.now() < end):
+        ratios.append(1 / plain() * changed())
+    return statistics.median(ratios)
+
+
+@contextmanager
+def _precision(matmul: str | None) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    if matmul is not None:
+        torch.set_float32_matmul_precision(matmul)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

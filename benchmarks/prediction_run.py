@@ -1,0 +1,151 @@
+"""Measures one case of prediction.py: documents alone, from which the table computes what is predicted."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from planted import Plant, plants
+from prediction_cases import CHANGES, ROOT, WORKLOADS, Change
+
+from autoopt.benchmark.training import Training
+from autoopt.measurements import Block
+from autoopt.optimize.baseline import objective_of
+from autoopt.optimize.bench import Bench
+from autoopt.optimize.compare import compare
+from autoopt.optimize.comparison import Rule
+from autoopt.optimize.examine import Examined, Inspection, examine, inspect
+from autoopt.optimize.planner import candidate_plan
+from autoopt.optimize.profile import look
+from autoopt.optimize.state import Search
+from autoopt.options import Options
+from autoopt.records import Change as Item
+from autoopt.records import Peaks, Plan
+from autoopt.registry import Registry, load_strategies
+from autoopt.setup import Setup
+from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.tasks import survey
+from autoopt.strategy import Case
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+BOX = 9.0
+BLOCK_SECONDS = 0.5
+RULE = Rule(max_seconds=25.0, until_error=0.03, min_pairs=2, max_pairs=3, warm_up_seconds=20.0)
+COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "max_pairs": 2})
+
+
+def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
+    """One case's document.
+
+    Args:
+        name: of the case.
+        done: documents of the cases before it.
+    """
+    kind, rest = name.split(":", 1)
+    if kind == "plant":
+        return plant(next(item for item in plants() if item.name == rest))
+    if kind == "step":
+        return step(rest.rsplit(":", 1)[0])
+    return gain(next(item for item in CHANGES if item.name == name), done)
+
+
+def plant(item: Plant) -> dict[str, Any]:
+    """A planted pipeline, surveyed in this process; two blocks, of which the faster is less disturbed."""
+    threads = torch.get_num_threads()
+    peaks = measured_peaks(torch.device("cpu"))
+    torch.set_num_threads(threads if item.all_threads else 1)  # else it drowns in how threads wait for each other
+    torch.manual_seed(0)
+    training = Training(item.build(), setup_of(item, peaks), device="cpu")
+    try:
+        before = block(training, BLOCK_SECONDS, skip=5)
+        document = survey(SimpleNamespace(training=training), seconds=4.0)
+        after = block(training, BLOCK_SECONDS, skip=2)
+    finally:
+        training.close()
+        torch.set_num_threads(threads)
+    fastest = min((before, after), key=lambda one: one.seconds / one.steps)
+    return {"survey": document, "block": fastest.model_dump(mode="json"), "peaks": peaks.model_dump(mode="json")}
+
+
+def setup_of(item: Plant, peaks: Peaks) -> Setup:
+    """The plant's own, in the precision whose measured matmul peak is the highest where it asks for that."""
+    low, full = peaks.matmul_bf16_flops_per_second or 0.0, peaks.matmul_fp32_flops_per_second or 0.0
+    return item.setup.with_precision(dtype="bfloat16") if item.best_precision and low > full else item.setup
+
+
+def block(training: Training, seconds: float, skip: int = 0) -> Block:
+    """Steps for so many seconds, after some that are not counted."""
+    for _ in range(skip):
+        training.step(training.next())
+    training.clock.start()
+    steps = 0
+    while steps < 5 or training.clock.elapsed() < seconds:
+        training.step(training.next())
+        steps += 1
+    lap = training.clock.stop()
+    return Block(
+        steps=steps, samples=steps, seconds=lap.seconds, stage_seconds=lap.stages, step_seconds=tuple(lap.steps)
+    )
+
+
+@contextmanager
+def bench_of(workload: str) -> Iterator[Bench]:
+    """Trials of a workload as a run of autoopt starts them."""
+    registry = load_strategies()
+    spec = TrialSpec(workload=WORKLOADS[workload], directory=str(ROOT), search_path=(str(ROOT),))
+    with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
+        yield Bench(launcher, spec, registry, Path(logs))
+
+
+def step(workload: str) -> dict[str, Any]:
+    """The baseline looked at as the first round of a run does it."""
+    with bench_of(workload) as bench:
+        inspection = inspect(bench)
+        examined = examine(bench, Plan(), seconds=BOX, advise=False)
+    return {"inspection": inspection.model_dump(mode="json"), "examined": examined.model_dump(mode="json")}
+
+
+def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:
+    """The change beside the baseline, in pairs of live processes and interleaved blocks."""
+    registry = load_strategies()
+    if change.strategy in registry and not change.forced:
+        applies = registry[change.strategy].applies(case_of(change.workload, done, registry))
+        if not applies:
+            return {"refused": applies.reason}
+    with bench_of(change.workload) as bench:
+        plan = plan_of(change, done, bench.registry)
+        rule = COMPILING if change.strategy == "compile" else RULE
+        found = compare(bench.start, Plan(), plan, rule, clock=time.monotonic)
+    return {"plan": plan.model_dump(mode="json"), "comparison": found.model_dump(mode="json")}
+
+
+def plan_of(change: Change, done: dict[str, Any], registry: Registry) -> Plan:
+    """The change with what its strategy would try it with."""
+    if change.strategy == "graph":
+        items = [
+            Item(strategy="workers", setting={"num_workers": change.setting["workers"], "persistent_workers": True})
+        ]
+        items.append(Item(strategy="threads", setting={"threads": change.setting["threads"]}))
+        return candidate_plan(registry, Plan(), tuple(items))
+    own = Item(strategy=change.strategy, setting=change.setting)
+    case = case_of(change.workload, done, registry)
+    companions = () if change.alone else tuple(registry[change.strategy].companions(case, change.setting))
+    return candidate_plan(registry, Plan(), (own, *companions))
+
+
+def case_of(workload: str, done: dict[str, Any], registry: Registry, number: int = 0) -> Case:
+    """What a strategy is told after the workload was looked at for the ``number``-th time."""
+    document = done[f"step:{workload}:{number}"]
+    inspection = Inspection.model_validate(document["inspection"])
+    examined = Examined.model_validate(document["examined"])
+    _, pipeline = look(inspection, examined)
+    facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
+    search = Search(facts=facts, environment=inspection.environment, objective=objective_of(facts, Options()))
+    return search.case(registry, pipeline, None)

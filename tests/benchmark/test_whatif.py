@@ -1,0 +1,90 @@
+"""A change of the model tried on copies: what it costs is told, and the training stays as it was."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autoopt
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.whatif import ratio_with
+from autoopt.setup import Setup
+
+
+class Layer(nn.Linear):
+    """A layer that takes one second of the device's clock."""
+
+    def forward(self, x: Any) -> Any:
+        Layer.clock += 1.0
+        return super().forward(x)
+
+    clock = 0.0
+
+
+def training_of(loss: Any = None, setup: Setup | None = None) -> Training:
+    x, y = torch.randn(16, 4), torch.randint(0, 3, (16,))
+    torch.manual_seed(0)
+    workload = autoopt.Workload(
+        model=nn.Sequential(Layer(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3)),
+        train_data=torch.utils.data.TensorDataset(x, y),
+        batch_size=4,
+        loss=loss or nn.CrossEntropyLoss(),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        max_steps=10,
+    )
+    training = Training(workload, setup, device="cpu")
+    training.device.now = lambda: Layer.clock  # type: ignore[method-assign]
+    return training
+
+
+def thrice(model: nn.Module) -> nn.Module:
+    """Three of the dear layers instead of one."""
+    model.insert(1, nn.Sequential(Layer(8, 8), Layer(8, 8)))  # type: ignore[operator]
+    return model
+
+
+def test_three_dear_layers_cost_three_times_one() -> None:
+    assert ratio_with(training_of(), thrice, seconds=20.0) == pytest.approx(3.0)
+    assert ratio_with(training_of(), seconds=20.0) == pytest.approx(1.0)
+
+
+def test_the_training_stays_as_it_was() -> None:
+    training = training_of()
+    state = {name: value.clone() for name, value in training.model.state_dict().items()}
+    drawn = torch.get_rng_state()
+    precision = torch.get_float32_matmul_precision()
+    ratio_with(training, thrice, dtype=torch.bfloat16, matmul="medium", seconds=10.0)
+    assert all(torch.equal(value, state[name]) for name, value in training.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert torch.get_float32_matmul_precision() == precision
+    assert len(training.model) == 4  # type: ignore[arg-type]
+
+
+def test_a_change_that_is_far_slower_is_not_repeated() -> None:
+    calls = []
+
+    def slow(model: nn.Module) -> nn.Module:
+        model.insert(1, nn.Sequential(*(Layer(8, 8) for _ in range(50))))  # type: ignore[operator]
+        model.register_forward_hook(lambda *_: calls.append(1))
+        return model
+
+    assert ratio_with(training_of(), slow, seconds=1e9) == pytest.approx(51.0)
+    assert len(calls) == 2
+
+
+def test_what_cannot_be_tried_has_no_ratio() -> None:
+    def breaks(model: nn.Module) -> nn.Module:
+        raise ValueError("no such layout")
+
+    own = nn.Linear(4, 3)
+    holds_its_own = lambda model, batch: own(batch[0]).sum()  # noqa: E731
+    assert ratio_with(training_of(), breaks) is None
+    assert ratio_with(training_of(holds_its_own), thrice) is None
+    compiled = training_of()
+    compiled.setup = SimpleNamespace(compile=object())  # type: ignore[assignment]
+    assert ratio_with(compiled, thrice) is None

@@ -1,0 +1,100 @@
+"""What cores are worth while workers and the training step compete: measured, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autoopt.records import Beside
+from autoopt.simplify.beside import combinations, preparation_beside_steps
+from autoopt.simplify.flow import Demand, period
+from autoopt.simplify.live import parts_of
+from autoopt.simplify.together import Together
+
+SEEN = (
+    Beside(threads=0, workers=2, prepare=0.9),
+    Beside(threads=1, workers=1, prepare=0.95, step=0.8),
+    Beside(threads=1, workers=2, prepare=0.6, step=0.5),
+    Beside(threads=2, workers=1, prepare=0.7, step=0.4),
+    Beside(threads=2, workers=2, prepare=0.5, step=0.2),
+)
+TWO_CORES = Together(2, SEEN)
+
+
+@pytest.mark.parametrize("item", [item for item in SEEN if item.threads], ids=str)
+def test_what_was_measured_is_what_is_said(item: Beside) -> None:
+    assert TWO_CORES.speeds(item.workers, item.threads) == (item.prepare, item.step)
+
+
+def test_alone_nothing_is_slower() -> None:
+    assert TWO_CORES.speeds(0, 2) == (1.0, 1.0)
+    assert TWO_CORES.speeds(1, 0) == (1.0, 1.0)
+
+
+def test_workers_alone_share_the_cores_there_are() -> None:
+    assert TWO_CORES.speeds(2, 0)[0] == pytest.approx(0.9)
+    assert TWO_CORES.speeds(4, 0)[0] == pytest.approx(0.45)
+
+
+def test_beyond_what_was_measured_cores_are_shared_fairly() -> None:
+    prepare, step = TWO_CORES.speeds(4, 2)
+    assert prepare == pytest.approx(0.5 * 4 / 6)
+    assert step == pytest.approx(0.2 * 4 / 6)
+
+
+def test_in_between_lies_a_line() -> None:
+    seen = (Beside(threads=4, workers=2, prepare=0.9, step=0.8), Beside(threads=4, workers=6, prepare=0.5, step=0.4))
+    assert Together(8, seen).speeds(4, 4) == (pytest.approx(0.7), pytest.approx(0.6))
+    assert Together(8, seen).speeds(1, 4) == (pytest.approx(0.9), pytest.approx(0.9))
+
+
+def test_other_threads_are_judged_by_a_combination_of_their_kind() -> None:
+    """Cores enough or not: whoever was not measured takes what one of its kind got beyond its fair share."""
+    many = Together(
+        8, (Beside(threads=4, workers=4, prepare=0.95, step=0.9), Beside(threads=8, workers=8, prepare=0.5, step=0.3))
+    )
+    assert many.speeds(2, 6) == (pytest.approx(0.95), pytest.approx(0.9))
+    assert many.speeds(4, 6)[1] == pytest.approx(0.3 * (8 / 10) / (8 / 16))
+    assert Together(2, ()).speeds(1, 3) == (0.5, 0.5)
+
+
+def test_the_flow_runs_at_the_measured_speeds() -> None:
+    """One worker beside one thread: the dearer of the two decides, as slow as it was seen to be."""
+    demand = Demand(prepare=0.01, compute=0.002, workers=1, cores=2, threads=1, beside=TWO_CORES)
+    alone = 1 - 0.002 / 0.8 * 0.95 / 0.01  # of a sample's work is done while the step does not run
+    assert period(demand) == pytest.approx(0.002 / 0.8 + alone * 0.01, rel=0.02)
+
+
+def test_combinations_fill_the_cores_and_ask_for_more() -> None:
+    assert set(combinations(2, 2)) == {(0, 2), (1, 1), (2, 2), (2, 1), (1, 2)}
+    assert all(workers > 0 for _, workers in combinations(1, 1))
+    assert (8, 8) in combinations(16, 16)
+
+
+def test_a_workloads_own_preparation_is_put_beside_its_step(plant: Callable[[str], Any]) -> None:
+    training = plant("""
+        def build():
+            return workload()
+    """).training()
+    batch = training.next()[0]
+    found = preparation_beside_steps(parts_of(training), [batch], 1e-4, 0.3)
+    assert {(item.threads, item.workers) for item in found} <= set(combinations(2, 2)) | {
+        (0, item.workers) for item in found
+    }
+    assert found
+    assert all(0 < item.prepare <= 1 and (item.step is None) is (item.threads == 0) for item in found)
+
+
+def test_a_dataset_that_breaks_beside_the_step_leaves_the_shares_of_the_machine(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        class Broken(Rows):
+            def __getitem__(self, index):
+                raise RuntimeError("no such sample")
+
+        def build():
+            return workload(train_data=Broken())
+    """)
+    training = planted.training()
+    assert preparation_beside_steps(parts_of(training), [], 1e-4, 0.2) == ()
