@@ -14,6 +14,7 @@ class Block(Record):
     ``stage_seconds``: exposed seconds by stage over the whole block; they sum to ``seconds`` with
     ``other``. ``losses``: one per optimizer step, mean over its micro-batches; None where not finite.
     ``foreign_cpu_seconds``: CPU seconds of other processes and stolen time during the block.
+    ``late_seconds``: paid once, by compiling again or by a search; in none of the other times.
     """
 
     steps: int
@@ -28,6 +29,7 @@ class Block(Record):
     peak_host_memory_bytes: int | None = None
     allocation_retries: int = 0
     recompilations: int = 0
+    late_seconds: float = 0.0
     first_step: int = 0
 
 
@@ -50,7 +52,8 @@ class Startup(Record):
 class TrainingRun(Record):
     """One training from the first step to the target or the limit, evaluations included.
 
-    ``evaluated_samples``: those that the latest evaluation read.
+    ``evaluated_samples``: those that the latest evaluation read. ``once_seconds``: of training, for what is
+    paid once (warming up, compiling, searches); part of ``fixed_seconds`` and of ``training_seconds``.
     """
 
     seed: int
@@ -63,6 +66,7 @@ class TrainingRun(Record):
     steps: int
     samples: int
     fixed_seconds: float
+    once_seconds: float = 0.0
     reached: bool | None
     finite: bool = True
     metrics: dict[str, float] = Field(default_factory=dict)

@@ -2,80 +2,75 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import torch
-
+from autoopt.benchmark.captured import Captured
+from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import compilations
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
 
-Loss = torch.Tensor | float
 Enough = Callable[[int, float], bool]
 """``enough(steps, seconds)``: whether a block may end."""
 
 
-def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0) -> Block:
+def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, settle: bool = True) -> Block:
     """Trains until ``enough``, and measures.
 
     Args:
         training: goes on from where it stands.
         enough: asked after each step.
         ramp_seconds: trained first, unmeasured.
+        settle: takes what is paid once (compiling again, a search) out of the block's time.
     """
-    _ramp(training, ramp_seconds)
-    device, clock = training.device, training.clock
+    late = _ramp(training, ramp_seconds)
+    device = training.device
     workers = bool(training.loader.loader.num_workers)
     device.reset_peak()
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
-    losses: list[Loss] = []
     before = cpu_times(with_children=workers)
-    clock.start()
-    while True:
-        losses.append(kept(training.step(training.next()), training))
-        if enough(len(losses), clock.elapsed()):
-            break
-    lap = clock.stop()
+    lap, captured = train_until(training, enough)
     after = cpu_times(with_children=workers)
+    lap, paid = training.late.settled(lap) if settle else (lap, 0.0)
     return Block(
         steps=training.steps - first,
         samples=training.samples - samples,
         seconds=lap.seconds,
         stage_seconds=lap.stages,
         step_seconds=tuple(lap.steps),
-        losses=finite_losses(losses),
+        losses=captured.losses(),
         cpu_seconds=max(after.own - before.own, 0.0),
         foreign_cpu_seconds=foreign_seconds(before, after),
         peak_memory_bytes=device.peak_bytes(),
         peak_host_memory_bytes=training.host_peak_bytes(),
         allocation_retries=device.allocation_retries() - retries,
         recompilations=compilations() - compiled,
+        late_seconds=late + paid,
         first_step=first,
     )
 
 
-def _ramp(training: Training, seconds: float) -> None:
+def train_until(training: Training, enough: Enough) -> tuple[Lap, Captured]:
+    """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once."""
+    clock, late, steps = training.clock, training.late, 0
+    captured = Captured(training.device.kind == "cpu")
+    late.begin()
+    clock.start()
+    while True:
+        batches = training.next()
+        captured.add(training.advance(batches), short=clock.every > 1)
+        if late.watching:
+            late.look(batches)
+        steps += 1
+        if enough(steps, clock.elapsed()):
+            return clock.stop(), captured
+
+
+def _ramp(training: Training, seconds: float) -> float:
+    """Trains unmeasured; the seconds in it that were paid once."""
     if seconds <= 0:
-        return
-    training.clock.start()
-    while training.clock.elapsed() < seconds:
-        training.step(training.next())
-
-
-def kept(loss: torch.Tensor, training: Training) -> Loss:
-    """The loss for later. On the CPU its number; elsewhere reading it would wait for the device, so that
-    it is a copy there (a replayed CUDA graph writes the next loss to the same place)."""
-    return loss.item() if training.device.kind == "cpu" else loss.detach().clone()
-
-
-def finite_losses(losses: Sequence[Loss]) -> tuple[float | None, ...]:
-    """Losses as numbers, read from the device at once; None where not finite."""
-    if not losses:
-        return ()
-    tensors = [loss.reshape(()).float() for loss in losses if isinstance(loss, torch.Tensor)]
-    read = iter(torch.stack(tensors).tolist() if tensors else ())
-    values = [next(read) if isinstance(loss, torch.Tensor) else loss for loss in losses]
-    return tuple(value if math.isfinite(value) else None for value in values)
+        return 0.0
+    lap, _ = train_until(training, lambda _, elapsed: elapsed >= seconds)
+    return training.late.settled(lap)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,9 @@ from autoopt.benchmark.device import Device
 STAGES = ("data", "copy", "forward", "backward", "optimizer", "whole", "evaluate", "other")
 """``data``: waiting for the next batch; ``optimizer`` includes unscaling, clipping and the scheduler; ``whole``: what
 a step that a plan has wrapped does not tell apart."""
+
+BETWEEN = frozenset({"data", "copy", "evaluate"})
+"""Stages before and after what a step computes; the CPU's clock reads them in every step."""
 
 _AHEAD = 4
 _FOLD_EVERY = 256
@@ -31,37 +35,77 @@ class Lap:
 class StageClock:
     """Attributes the time since the last mark to the stage that ends now. For the CPU.
 
-    ``mark`` is called several times in each step: it does nothing but read the clock and add.
+    The end of every step is read, and every wait for data, which comes in bursts. The stages within short
+    steps are read in some of them only, at distances drawn by lot (what repeats every so many steps would
+    else be met always, or never); their shares stand for all.
+
+    Args:
+        fine_above: steps longer than this are all split, seconds; shorter ones in proportion.
+
+    Attributes:
+        fine: whether the step under way is split: only then need ``mark`` be called within it.
+        every: one step in so many is split.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fine_above: float = 0.008) -> None:
+        self._fine_above = fine_above
+        self._lot = random.Random(0)
+        self.every = 1
         self.start()
 
     def start(self) -> None:
         self._totals = dict.fromkeys(STAGES, 0.0)
+        self._unsplit = 0.0
         self._steps: list[float] = []
+        self.fine, self._until_fine = True, self._distance()
         self._began = self._last = self._step_began = perf_counter()
 
     def mark(self, stage: str) -> None:
         """The stage that ends here."""
-        now = perf_counter()
-        self._totals[stage] += now - self._last
-        self._last = now
+        if self.fine or stage in BETWEEN:
+            now = perf_counter()
+            self._totals[stage] += now - self._last
+            self._last = now
 
     def step_done(self) -> None:
         """The step that ends here; what no stage has claimed is ``other``."""
         now = perf_counter()
-        self._totals["other"] += now - self._last
+        if self.fine:
+            self._totals["other"] += now - self._last
+        else:
+            self._unsplit += now - self._last
         self._steps.append(now - self._step_began)
         self._last = self._step_began = now
+        self._next_step()
+
+    def _next_step(self) -> None:
+        self._until_fine -= 1
+        self.fine = self._until_fine == 0
+        if self.fine:
+            self._until_fine = self._distance()
+
+    def _distance(self) -> int:
+        """Steps to the next one that is split; ``every`` on average."""
+        return self._lot.randint(1, 2 * self.every - 1) if self.every > 1 else 1
 
     def elapsed(self) -> float:
         """Seconds since ``start``."""
         return perf_counter() - self._began
 
     def stop(self) -> Lap:
+        self.fine = True
         self.mark("other")
-        return Lap(self._last - self._began, self._totals, self._steps)
+        seconds = self._last - self._began
+        within = [stage for stage in STAGES if stage not in BETWEEN]
+        split = sum(self._totals[stage] for stage in within)
+        for stage in within if split > 0 else ():
+            self._totals[stage] *= (split + self._unsplit) / split
+        self._set_every(seconds)
+        return Lap(seconds, self._totals, self._steps)
+
+    def _set_every(self, seconds: float) -> None:
+        if self._steps:
+            self.every = max(1, round(self._fine_above / max(seconds / len(self._steps), 1e-6)))
 
 
 class EventClock(StageClock):
@@ -78,30 +122,25 @@ class EventClock(StageClock):
 
     def __init__(self, device: Device, fine_above: float = 0.004) -> None:
         self._device: Any = device
-        self._fine_above = fine_above
-        self._every = 1
-        super().__init__()
+        super().__init__(fine_above)
 
     def start(self) -> None:
         self._device.synchronize()
         super().start()
-        self._count = 0
-        self._fine = True
         self._mark = self._step_mark = self._device.event()
         self._events: list[tuple[str, Any]] = []
         self._boundaries: list[Any] = []
 
     def mark(self, stage: str) -> None:
         # an event within a graph that is being recorded is a node of it, and has no time
-        if self._fine and not recording():
+        if self.fine and not recording():
             self._events.append((stage, self._device.event()))
 
     def step_done(self) -> None:
         event = self._device.event()
-        self._events.append(("step" if self._fine else "coarse", event))
+        self._events.append(("step" if self.fine else "coarse", event))
         self._boundaries.append(event)
-        self._count += 1
-        self._fine = self._count % self._every == 0
+        self._next_step()
         if len(self._boundaries) > _FOLD_EVERY + _AHEAD:
             self._fold()
 
@@ -129,8 +168,7 @@ class EventClock(StageClock):
         split = sum(totals.values())
         if split > 0:
             totals = {stage: value * seconds / split for stage, value in totals.items()}
-        if steps:
-            self._every = max(1, round(self._fine_above / max(seconds / len(steps), 1e-6)))
+        self._set_every(seconds)
         return Lap(seconds, totals, steps)
 
     def _read(self, events: list[tuple[str, Any]]) -> None:

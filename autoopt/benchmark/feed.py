@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.loader import Loader
-from autoopt.benchmark.transfer import Move, tensors
+from autoopt.benchmark.sizes import Sizes, sizes_of
+from autoopt.benchmark.transfer import Move, samples_of, tensors
 from autoopt.errors import WorkloadError
 
 _END = object()
@@ -22,7 +24,7 @@ class Feed:
         loader: what it reads, epoch after epoch.
         move: puts a batch on the device; None where it is there already.
         accumulation: micro-batches per step; the last step of an epoch may have fewer.
-        mark: ``mark(stage)`` of the clock.
+        clock: told when data has come, and when it is on the device.
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
     """
 
@@ -31,20 +33,24 @@ class Feed:
         loader: Loader,
         move: Move | None,
         accumulation: int,
-        mark: Callable[[str], None],
+        clock: StageClock,
         prefetch: int = 0,
         device: torch.device | None = None,
     ) -> None:
         self._loader = loader
         self._move = move
         self._accumulation = accumulation
-        self.mark = mark
+        self._clock, self.mark = clock, clock.mark
         self.ahead = _Ahead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
         self.epoch = -1
         self.batch = 0
         self.on_epoch: Callable[[], None] | None = None
         self._iterator: Iterator[Any] | None = None
         self._states: list[torch.Tensor] = []
+        self._group: list[Any] = []
+        self._samples = 0
+        self._sizes: Sizes | None = None
+        self._sizes_hold = True
         self._next = self._read_ahead if self.ahead else self._read
 
     def group(self) -> list[Any]:
@@ -62,17 +68,36 @@ class Feed:
                     f"the training loader gave no batch in epoch {self.epoch}",
                     hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
                 )
-        self.batch += 1
-        if self._accumulation == 1:
-            return [first]
-        group = [first]
+        self._group = group = [first]
+        self._samples = self._size(first)
         while len(group) < self._accumulation:
             following = self._next()
             if following is _END:
                 break
-            self.batch += 1
             group.append(following)
+            self._samples += self._size(following)
         return group
+
+    def samples(self, group: list[Any]) -> int:
+        """Samples in the micro-batches of a step; those of the latest group are known."""
+        if group is self._group:
+            self._group = []  # whoever holds the batches, it is not the feed
+            return self._samples
+        return sum(samples_of(batch) or 1 for batch in group)
+
+    def _size(self, batch: Any) -> int:
+        """Samples of the next batch, as the loader tells; looked up in the batch where the clock has time for it.
+
+        What once was not as the loader tells (bad samples that ``collate_fn`` leaves out) is looked up ever after.
+        """
+        index, sizes = self.batch, self._sizes
+        self.batch += 1
+        if sizes is not None and not self._clock.fine:
+            return sizes.of(index)
+        seen = samples_of(batch) or 1
+        if sizes is not None and seen != sizes.of(index):
+            self._sizes, self._sizes_hold = None, False
+        return seen
 
     def refill(self) -> None:
         """Copies ahead; called while the device is busy with the step that was just given to it."""
@@ -104,6 +129,7 @@ class Feed:
             # A loader whose workers persist does not draw their seed again; drawing it here keeps the
             # order of samples the same as without persistent workers.
             torch.empty((), dtype=torch.int64).random_(generator=inner.generator)
+        self._sizes = sizes_of(inner) if self._sizes_hold else None
         self._iterator = iter(inner)
 
     def _read(self) -> Any:

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoopt.benchmark.blocks import Loss, finite_losses, kept
+from autoopt.benchmark.blocks import train_until
 from autoopt.benchmark.live import Live
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.training import Training
@@ -27,6 +27,7 @@ class _Log:
     points: list[CurvePoint] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     training_seconds: float = 0.0
+    late_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     evaluations: int = 0
     finite: bool = True
@@ -77,22 +78,21 @@ def train(
 
 def _leg(live: Live, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
     """Trains to a step or to the end of the time, and tells how it stands about once a second."""
-    clock = training.clock
-    losses: list[Loss] = []
-    clock.start()
     told = 0.0
-    while training.steps < stop_at:
-        losses.append(kept(training.step(training.next()), training))
-        elapsed = clock.elapsed()
-        if log.seconds + elapsed >= max_seconds:
-            break
+
+    def enough(_: int, elapsed: float) -> bool:
+        nonlocal told
         if elapsed - told >= 1.0:
             told = elapsed
             live.emit({"step": training.steps, "seconds": log.seconds + elapsed})
-    lap = clock.stop()
-    log.times += lap.steps
+        return training.steps >= stop_at or log.seconds + elapsed >= max_seconds
+
+    lap, captured = train_until(training, enough)
     log.training_seconds += lap.seconds
-    found = finite_losses(losses)
+    settled, late = training.late.settled(lap)
+    log.late_seconds += late
+    log.times += settled.steps
+    found = captured.losses()
     log.losses += found
     log.finite = log.finite and None not in found
 
@@ -146,6 +146,7 @@ def _document(live: Live, training: Training, log: _Log, wanted: float | None, s
     first = _first_reaching(live, log, wanted)
     reached = None if wanted is None else first is not None
     evaluation: Any = training.evaluation
+    once = log.late_seconds + _excess(log.times)
     return TrainingRun(
         seed=live.seed,
         curve=Curve(
@@ -162,7 +163,8 @@ def _document(live: Live, training: Training, log: _Log, wanted: float | None, s
         evaluated_samples=evaluation.samples if log.evaluations else None,
         steps=training.steps,
         samples=training.samples,
-        fixed_seconds=live.build_seconds + live.setup_seconds + _excess(log.times),
+        fixed_seconds=live.build_seconds + live.setup_seconds + once,
+        once_seconds=once,
         reached=reached,
         finite=log.finite,
         metrics=log.metrics,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.losses import Loss, check_loss
 from autoopt.benchmark.transfer import samples_of
 
@@ -26,7 +27,7 @@ class Stepper:
         autocast: entered around each forward pass; None where there is none.
         scaler: gradient scaler, or None.
         clip: largest norm of the gradient, or None.
-        mark: ``mark(stage)`` of the clock.
+        clock: told where each stage ends.
         new_graph: called before each micro-batch where CUDA graphs are replayed.
     """
 
@@ -39,11 +40,11 @@ class Stepper:
         autocast: AbstractContextManager[Any] | None,
         scaler: torch.amp.GradScaler | None,
         clip: float | None,
-        mark: Callable[[str], None],
+        clock: StageClock,
         new_graph: Callable[[], None] | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
-        self.autocast, self.scaler, self.clip, self.mark = autocast or nullcontext(), scaler, clip, mark
+        self.autocast, self.scaler, self.clip, self.clock = autocast or nullcontext(), scaler, clip, clock
         self.new_graph = new_graph
         self._bare = autocast is None
         self._unchecked = _CHECKED_STEPS
@@ -60,17 +61,24 @@ class Stepper:
         Raises:
             WorkloadError: the loss is no scalar tensor that requires a gradient.
         """
+        return self.train(batches).detach()
+
+    def train(self, batches: list[Any]) -> torch.Tensor:
+        """The same; the loss may still have its graph."""
+        fine, mark = self.clock.fine, self.clock.mark
         if len(batches) == 1:
             loss = self.forward(batches[0])
-            self.mark("forward")
+            if fine:
+                mark("forward")
             self.backward(loss)
-            total = loss.detach()
         else:
-            total = self._accumulate(batches)
-        self.mark("backward")
+            loss = self._accumulate(batches)
+        if fine:
+            mark("backward")
         self.update()
-        self.mark("optimizer")
-        return total
+        if fine:
+            mark("optimizer")
+        return loss
 
     def forward(self, batch: Any) -> torch.Tensor:
         if self.new_graph is not None:
@@ -97,9 +105,9 @@ class Stepper:
         total: torch.Tensor | None = None
         for batch, count in zip(batches, counts, strict=True):
             if total is not None:
-                self.mark("backward")
+                self.clock.mark("backward")
             part = self.forward(batch) * (count / whole)
-            self.mark("forward")
+            self.clock.mark("forward")
             self.backward(part)
             total = part.detach() if total is None else total + part.detach()
         assert total is not None

@@ -15,6 +15,7 @@ from autoopt.benchmark.device import Device, host_peak_bytes, open_device
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.feed import Feed
 from autoopt.benchmark.flags import apply_flags
+from autoopt.benchmark.late import late_for
 from autoopt.benchmark.lengths import lengths
 from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.benchmark.losses import as_closure
@@ -22,7 +23,7 @@ from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.stepper import Stepper
-from autoopt.benchmark.transfer import mover, samples_of
+from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt.workload import Workload
@@ -53,6 +54,7 @@ class Training:
         steps, samples: trained so far.
         total_steps, steps_per_epoch, evaluate_every: optimizer steps with this setup's batch.
         clock: what measures the stages.
+        late: which steps compiled again, or searched.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Training:
         self.seed = seed
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
+        self.late = late_for(self.device.torch, compiles=setup.compile is not None)
         self.steps = self.samples = 0
         self.users_optimizer: Any = None
         self.autocast = self._autocast()
@@ -83,7 +86,7 @@ class Training:
         self.loader = training_loader(workload, setup, self.seed)
         self.lengths = lengths(workload, setup, self.loader)
         move = mover(device, non_blocking=setup.transfer.non_blocking)
-        self.feed = Feed(self.loader, move, self.lengths.accumulation, self.clock.mark, setup.transfer.prefetch, device)
+        self.feed = Feed(self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device)
         self.loss = as_closure(workload.loss, device)
         for transform in setup.loss:
             self.loss = transform(self.loss)
@@ -109,12 +112,12 @@ class Training:
             autocast=self.autocast,
             scaler=self.scaler,
             clip=workload.clip_grad_norm,
-            mark=self.clock.mark,
+            clock=self.clock,
             new_graph=new_graph_hook(device, setup.compile),
         )
-        self._step: Any = self.stepper
-        for transform in setup.step:
-            self._step = transform(self._step)
+        self._step: Any = self.stepper.train
+        for number, transform in enumerate(setup.step):
+            self._step = transform(self._step if number else self.stepper)
         self.evaluation = self._evaluation(move)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -196,6 +199,10 @@ class Training:
         Returns:
             The loss, detached, on the device: the mean over the samples of all micro-batches.
         """
+        return self.advance(batches).detach()
+
+    def advance(self, batches: list[Any]) -> torch.Tensor:
+        """The same; the loss may still have its graph, since letting go of it costs short steps a per cent."""
         if self.device.tensors is None:
             loss: torch.Tensor = self._step(batches)
         else:
@@ -208,8 +215,7 @@ class Training:
             self.schedule.step()
             self.clock.mark("optimizer")
         self.steps += 1
-        for batch in batches:
-            self.samples += samples_of(batch) or 1
+        self.samples += self.feed.samples(batches)
         if self.feed.ahead is not None:
             self.feed.refill()
         self.clock.step_done()

@@ -36,7 +36,7 @@ def warm_up(live: Live, max_seconds: float) -> Startup:
     while True:
         left = max_seconds - (perf_counter() - began)
         part = min(max(_PART_SECONDS, last_look * 0.2), max(left, 0.0))
-        block = run_block(training, lambda steps, seconds, part=part: seconds >= part)  # type: ignore[misc]
+        block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False)  # type: ignore[misc]
         times += block.step_seconds
         losses += block.losses
         if block.recompilations:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.blocks import finite_losses
+from autoopt.benchmark.captured import finite_losses
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.transfer import samples_of
 from autoopt.errors import WorkloadError

@@ -82,14 +82,23 @@ class Blocks:
 
     log_ratios: list[float] = field(default_factory=list)
     shares: list[tuple[float | None, float | None]] = field(default_factory=list)
+    settled: int = 0
 
     def add(self, incumbent: Block, candidate: Block) -> None:
         self.log_ratios.append(log(rate(candidate)) - log(rate(incumbent)))
         self.shares.append((_foreign(incumbent), _foreign(candidate)))
+        if incumbent.late_seconds or candidate.late_seconds:
+            self.settled = len(self.log_ratios)
+
+    @property
+    def since(self) -> int:
+        """The first block pair that counts: the one after a side has compiled again or searched, which may have
+        changed its step, where enough of them follow."""
+        return self.settled if len(self.log_ratios) - self.settled >= MIN_BLOCKS else 0
 
     def kept(self, limit: float) -> list[float]:
-        keep = undisturbed(self.shares, limit)
-        return [ratio for ratio, kept in zip(self.log_ratios, keep, strict=True) if kept]
+        keep = undisturbed(self.shares[self.since :], limit)
+        return [ratio for ratio, kept in zip(self.log_ratios[self.since :], keep, strict=True) if kept]
 
     def level(self, limit: float, expected_sd: float | None = None) -> Level | None:
         """The robust mean with its error, or None while there are too few blocks."""
@@ -195,7 +204,7 @@ class Pair:
             standard_error=level.error,
             block_log_ratios=tuple(kept),
             block_sd=level.sd,
-            disturbed=len(self.blocks.log_ratios) - len(kept),
+            disturbed=len(self.blocks.log_ratios) - self.blocks.since - len(kept),
             startup_seconds=self.ready_at - self.began,
             seconds=self._clock() - self.began,
         )

@@ -44,13 +44,17 @@ class SideTally:
     blocks: list[Block] = field(default_factory=list)
     startups: list[Startup] = field(default_factory=list)
     paths: list[dict[int, float | None]] = field(default_factory=list)
+    fixed_seconds: list[float] = field(default_factory=list)
 
     def started(self, startup: Startup) -> None:
         self.startups.append(startup)
+        self.fixed_seconds.append(startup.fixed_seconds)
         self.paths.append(dict(enumerate(startup.losses)))
 
     def ran(self, block: Block) -> None:
         self.blocks.append(block)
+        if self.fixed_seconds:
+            self.fixed_seconds[-1] += block.late_seconds
         if 0 < len(self.paths) <= _PATHS:  # later processes train the same again: two tell what repeats
             self.paths[-1].update(enumerate(block.losses, start=block.first_step))
 
@@ -80,7 +84,7 @@ class SideTally:
             if steps
             else {},
             startup=self.startups[0] if self.startups else None,
-            fixed_seconds=tuple(startup.fixed_seconds for startup in self.startups),
+            fixed_seconds=tuple(self.fixed_seconds),
             losses=self._path(0),
             losses_again=self._path(1),
             peak_memory_bytes=device,

@@ -1,4 +1,4 @@
-"""Stage times from stream events: exposed seconds, one synchronization per block, short steps sampled."""
+"""Stage times by the host's clock and by stream events: exposed seconds, all of them, short steps sampled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from autoopt.benchmark.clock import EventClock, clock_for
+from autoopt.benchmark import clock as clocks
+from autoopt.benchmark.clock import EventClock, StageClock, clock_for
 from autoopt.benchmark.device import open_device
 
 
@@ -105,3 +106,76 @@ def test_the_cpu_is_timed_by_the_host() -> None:
     lap = clock.stop()
     assert len(lap.steps) == 1
     assert sum(lap.stages.values()) == pytest.approx(lap.seconds, abs=1e-9)
+
+
+class Host:
+    """The host's time, set by the test; counts how often it is read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.reads = 0.0, 0
+        monkeypatch.setattr(clocks, "perf_counter", self.read)
+
+    def read(self) -> float:
+        self.reads += 1
+        return self.now
+
+
+STEP = {"forward": 0.0003, "backward": 0.0004, "optimizer": 0.0001, "other": 0.0001}
+
+
+def host_steps(clock: StageClock, host: Host, waits: list[float], slow: float = 1.0) -> None:
+    for wait in waits:
+        host.now += wait
+        clock.mark("data")
+        for stage, seconds in STEP.items():
+            host.now += seconds * (slow if stage == "backward" else 1.0)
+            if clock.fine and stage != "other":
+                clock.mark(stage)
+        clock.step_done()
+
+
+def test_every_wait_for_data_is_seen_where_steps_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(monkeypatch)
+    clock = StageClock()
+    host_steps(clock, host, [0.0] * 50)
+    clock.stop()
+    assert clock.every == 9, "0.9 ms steps: 8 ms over that"
+    clock.start()
+    host.reads = 0
+    waits = [0.05 if number % 9 == 4 else 0.0001 for number in range(900)]
+    host_steps(clock, host, waits)
+    lap = clock.stop()
+    assert host.reads < 900 * 2.6, "two readings a step, and three more in one of nine"
+    assert lap.stages["data"] == pytest.approx(sum(waits))
+    for stage, seconds in STEP.items():
+        assert lap.stages[stage] == pytest.approx(900 * seconds, rel=1e-6)
+    assert sum(lap.stages.values()) == pytest.approx(lap.seconds)
+    assert sum(lap.steps) == pytest.approx(lap.seconds)
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 9, 18])
+def test_what_repeats_every_so_many_steps_is_met_as_often_as_it_comes(
+    period: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(monkeypatch)
+    clock = StageClock()
+    host_steps(clock, host, [0.0] * 50)
+    clock.stop()
+    clock.start()
+    for _ in range(9000 // period):
+        host_steps(clock, host, [0.0] * (period - 1))
+        host_steps(clock, host, [0.0], slow=3.0)
+    lap = clock.stop()
+    true = len(lap.steps) * STEP["backward"] + len(lap.steps) // period * 2 * STEP["backward"]
+    assert lap.stages["backward"] == pytest.approx(true, rel=0.05)
+
+
+def test_long_steps_are_all_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(monkeypatch)
+    clock = StageClock()
+    for _ in range(3):
+        host_steps(clock, host, [0.01] * 20)
+        clock.stop()
+        assert clock.every == 1
+        clock.start()
+        assert clock.fine

@@ -1,0 +1,112 @@
+"""What the loop leaves out in short steps is right all the same: losses read later, samples told by the loader."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
+
+from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.captured import Captured
+from autoopt.benchmark.sizes import Sizes, sizes_of
+from autoopt.benchmark.training import Training
+from autoopt.setup import Setup
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from small_training import data, losses, workload
+
+
+def test_losses_that_are_read_later_are_those_of_their_steps() -> None:
+    weight = torch.ones((), requires_grad=True)
+    captured = Captured(on_cpu=True)
+    for step in range(100):
+        captured.add(weight * (float("nan") if step == 70 else step), short=step >= 10)
+    assert len(captured) == 100
+    assert captured.losses() == tuple(None if step == 70 else float(step) for step in range(100))
+
+
+def test_losses_elsewhere_are_copies() -> None:
+    captured, place = Captured(on_cpu=False), torch.zeros(())
+    for step in range(3):
+        captured.add(place.fill_(step))
+    assert captured.losses() == (0.0, 1.0, 2.0)
+
+
+def test_a_block_of_sampled_steps_has_the_losses_of_steps_by_hand() -> None:
+    by_hand = losses(Training(workload(max_steps=100), device="cpu"), 60)
+    training = Training(workload(max_steps=100), device="cpu")
+    training.clock.every = 7
+    block = run_block(training, lambda steps, _: steps >= 60)
+    assert block.losses == pytest.approx(by_hand)
+    assert block.samples == 60 * 8
+
+
+def test_the_loss_of_a_step_is_detached() -> None:
+    for setup in (Setup(), Setup().with_step(lambda step: lambda batches: step(batches))):
+        training = Training(workload(), setup, device="cpu")
+        assert not training.step(training.next()).requires_grad
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_samples_are_those_of_the_batches(drop_last: bool, accumulation: int) -> None:
+    loader = DataLoader(data(37), 8, shuffle=True, drop_last=drop_last)
+    training = Training(workload(train_data=loader, accumulation=accumulation, max_steps=100), device="cpu")
+    training.clock.every = 100  # of these steps the first alone is split
+    training.clock.start()
+    seen = 0
+    for _ in range(30):
+        group = training.next()
+        seen += sum(len(batch[0]) for batch in group)
+        training.step(group)
+    assert training.samples == seen
+
+
+def test_a_group_that_is_trained_twice_counts_twice() -> None:
+    training = Training(workload(), device="cpu")
+    group = training.next()
+    training.step(group)
+    training.step(group)
+    training.step([group[0], group[0]])
+    assert training.samples == 8 + 8 + 16
+
+
+def without_the_first(items: list[Any]) -> Any:
+    return default_collate(items[1:])
+
+
+def test_a_collate_function_that_leaves_samples_out_is_believed_over_the_loader() -> None:
+    loader = DataLoader(data(40), 8, collate_fn=without_the_first)
+    training = Training(workload(train_data=loader, max_steps=100), device="cpu")
+    training.clock.every = 5
+    losses(training, 50)
+    assert training.samples == 50 * 7
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from data(20)
+
+
+def test_only_a_plain_loader_tells_its_sizes() -> None:
+    assert sizes_of(DataLoader(data(37), 8)) == Sizes(8, 4, 5)
+    assert [Sizes(8, 4, 5).of(batch) for batch in (0, 3, 4)] == [8, 8, 5]
+    assert sizes_of(DataLoader(Stream(), 8)) is None
+    assert sizes_of(DataLoader(data(37), batch_size=None)) is None
+
+    class Own(BatchSampler):
+        pass
+
+    own = Own(SequentialSampler(data(37)), 8, drop_last=False)
+    assert sizes_of(DataLoader(data(37), batch_sampler=own)) is None
+    training = Training(
+        workload(model=nn.Sequential(nn.Linear(6, 3)), train_data=DataLoader(Stream(), 8)), device="cpu"
+    )
+    losses(training, 3)
+    assert training.samples == 20
