@@ -3,57 +3,22 @@
     python benchmarks/truth.py --simulated                  # in simulated time: minutes
     python benchmarks/truth.py --live-placebos 40 --seconds 170   # on this machine; call again to go on
     python benchmarks/truth.py --live-effects --seconds 170
-    python benchmarks/truth.py --overhead
+    python benchmarks/truth.py --overhead digits,stdlib_gpt,photos
     python benchmarks/truth.py --table                      # what was measured so far
 
-Everything is added to one JSON document with the environment it was measured in.
+Everything is added to one JSON document, each figure with the machine and the load it was measured under.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-RESULTS = Path(__file__).resolve().parent / "results" / "truth.json"
-
-
-def environment() -> dict[str, Any]:
-    """The machine and its load, as far as it can be told without torch."""
-    return {
-        "python": platform.python_version(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "os": platform.platform(),
-        "load": list(os.getloadavg()),
-        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def load(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"schema_version": 1}
-
-
-def save(path: Path, document: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+from truth_document import RESULTS, environment, load, save
 
 
 def main() -> None:
@@ -66,7 +31,9 @@ def main() -> None:
     parser.add_argument("--live-effects", action="store_true", help="planted effects on this machine")
     parser.add_argument("--effects", default="0.97,1.0,1.03,1.1,1.5,3.0", help="true speedups to plant")
     parser.add_argument("--repeats", type=int, default=3, help="live comparisons of each planted effect")
-    parser.add_argument("--overhead", action="store_true", help="the instrumented loop beside a bare one")
+    parser.add_argument(
+        "--overhead", nargs="?", const="digits,stdlib_gpt,photos", help="the instrumented loop beside a bare one"
+    )
     parser.add_argument("--seconds", type=float, default=170.0, help="start nothing live after so long")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="only print what is there")
@@ -87,9 +54,8 @@ def main() -> None:
             effects = [float(text) for text in options.effects.split(",")]
             truth_live.effects(document, effects, options.repeats, deadline, lambda: save(options.out, document))
         if options.overhead:
-            truth_live.overhead(document, deadline, lambda: save(options.out, document))
-        document.setdefault("environments", []).append(environment())
-        save(options.out, document)
+            workloads = options.overhead.split(",")
+            truth_live.overhead(document, workloads, deadline, lambda: save(options.out, document))
     import truth_table
 
     sys.stdout.write(truth_table.render(document))

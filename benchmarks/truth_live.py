@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import truth_workload
+from truth_document import environment
 
 from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Comparison, Rule
@@ -104,34 +106,40 @@ def placebos(document: dict[str, Any], wanted: int, deadline: float, save: Save)
             found = _measured(start, live, Plan(), Plan(), time.monotonic() + RULE.max_seconds)
             row = _row(found, 1.0)
             if row:
-                rows.append(row)
+                rows.append({**row, "environment": environment()})
             save()
 
 
-def true_effect(start: Starter, left: float) -> float:
-    """The planted speedup: seconds of a step with all its work over those with the share ``left`` of it.
+def calibrated(live: dict[str, Any], save: Save) -> float:
+    """What a step costs beside its work, in units of the work; measured once on each kind of processor."""
+    cpu = environment()["cpu"]
+    known = live.setdefault("calibration", {})
+    if cpu not in known:
+        known[cpu] = {**truth_workload.calibrate(), "environment": environment()}
+        save()
+    return float(known[cpu]["rest"])
 
-    A step without any work says what the rest of it costs; the work itself is proportional.
-    """
 
-    def step(plan: Plan) -> float:
-        contender = start(plan, "calibration")
+def sequential(start: Starter, plans: tuple[Plan, Plan], seconds: float) -> float:
+    """ "A for half the time, then B for the other half", one process each: the speedup that it finds."""
+    rates = []
+    for plan in plans:
+        contender = start(plan, "sequential")
         try:
             contender.ready()
-            contender.warm_up(5.0)
-            blocks = [contender.block(0.3, 4, 0.05) for _ in range(8)]
+            contender.warm_up(RULE.warm_up_seconds)
+            block = contender.block(seconds / 2, RULE.min_steps, 0.0)
         finally:
             contender.close()
-        return float(np.median([block.seconds / block.steps for block in blocks]))
-
-    rest, whole = step(burn(0.0)), step(Plan())
-    return whole / (rest + left * (whole - rest))
+        rates.append(block.samples / block.seconds)
+    return rates[1] / rates[0]
 
 
 def effects(document: dict[str, Any], wanted: list[float], repeats: int, deadline: float, save: Save) -> None:
-    """Compares planted effects with the untouched workload."""
+    """Compares planted effects with the untouched workload, then spends the same seconds on A and after it on B."""
     live = document.setdefault("live", {})
     found_so_far = live.setdefault("effects", {})
+    rest = calibrated(live, save)
     with starter() as start:
         for number in range(repeats):
             for effect in wanted:
@@ -140,24 +148,24 @@ def effects(document: dict[str, Any], wanted: list[float], repeats: int, deadlin
                     continue
                 if time.monotonic() + 30 > deadline:
                     return
-                left = 1.0 / effect
-                true = 1.0 if effect == 1.0 else true_effect(start, left)
-                plan = Plan() if effect == 1.0 else burn(left)
-                found = _measured(start, live, Plan(), plan, time.monotonic() + RULE.max_seconds)
-                row = _row(found, true)
+                plans = Plan(), burn(truth_workload.left_for(effect, rest))
+                before = environment()
+                found = _measured(start, live, *plans, time.monotonic() + RULE.max_seconds)
+                row = _row(found, effect)
                 if row:
-                    rows.append(row)
+                    row["sequential"] = sequential(start, plans, found.measured_seconds)
+                    rows.append({**row, "environment": before})
                 save()
 
 
-def overhead(document: dict[str, Any], deadline: float, save: Save) -> None:
-    """The instrumented loop beside a bare one, in one process, in alternating blocks (no luck between them)."""
+def overhead(document: dict[str, Any], workloads: list[str], deadline: float, save: Save) -> None:
+    """The instrumented loop beside a bare one: alternating blocks in one process, several processes."""
     import truth_overhead
 
     rows = document.setdefault("overhead", [])
-    for workload in truth_overhead.WORKLOADS:
+    for workload in workloads:
         if time.monotonic() > deadline:
             return
         rows[:] = [row for row in rows if row["workload"] != workload]
-        rows.append(truth_overhead.measure(workload))
+        rows.append({**truth_overhead.measure(workload), "environment": environment()})
         save()

@@ -1,22 +1,28 @@
 """What the instrumented loop costs beside a bare hand-written one, on the examples.
 
-Both run in one process on the same model, optimizer and data, in alternating short blocks, so that
-neither the luck of a process nor drift stands between them. One compute thread, and CPU seconds of the
-process, which are wall-clock seconds where nothing else runs: what others take of the machine is not
-what the loop costs.
+    python benchmarks/truth_overhead.py digits [PAIRS]     # one process; truth.py --overhead runs several
+
+In each process both train the same model with the same optimizer, loader and seed, in alternating blocks
+of equally many steps whose order is drawn by lot, so that drift does not stand between them. Processes are
+replicated, since the place of code and data in memory favours one or the other for a process's whole life.
+One compute thread, and CPU seconds of the process, which are wall-clock seconds where nothing else
+runs: what others take of the machine is not what the loop costs.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from math import exp, log
+from math import exp, log, sqrt
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t
 from torch import nn
 
 from autoopt.benchmark.blocks import run_block
@@ -27,7 +33,8 @@ from autoopt.validation import build
 
 WORKLOADS = ("digits", "photos", "stdlib_gpt")
 SECONDS = 0.1
-PAIRS = 120
+PAIRS = 40
+PROCESSES = 6
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -45,13 +52,13 @@ class Bare:
         while True:
             yield from self._training.loader.loader
 
-    def block(self, seconds: float) -> float:
+    def block(self, steps: int) -> float:
         """CPU seconds of a step, mean of a block."""
         model, optimizer = self._training.model, self._training.optimizer
         loss_of, schedule = self._training.workload.loss, self._training.schedule
-        criterion, batches, steps = self._criterion, self._batches, 0
-        began, cpu = perf_counter(), process_time()
-        while True:
+        criterion, batches = self._criterion, self._batches
+        began = process_time()
+        for _ in range(steps):
             batch = next(batches)
             loss = criterion(model(batch[0]), batch[1]) if criterion is not None else loss_of(model, batch)
             loss.backward()
@@ -59,51 +66,69 @@ class Bare:
             optimizer.zero_grad(set_to_none=True)
             if not schedule.idle:
                 schedule.step()
-            steps += 1
-            if perf_counter() - began >= seconds and steps >= 2:
-                return (process_time() - cpu) / steps
+        return (process_time() - began) / steps
 
 
-def measure(workload: str, pairs: int = PAIRS) -> dict[str, Any]:
-    """The ratio of the instrumented step to the bare one, with its 95 % interval from block pairs."""
+class Instrumented:
+    """The loop of every trial."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def block(self, steps: int) -> float:
+        """CPU seconds of a step; what surrounds the steps of a block is not in their time."""
+        spent = [0.0]
+
+        def enough(done: int, _: float) -> bool:
+            if done == 1 or done == steps + 1:
+                spent.append(process_time())
+            return done > steps
+
+        run_block(self._training, enough)
+        return (spent[2] - spent[1]) / steps
+
+
+def one_process(workload: str, pairs: int) -> dict[str, Any]:
+    """The mean log ratio of instrumented to bare step of this process."""
     torch.set_num_threads(1)
     sys.path.insert(0, str(EXAMPLES))
     training = Training(build(load(f"{workload}:build", (str(EXAMPLES),))), device="cpu")
-    bare = Bare(training)
-
-    def instrumented() -> float:
-        spent = [0.0, 0.0]
-
-        def enough(steps: int, seconds: float) -> bool:
-            """Reads the CPU clock at the first and the last step: what surrounds the steps is not in their time."""
-            if steps == 1:
-                spent[0] = process_time()
-            if steps < 2 or seconds < SECONDS:
-                return False
-            spent[1] = process_time()
-            return True
-
-        steps = run_block(training, enough).steps
-        return (spent[1] - spent[0]) / (steps - 1)
-
-    def plain() -> float:
-        return bare.block(SECONDS)
-
-    for _ in range(4):
-        instrumented(), plain()
-    rng, ratios = np.random.default_rng(0), []
+    sides = [Instrumented(training).block, Bare(training).block]
+    step = min(sides[1](3) for _ in range(3))
+    steps = max(2, round(SECONDS / step))
+    for side in sides:
+        side(steps), side(steps)
+    rng, ratios, bare = np.random.default_rng(), [], []
     for _ in range(pairs):
-        if rng.random() < 0.5:
-            first, second = instrumented(), plain()
-        else:
-            second, first = plain(), instrumented()
-        ratios.append(log(first / second))
-    level = trimmed(ratios)
+        first = int(rng.integers(2))
+        seconds = {index: sides[index](steps) for index in (first, 1 - first)}
+        ratios.append(log(seconds[0] / seconds[1]))
+        bare.append(seconds[1])
+    return {"log_ratio": trimmed(ratios).value, "step_seconds": float(np.median(bare)), "steps_per_block": steps}
+
+
+def measure(workload: str, pairs: int = PAIRS, processes: int = PROCESSES) -> dict[str, Any]:
+    """The ratio of the instrumented step to the bare one, with its 95 % interval over processes."""
+    found = []
+    for _ in range(processes):
+        command = [sys.executable, str(Path(__file__).resolve()), workload, str(pairs)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found.append(json.loads(said.splitlines()[-1]))
+    logs = [one["log_ratio"] for one in found]
+    value = float(np.mean(logs))
+    half = float(t.ppf(0.975, processes - 1) * np.std(logs, ddof=1) / sqrt(processes))
     return {
         "workload": workload,
-        "ratio": exp(level.value),
-        "low": exp(level.value - 1.96 * level.error),
-        "high": exp(level.value + 1.96 * level.error),
-        "blocks": pairs,
-        "step_seconds": float(np.median([plain() for _ in range(9)])),
+        "ratio": exp(value),
+        "low": exp(value - half),
+        "high": exp(value + half),
+        "processes": processes,
+        "block_pairs_each": pairs,
+        "by_process": [exp(one) for one in logs],
+        "step_seconds": float(np.median([one["step_seconds"] for one in found])),
     }
+
+
+if __name__ == "__main__":
+    asked = int(sys.argv[2]) if len(sys.argv) > 2 else PAIRS
+    sys.stdout.write(json.dumps(one_process(sys.argv[1], asked)) + "\n")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import log
+from statistics import median
 from typing import Any
 
 
@@ -61,33 +64,79 @@ def _simulated(simulated: dict[str, Any]) -> str:
     return f"## Simulated: placebos kept\n\n{table(head, keeps)}\n## Simulated: planted effects\n\n{table(wide, rows)}"
 
 
+def _loads(rows: list[dict[str, Any]]) -> str:
+    """The machine's load while rows were measured, lowest and highest."""
+    loads = [row["environment"]["load"][0] for row in rows if "environment" in row]
+    return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not noted"
+
+
 def _live(live: dict[str, Any]) -> str:
     text = ""
     if placebos := live.get("placebos"):
-        kept = sum(one["decision"] == "accept" for one in placebos)
-        inside = sum(one["low"] <= 1.0 <= one["high"] for one in placebos)
-        text += (
-            f"## Live: placebos\n\n{len(placebos)} comparisons of a plan with itself: {kept} kept, "
-            f"{inside} intervals hold 1.\n\n"
+        text += "## Live: placebos\n\n" + table(
+            ["processor", "comparisons", "kept", "hold 1", "load"], _placebos(placebos)
         )
     rows = []
     for effect, found in sorted(live.get("effects", {}).items(), key=lambda item: float(item[0])):
-        inside = sum(one["low"] <= one["true"] <= one["high"] for one in found)
-        seconds = sorted(one["block_seconds"] for one in found)[len(found) // 2]
-        shown = ", ".join(
-            f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}] {one['decision']}" for one in found
+        true = float(effect)
+        decisions = Counter(one["decision"] for one in found)
+        rows.append(
+            [
+                effect,
+                str(len(found)),
+                f"{sum(one['low'] <= true <= one['high'] for one in found)} of {len(found)}",
+                ", ".join(f"{name} {count}" for name, count in sorted(decisions.items())),
+                f"{median(one['block_seconds'] for one in found):.1f}",
+                f"{median(one['wall_seconds'] for one in found):.0f}",
+                f"{_rms([one['value'] / true for one in found]):.1%}",
+                f"{_rms([one['sequential'] / true for one in found]):.1%}",
+                _loads(found),
+            ]
         )
-        rows.append([effect, f"{found[0]['true']:.3f}", f"{inside} of {len(found)}", f"{seconds:.1f}", shown])
     if rows:
-        text += "## Live: planted effects\n\n" + table(["planted", "true", "covered", "block seconds", "found"], rows)
+        head = [
+            *("true effect", "comparisons", "covered", "decisions", "block seconds", "wall seconds", "error"),
+            *("sequential: error in the same time", "load"),
+        ]
+        text += "\n## Live: planted effects\n\n" + table(head, rows)
     return text
+
+
+def _placebos(placebos: list[dict[str, Any]]) -> list[list[str]]:
+    """One row for each kind of processor, and one for all."""
+    by_cpu: dict[str, list[dict[str, Any]]] = {}
+    for one in placebos:
+        by_cpu.setdefault(one["environment"]["cpu"], []).append(one)
+    groups = {**by_cpu, "all": placebos} if len(by_cpu) > 1 else by_cpu
+    return [
+        [
+            name,
+            str(len(found)),
+            str(sum(one["decision"] == "accept" for one in found)),
+            str(sum(one["low"] <= 1.0 <= one["high"] for one in found)),
+            _loads(found),
+        ]
+        for name, found in groups.items()
+    ]
+
+
+def _rms(ratios: list[float]) -> float:
+    """Root mean square of log ratios."""
+    return (sum(log(ratio) ** 2 for ratio in ratios) / len(ratios)) ** 0.5
 
 
 def _overhead(overhead: list[dict[str, Any]]) -> str:
     rows = [
-        [one["workload"], f"{one['ratio']:.4f}", f"[{one['low']:.4f}, {one['high']:.4f}]", str(one["blocks"])]
+        [
+            one["workload"],
+            f"{one['step_seconds'] * 1e3:.2f} ms",
+            f"{one['ratio']:.4f}",
+            f"[{one['low']:.4f}, {one['high']:.4f}]",
+            f"{one['processes']} x {one['block_pairs_each']}",
+            one["environment"]["cpu"],
+            f"{one['environment']['load'][0]:.1f}",
+        ]
         for one in overhead
     ]
-    return "## Overhead of the instrumented loop\n\n" + table(
-        ["workload", "instrumented over bare step", "95 %", "block pairs"], rows
-    )
+    head = ["workload", "bare step", "instrumented over bare", "95 %", "processes x block pairs", "processor", "load"]
+    return "## Overhead of the instrumented loop\n\n" + table(head, rows)

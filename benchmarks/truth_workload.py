@@ -1,15 +1,23 @@
 """The live workload of truth.py: a small model whose dataset burns a known amount of work per sample.
 
-``Burn`` is the planted strategy: it removes a known share of that work, so that its true effect
-follows from the seconds that a step takes without any work at all.
+``Burn`` is the planted strategy: it removes a known share of that work. A step costs ``rest + left`` in units
+of the whole work, so that the true effect follows from the amounts and from ``rest`` alone, which is measured
+once and long, in CPU seconds, within processes that turn the work on and off, apart from every comparison.
+
+    python benchmarks/truth_workload.py      # ``rest`` as one process sees it
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from pathlib import Path
+from time import process_time
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -79,3 +87,46 @@ class Burn(Strategy):
 
     def apply(self, setup: Setup, setting: JsonDict) -> Setup:
         return setup.with_dataset(Share(float(setting["left"])))
+
+
+def left_for(effect: float, rest: float) -> float:
+    """The share of the work that must be left for a true speedup."""
+    left = (rest + 1.0) / effect - rest
+    if left < 0:
+        raise ValueError(f"a speedup of {effect} needs less than no work: the rest of a step is {rest:.3f} of it")
+    return left
+
+
+def rest_of_a_step(pairs: int = 40, steps: int = 12) -> float:
+    """CPU seconds of a step without work over those of the work; one process that turns it on and off."""
+    from autoopt.benchmark.training import Training
+
+    training = Training(build(), device="cpu")
+    dataset: Any = training.loader.loader.dataset
+    shares = []
+    for _ in range(pairs):
+        seconds = {}
+        for work in (0, WORK):
+            dataset.work = work
+            training.step(training.next())
+            began = process_time()
+            for _ in range(steps):
+                training.step(training.next())
+            seconds[work] = process_time() - began
+        shares.append(seconds[0] / (seconds[WORK] - seconds[0]))
+    return float(np.median(shares))
+
+
+def calibrate(processes: int = 5) -> dict[str, Any]:
+    """``rest`` over several processes, with its standard error."""
+    command = [sys.executable, str(Path(__file__).resolve())]
+    found = [
+        float(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]))
+        for _ in range(processes)
+    ]
+    error = float(np.std(found, ddof=1) / processes**0.5)
+    return {"rest": float(np.mean(found)), "standard_error": error, "by_process": found, "work": WORK}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(rest_of_a_step()) + "\n")
