@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import sys
@@ -26,10 +25,13 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+sys.path += [str(HERE.parent / folder) for folder in (".", "strategies", "reports")]  # a checkout need not be installed
 
 import gpu_race  # noqa: E402
 import gpu_rivals as rivals  # noqa: E402
 import gpu_table  # noqa: E402
+
+from autoopt.errors import WorkloadError  # noqa: E402
 
 CASES = ("resnet50", "bert", "gpt2", "llm_fit", "cifar", "tiny")
 OPTIMIZE_SHARE = 0.65
@@ -56,7 +58,7 @@ def run_case(
     options: dict[str, Any] | None = None,
     tell: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
-    """Runs one case: fits it where it does not fit, optimizes it, and races the plan against its rivals.
+    """Runs one case: optimizes it, and races the plan against its rivals.
 
     Args:
         minutes: for all of it.
@@ -82,16 +84,19 @@ def run_case(
         document.update(state=state, seconds=time.perf_counter() - began)
         tell(document)
 
-    if name == "llm_fit":
-        document["fit"], skip = fitted(case, spec, device, toy, runs)
-        if document["fit"]["plan"] is None:
-            report(FINISHED)
-            return document
-        report("it fits")
-        if skip:
-            chosen["skip"] = ",".join(skip)  # they are in the baseline already
+    if name == "llm_fit" and toy and device == "cpu":
+        chosen["memory_limit"] = f"{case.TOY_MEMORY_LIMIT}B"
     budget = f"{max(round(OPTIMIZE_SHARE * (seconds - (time.perf_counter() - began))), 1)}s"
-    result = (optimize or optimized)(spec, budget, device=device, out=str(runs / name), **chosen)
+    try:
+        result = (optimize or optimized)(spec, budget, device=device, out=str(runs / name), **chosen)
+    except WorkloadError as error:
+        if name != "llm_fit":
+            raise
+        document["fit"] = {"plan": None, "untouched_fits": False, "tried": tried_lines(error.detail)}
+        report(FINISHED)
+        return document
+    if name == "llm_fit":
+        document["fit"] = fit_of(result)
     document["autoopt"] = gpu_table.of_result(result)
     document["environment"] = result.environment.model_dump(mode="json")
     report("optimized")
@@ -117,35 +122,20 @@ def optimized(spec: str, budget: str, **options: Any) -> Any:
         return autoopt.optimize(spec, budget, listeners=[view], **options)
 
 
-def fitted(case: Any, spec: str, device: str, toy: bool, runs: Path) -> tuple[dict[str, Any], list[str]]:
-    """What it takes for a case to fit; the workload is built with it from now on.
+def fit_of(result: Any) -> dict[str, Any]:
+    """How the engine made the workload fit: the baseline's plan, and what did not do before."""
+    plan, tried = result.baseline.plan, []
+    for trial in result.trials if plan.changes else ():
+        if trial.round == 0 and trial.throughput is None and trial.reason.startswith(("out_of_memory", "memory:")):
+            names = [change.strategy for change in trial.companions] + [trial.strategy]
+            tried.append({"plan": names, "outcome": trial.reason})
+    return {"plan": list(plan.names()), "untouched_fits": not plan.changes, "tried": tried}
 
-    Returns:
-        A document with the plan (None: nothing fits) and what was tried; the names of its strategies.
-    """
-    import gpu_fit
 
-    from autoopt.records import PlanDocument
-    from autoopt.trial.parent import Launcher
-
-    os.environ.pop("GPU_CASE_PLAN", None)
-    limit = case.TOY_MEMORY_LIMIT if toy and device == "cpu" else None
-    say("looking for a plan under which it fits ...")
-    with Launcher() as launcher:
-        trial = gpu_fit.spec_of(spec, device, limit)
-        found = gpu_fit.fit(trial, runs / "fit", launcher=launcher, say=say)
-    document = {
-        "plan": None if found.plan is None else list(found.plan.names()),
-        "untouched_fits": found.untouched_fits,
-        "tried": list(found.tried),
-        "memory_limit_bytes": limit,
-    }
-    if found.plan is None:
-        return document, []
-    file = runs / "fit" / "plan.json"
-    file.write_text(PlanDocument(changes=found.plan.changes).model_dump_json(), encoding="utf-8")
-    os.environ["GPU_CASE_PLAN"] = str(file)
-    return document, list(found.plan.names())
+def tried_lines(detail: str) -> list[dict[str, Any]]:
+    """What the error of a workload that nothing makes fit lists: ``plan: why not`` in each line."""
+    pairs = (line.partition(": ") for line in detail.splitlines())
+    return [{"plan": [plan], "outcome": outcome} for plan, _, outcome in pairs]
 
 
 def race_of(

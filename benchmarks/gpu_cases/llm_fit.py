@@ -4,11 +4,8 @@ Weights, gradients and both moments take 16 bytes a parameter. On a device too s
 largest decoder is taken for which they fill three quarters of the memory: what does not fit then are the
 activations of attention written by hand, (batch, heads, 2,048, 2,048) several times in each layer.
 
-``GPU_CASE_PLAN`` names a plan.json under which it fits (``gpu_fit.py`` finds it): the setup that is trained
-with before anything is tried.
+autoopt finds a plan under which it fits, which is then its baseline.
 """
-
-import os
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +13,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import autoopt
-from autoopt.plan import read_plan
-from autoopt.registry import load_strategies
-from autoopt.setup import Setup
 
 STATE_BYTES = 16
 STATE_SHARE = 0.75
@@ -147,8 +141,6 @@ def optimizer(params, **options):
 
 
 def workload(size, layers):
-    plan = os.environ.get("GPU_CASE_PLAN")
-    registry = load_strategies()
     return autoopt.Workload(
         model=decoder(size, layers),
         train_data=Text(size, size["samples"], 0),
@@ -160,7 +152,6 @@ def workload(size, layers):
         target=autoopt.Target("loss", mode="min"),
         max_steps=2_000,
         evaluate_every=size["evaluate_every"],
-        setup=registry.fold(registry.order(read_plan(plan))) if plan else Setup(),
     )
 
 

@@ -15,13 +15,13 @@ import torch
 from autoopt import validation
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
-from autoopt.records import Change, Plan, Result
+from autoopt.errors import WorkloadError
+from autoopt.records import Change, Plan, Result, Trial, Verdict
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gpu  # noqa: E402
-import gpu_fit  # noqa: E402
 import gpu_race  # noqa: E402
 import gpu_rivals as rivals  # noqa: E402
 import gpu_table  # noqa: E402
@@ -41,7 +41,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of "all tips on" cost seconds to start, and none is needed to see that the loop is right."""
-    monkeypatch.delenv("GPU_CASE_PLAN", raising=False)
     plain = rivals.loader_of
     monkeypatch.setattr(rivals, "loader_of", lambda workload, *, tips, pin: plain(workload, tips=False, pin=False))
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
@@ -135,28 +134,27 @@ def count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_what_does_not_fit_is_made_to_fit(tmp_path: Path) -> None:
-    """On the CPU, tensors counted against a limit: untouched runs out of memory, checkpointing fits."""
-    from autoopt.trial.parent import Launcher
-
-    case = case_of("llm_fit")
-    spec = gpu_fit.spec_of(f"{rivals.CASES / 'llm_fit.py'}:build_toy", "cpu", case.TOY_MEMORY_LIMIT)
-    with Launcher() as launcher:
-        found = gpu_fit.fit(spec, tmp_path, launcher=launcher)
-    assert found.plan is not None
-    assert found.plan.names()[0] == "checkpointing"
-    assert not found.untouched_fits
-    assert str(found.tried[0]["outcome"]).startswith("out_of_memory:")
-    assert found.tried[-1]["outcome"] == "fits"
+def test_how_it_came_to_fit_is_told(result: Result) -> None:
+    fits = Plan(changes=(Change(strategy="accumulation"), Change(strategy="checkpointing")))
+    failed = Trial(id=1, round=0, strategy="accumulation", verdict=Verdict.FAILED, reason="out_of_memory: no room")
+    both = failed.model_copy(update={"strategy": "checkpointing", "companions": fits.changes[:1]})
+    baseline = result.baseline.model_copy(update={"plan": fits})
+    found = gpu.fit_of(result.model_copy(update={"baseline": baseline, "trials": (failed, both)}))
+    assert found["plan"] == ["accumulation", "checkpointing"]
+    assert not found["untouched_fits"]
+    assert [row["plan"] for row in found["tried"]] == [["accumulation"], ["accumulation", "checkpointing"]]
+    assert gpu.fit_of(result)["untouched_fits"]
 
 
-def test_a_fitted_workload_is_built_with_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "plan.json"
-    file.write_text(
-        json.dumps({"schema_version": 1, "changes": [{"strategy": "optimizer_in_backward", "setting": {}}]})
-    )
-    monkeypatch.setenv("GPU_CASE_PLAN", str(file))
-    assert case_of("llm_fit").build_toy().setup.optimizer or case_of("llm_fit").build_toy().setup.step
+def test_nothing_that_fits_is_a_result(tmp_path: Path) -> None:
+    def optimize(*_: Any, **options: Any) -> Any:
+        assert options["memory_limit"] == f"{case_of('llm_fit').TOY_MEMORY_LIMIT}B"
+        raise WorkloadError("it does not fit", detail="as it is: out_of_memory: no room\namp: out_of_memory: nor here")
+
+    case = gpu.run_case("llm_fit", minutes=1, device="cpu", toy=True, runs=tmp_path, optimize=optimize)
+    assert case["fit"]["plan"] is None
+    assert [row["outcome"] for row in case["fit"]["tried"]] == ["out_of_memory: no room", "out_of_memory: nor here"]
+    assert "race" not in case
 
 
 class FakeProcess:
@@ -420,12 +418,7 @@ def test_a_whole_case_from_the_command_line(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     arguments = [name, "--toy", "--device", "cpu", "--minutes", "0.5", "--contenders", "untouched,autoopt"]
     files = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out.json")]
-    try:
-        assert gpu.main([*arguments, "--only", "threads", *files]) == 0
-    finally:
-        import os
-
-        os.environ.pop("GPU_CASE_PLAN", None)
+    assert gpu.main([*arguments, "--only", "threads,checkpointing", *files]) == 0
     printed = capsys.readouterr().out
     assert f"{name} on cpu, toy size" in printed
     case = json.loads((tmp_path / "out.json").read_text())["cases"][name]
