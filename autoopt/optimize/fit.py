@@ -22,7 +22,7 @@ from autoopt.records import Change, Plan, Record, Trial, Verdict
 from autoopt.strategy import Strategy
 
 FIT_SHARE = 0.25
-"""Share of the budget after which nothing more is tried to make it fit."""
+"""Share of the budget after which no more sets of strategies are tried to make it fit."""
 
 PROBE_STEPS = 3
 LOOKS = 64
@@ -186,10 +186,14 @@ class Fitting:
         return self._plan(names, rungs)
 
     def _fits(self, plan: Plan) -> bool:
-        """Whether it trains with room to spare; measured once, and not after the time for it is up."""
+        """Whether it trains with room to spare; measured once.
+
+        When the time is up, only strategies alone are still tried, until one of them fits.
+        """
         if plan.key in self._outcomes:
             return not self._outcomes[plan.key]
-        if self.tools.stopping() or (len(self._outcomes) > 1 and self.tools.now() > self._deadline):
+        spent = self.tools.now() > self._deadline and (len(plan.changes) > 1 or "" in self._outcomes.values())
+        if spent or self.tools.stopping():
             return False
         reason = self._try(plan)
         self._note(plan, reason)
