@@ -34,6 +34,61 @@ Each case is a naive first script with generated data (`benchmarks/gpu_cases`); 
 MFU is the share of the best matrix-multiplication rate measured on the same device, not of a datasheet's.
 "All tips on": workers, pinned memory, TF32, bf16 autocast, channels-last, `torch.compile`, a fused optimizer.
 """
+HOW = """## How to run them
+
+What is needed: a CUDA device, Python 3.11 or newer, torch 2.6 or newer, and this checkout; `pillow` for `resnet50`,
+`transformers` for `bert`, `nvidia-ml-py` for utilization and power, a C compiler where `torch.compile` is to be tried
+(Triton builds its launcher with it). With a network, `pip install -e '.[examples,transformers,profilers,dev]'` brings
+the rest. Without one, take along what the machine lacks, fetched elsewhere for its version of Python:
+
+```console
+$ pip download --dest wheels --only-binary=:all: --python-version 3.12 pydantic
+$ pip download --dest wheels --only-binary=:all: --no-deps torch-tb-profiler
+```
+
+and there, from the checkout, which then need not be installed:
+
+```console
+$ pip install --no-index --find-links wheels --no-deps wheels/*.whl
+$ export PYTHONPATH=$PWD:$PWD/strategies:$PWD/reports
+$ python -m autoopt doctor
+```
+
+`doctor` names what is missing. Of torch-tb-profiler the trace's reading depends, and nothing else.
+
+**The tests** of everything that is CUDA's alone. `--timeout` needs pytest-timeout; the slowest are those of the
+compiler and of the hang that must be survived:
+
+```console
+$ python -m pytest -m gpu tests/gpu -q --timeout 240 --durations 10
+```
+
+**A case.** `--minutes` is for all of it: generating data, optimizing (65 %), and the race of the plan with its rivals.
+It ends within a minute or two of that. Where commands are cut off after ten minutes, ask for eight:
+
+```console
+$ python benchmarks/gpu.py resnet50 --minutes 8 --out out/results.json
+```
+
+Each part is printed as soon as it is known, and `out/results.json` is written again with it (`state` says how far it
+has come), so that a run that was cut off leaves what it had; beside it lie `resnet50-report.html`, `resnet50-plan.json`
+and `resnet50-optimized_train.py`. Progress goes to standard error. Without `--out` the document goes to
+`benchmarks/results/<device>-<date>.json`, of which this page is made; several cases of a day share it.
+
+With little time, name what may be tried, the likeliest first; what was left out is then not known:
+
+```console
+$ python benchmarks/gpu.py resnet50 --minutes 8 --only workers,pin_memory,amp,channels_last,compile,batch_size
+$ python benchmarks/gpu.py bert --minutes 8 --only amp,matmul_precision,fused_optimizer,compile,batch_size
+$ python benchmarks/gpu.py gpt2 --minutes 8 --only flash_attention,amp,matmul_precision,compile,fused_optimizer
+$ python benchmarks/gpu.py tiny --minutes 6 --only device_dataset,cuda_graphs,compile,fused_optimizer
+$ python benchmarks/gpu.py cifar --minutes 9 --only workers,device_dataset,amp,channels_last,compile,one_cycle
+$ python benchmarks/gpu.py llm_fit --minutes 9 --only flash_attention,compile,fused_optimizer
+```
+
+`--toy --device cpu --minutes 3` runs the same commands at toy size on any machine: a check of the code, no figure.
+`python benchmarks/results_page.py` writes this page anew.
+"""
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
@@ -49,7 +104,7 @@ def load(folder: Path) -> list[dict[str, Any]]:
 
 def render(documents: list[dict[str, Any]]) -> str:
     """The page."""
-    parts = [HEAD, summary(documents)]
+    parts = [HEAD, summary(documents), HOW]
     for document in documents:
         for name in CASES:
             if name in document["cases"]:
