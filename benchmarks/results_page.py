@@ -83,7 +83,7 @@ $ python benchmarks/gpu.py bert --minutes 8 --only amp,matmul_precision,fused_op
 $ python benchmarks/gpu.py gpt2 --minutes 8 --only flash_attention,amp,matmul_precision,compile,fused_optimizer
 $ python benchmarks/gpu.py tiny --minutes 6 --only device_dataset,cuda_graphs,compile,fused_optimizer
 $ python benchmarks/gpu.py cifar --minutes 9 --only workers,device_dataset,amp,channels_last,compile,one_cycle
-$ python benchmarks/gpu.py llm_fit --minutes 9 --only flash_attention,compile,fused_optimizer
+$ python benchmarks/gpu.py llm_fit --minutes 9 --only checkpointing,accumulation,optimizer_in_backward,amp,flash_attention
 ```
 
 `--toy --device cpu --minutes 3` runs the same commands at toy size on any machine: a check of the code, no figure.
