@@ -56,13 +56,13 @@ class _Comparing:
             try:
                 if self.mode == "alternating":
                     pair.alternate(_ALTERNATING_BLOCKS)
-                else:
-                    self._interleave(pair)
+                elif not self._interleave(pair):
+                    self._take_turns()
+                    continue
             except SideFailedError as failed:
                 if not (failed.error.kind == "out_of_memory" and failed.both_alive):
                     raise
-                self.mode = "alternating"  # alone each may fit; if not, the next pair says whose fault it is
-                self.ledger.widen()
+                self._take_turns()  # alone each may fit; if not, the next pair says whose fault it is
                 continue
             finally:
                 pair.close()
@@ -73,17 +73,26 @@ class _Comparing:
         most = max(min(self.rule.warm_up_seconds, self.left / 4), 1.0)
         return self.rule.model_copy(update={"warm_up_seconds": most})
 
-    def _interleave(self, pair: Pair) -> None:
+    def _take_turns(self) -> None:
+        """From now on no two processes are alive at once."""
+        self.mode = "alternating"
+        self.ledger.widen()
+
+    def _interleave(self, pair: Pair) -> bool:
+        """Measures a pair side by side. False where their memory together was short, which is neither's fault."""
         pair.open()
         if not pair.freezing:
             self.mode = "unfrozen"
         while True:
             pair.block_pair()
+            if pair.pressed:
+                pair.forget()
+                return False
             level = pair.blocks.level(self.rule.foreign_share, self.ledger.expected_sd)
             self._report(level)
             cost = (self.clock() - pair.ready_at) / len(pair.blocks.log_ratios)
             if self.ledger.enough(level, pair.ready_at - pair.began, cost) or self.left <= 0:
-                return
+                return True
 
     def _finish(self, pair: Pair) -> None:
         record = pair.record(self.rule.foreign_share, self.ledger.expected_sd)

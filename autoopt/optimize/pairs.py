@@ -119,6 +119,9 @@ class Pair:
         rule: block length, ramp and patience.
         rng: decides order.
         clock: seconds.
+
+    Attributes:
+        pressed: the device's allocator had to free its cache and try again.
     """
 
     def __init__(
@@ -128,6 +131,8 @@ class Pair:
         self._live: dict[SideName, Contender] = {}
         self._queue: list[tuple[SideName, SideName]] = []
         self.blocks = Blocks()
+        self._made: dict[SideName, int] = {"incumbent": 0, "candidate": 0}
+        self.pressed = False
         self.began = clock()
         self.ready_at = self.began
 
@@ -173,7 +178,14 @@ class Pair:
             if contender.can_freeze:
                 contender.freeze()
         tally.ran(block)
+        self._made[side] += 1
+        self.pressed = self.pressed or block.allocation_retries > 0
         return block
+
+    def forget(self) -> None:
+        """Takes this pair's blocks out of the sums again."""
+        for side, count in self._made.items():
+            self._tallies[side].forget(count)
 
     def alternate(self, count: int) -> None:
         """Measures ``count`` blocks of one process, ends it, then as many of the other: never both at once."""

@@ -58,6 +58,10 @@ class SideTally:
         if 0 < len(self.paths) <= _PATHS:  # later processes train the same again: two tell what repeats
             self.paths[-1].update(enumerate(block.losses, start=block.first_step))
 
+    def forget(self, count: int) -> None:
+        """Takes the latest blocks out again."""
+        del self.blocks[len(self.blocks) - count :]
+
     @property
     def step_seconds(self) -> float | None:
         """Mean seconds of a step in the latest block; before the first, in the warm-up."""

@@ -100,6 +100,7 @@ class FakeMachine:
         behave: plan to behaviour.
         noise: how its measurements scatter.
         memory_limit_bytes: processes alive at once must fit into it, or the later one runs out of memory.
+        retries_beyond: bytes of processes alive at once beyond which the allocator must free its cache and retry.
         can_freeze: a platform with SIGSTOP.
         tells_foreign: blocks carry ``foreign_cpu_seconds``.
     """
@@ -109,6 +110,7 @@ class FakeMachine:
     seed: int = 0
     clock: FakeClock = field(default_factory=FakeClock)
     memory_limit_bytes: int | None = None
+    retries_beyond: int | None = None
     can_freeze: bool = True
     tells_foreign: bool = True
     cores: int = 2
@@ -138,6 +140,11 @@ class FakeMachine:
         total = sum(contender.behaviour.memory_bytes for contender in [*self.alive, new])
         if self.memory_limit_bytes is not None and total > self.memory_limit_bytes:
             raise TrialFailed("out_of_memory", f"{total} bytes wanted, {self.memory_limit_bytes} there are")
+
+    def retries(self) -> int:
+        """What a block of one of those that are alive sees of the allocator's retries."""
+        total = sum(contender.behaviour.memory_bytes for contender in self.alive)
+        return int(self.retries_beyond is not None and total > self.retries_beyond)
 
 
 class FakeContender:
@@ -223,6 +230,7 @@ class FakeContender:
             foreign_cpu_seconds=(0.02 + 0.8 * burst) * seconds if machine.tells_foreign else None,
             peak_memory_bytes=behaviour.memory_bytes,
             peak_host_memory_bytes=behaviour.memory_bytes,
+            allocation_retries=machine.retries(),
             first_step=first,
         )
 

@@ -162,6 +162,19 @@ def test_processes_alternate_where_both_do_not_fit() -> None:
     assert found.estimate.low <= 1.8 <= found.estimate.high
 
 
+def test_retries_of_the_allocator_while_both_are_alive_are_neithers_fault() -> None:
+    found = run(machine(1.8, retries_beyond=(1 << 28) + (1 << 27)), Rule(max_seconds=600))
+    assert found.mode == "alternating"
+    assert found.decision is Decision.ACCEPT, found.reason
+    assert found.incumbent.allocation_retries == found.candidate.allocation_retries == 0
+
+
+def test_retries_of_one_alone_are_its_own() -> None:
+    found = run(machine(1.8, retries_beyond=1 << 27), Rule(max_seconds=600))
+    assert found.mode == "alternating"
+    assert found.candidate.allocation_retries > 0
+
+
 @pytest.mark.parametrize(("big", "side"), [(B, "candidate"), (A, "incumbent")])
 def test_out_of_memory_alone_is_that_sides_failure(big, side) -> None:
     def behave(plan: Plan) -> Behaviour:
