@@ -100,7 +100,27 @@ def _stages(survey: Survey, block: Block) -> list[Stage]:
         found.append(_stage("evaluate", Resource.DEVICE, survey.evaluate, 1 / survey.evaluate_every))
     if survey.checkpoint_disk and survey.checkpoint_every:
         found.append(_stage("checkpoint", Resource.HOST, survey.checkpoint_disk, 1 / survey.checkpoint_every))
-    return [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
+    found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
+    return _as_one(found, survey) if _is_whole(block) else found
+
+
+def _is_whole(block: Block) -> bool:
+    """Whether the running step is replayed as one, and tells its stages not apart."""
+    told = block.stage_seconds
+    return told.get("whole", 0.0) > sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+
+
+def _as_one(stages: list[Stage], survey: Survey) -> list[Stage]:
+    """Stages of a step that is replayed: alone, launched one by one, they take longer than they do within it."""
+    parts = [stage for stage in stages if stage.resource is Resource.DEVICE and stage.name in _EXPOSED]
+    alone = sum(stage.seconds for stage in parts)
+    share = min(1.0, survey.compute.seconds / alone) if survey.compute is not None and alone > 0 else 1.0
+    note = "within a step that is replayed as a whole: its share of that step, by what it takes alone"
+    changed = {"exposed_seconds": None, "note": note}
+    return [
+        stage.model_copy(update={**changed, "seconds": stage.seconds * share}) if stage in parts else stage
+        for stage in stages
+    ]
 
 
 def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:

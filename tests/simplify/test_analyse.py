@@ -153,3 +153,20 @@ def test_an_input_side_that_was_not_measured_leaves_the_rest() -> None:
     names = [stage.name for stage in round_of(survey).stages]
     assert "preparation" not in names
     assert "forward" in names
+
+
+def test_a_step_that_is_replayed_as_a_whole_is_split_by_what_its_stages_take_alone() -> None:
+    """Launched one by one, forward, backward and optimizer take 6 ms; replayed, the step takes 3."""
+    survey = survey_of("cuda", compute=timing(0.003), issue=timing(0.0001))
+    told = {"data": 0.004, "copy": 0.002, "whole": 0.03, "other": 0.001}
+    block = Block(steps=10, samples=100, seconds=0.037, stage_seconds=told)
+    found = analyse(0, Plan(), survey, block, PEAKS)
+    stages = {stage.name: stage for stage in found.stages}
+    assert stages["forward"].seconds == pytest.approx(0.001)
+    assert stages["backward"].seconds == pytest.approx(0.0015)
+    assert stages["optimizer"].seconds == pytest.approx(0.0005)
+    assert stages["forward"].exposed_seconds is None
+    assert "replayed" in stages["forward"].note
+    assert stages["copy"].exposed_seconds == pytest.approx(0.0002)
+    wrapped = block.model_copy(update={"stage_seconds": {**told, "whole": 0.0001, "forward": 0.01}})
+    assert analyse(0, Plan(), survey, wrapped, PEAKS).stages[3].exposed_seconds is not None
