@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,6 +16,10 @@ from autoopt.benchmark.transfer import Move, samples_of
 from autoopt.errors import WorkloadError
 
 
+class TimeUpError(Exception):
+    """An evaluation takes longer than it may."""
+
+
 class Batches:
     """What ``evaluate`` gets: the validation batches on the device, as often as it likes."""
 
@@ -22,6 +27,8 @@ class Batches:
         self._loader = loader
         self._move = move
         self.samples = 0
+        self.until: float | None = None
+        self.stopped = False
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -30,6 +37,9 @@ class Batches:
         self._loader.generators.start_epoch(0)
         self.samples = 0
         for batch in self._loader.loader:
+            if self.until is not None and perf_counter() > self.until:
+                self.stopped = True
+                raise TimeUpError
             self.samples += samples_of(batch) or 1
             yield batch if self._move is None else self._move(batch)
 
@@ -73,6 +83,22 @@ class Evaluation:
     def samples(self) -> int:
         """Samples that the latest evaluation read."""
         return self._batches.samples
+
+    def count(self, model: nn.Module, max_seconds: float) -> int | None:
+        """Samples that an evaluation reads; None where it takes longer than it may.
+
+        Raises:
+            WorkloadError: as an evaluation.
+        """
+        batches = self._batches
+        batches.until, batches.stopped = perf_counter() + max_seconds, False
+        try:
+            self(model)
+        except TimeUpError:
+            pass
+        finally:
+            batches.until = None
+        return None if batches.stopped else batches.samples
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """The metrics; one that is not finite is ``nan`` or ``inf`` as it came.

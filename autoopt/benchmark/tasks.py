@@ -51,6 +51,15 @@ def probe_losses(live: Live, steps: int) -> JsonDict:
     return run_block_until(live.training, lambda done, _: done >= steps).model_dump(mode="json")
 
 
+def evaluated(live: Live, max_seconds: float) -> JsonDict:
+    """Evaluates once, to count the ``samples`` that are read; None without an evaluation, or where it takes longer."""
+    training = live.training
+    if training.evaluation is None:
+        return {"samples": None}
+    with training.device.watched():
+        return {"samples": training.evaluation.count(training.model, max_seconds)}
+
+
 def train(
     live: Live,
     max_seconds: float,

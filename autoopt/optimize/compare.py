@@ -19,6 +19,8 @@ OnProgress = Callable[[str, Estimate | None], None]
 """``on_progress(note, estimate so far)``, called after every block pair."""
 
 _ALTERNATING_BLOCKS = 10
+_EVALUATING_SECONDS = 10.0
+"""What an evaluation of an accepted change may take; a longer one is counted when whole trainings are."""
 
 
 class _Comparing:
@@ -59,6 +61,7 @@ class _Comparing:
                 elif not self._interleave(pair):
                     self._take_turns()
                     continue
+                self._finish(pair)
             except SideFailedError as failed:
                 if not (failed.error.kind == "out_of_memory" and failed.both_alive):
                     raise
@@ -66,7 +69,6 @@ class _Comparing:
                 continue
             finally:
                 pair.close()
-            self._finish(pair)
 
     def _patient(self) -> Rule:
         """The rule, with no longer a warm-up than the time left allows."""
@@ -101,6 +103,10 @@ class _Comparing:
         if record:
             self.ledger.add(record)
         self._report(None)
+        if self.rule.until_error is None and self.left > 0:
+            decided = self.ledger.decide(self.left)
+            if decided and decided[0] is Decision.ACCEPT:
+                pair.count_evaluated(min(_EVALUATING_SECONDS, self.left / 2))
 
     def _report(self, level: Level | None) -> None:
         if self.on_progress is not None:

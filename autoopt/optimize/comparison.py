@@ -69,7 +69,10 @@ class LossPath(Record):
 
 
 class Side(Record):
-    """One contender over all its processes. Rates per second (median of blocks), sizes in bytes."""
+    """One contender over all its processes. Rates per second (median of blocks), sizes in bytes.
+
+    ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted.
+    """
 
     plan: Plan = Plan()
     samples_per_second: float | None = None
@@ -85,6 +88,7 @@ class Side(Record):
     peak_host_memory_bytes: int | None = None
     allocation_retries: int = 0
     recompilations: int = 0
+    evaluated_samples: int | None = None
     blocks: int = 0
     seconds: float = 0.0
 

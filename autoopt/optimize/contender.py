@@ -11,6 +11,7 @@ from autoopt.records import JsonDict, Plan
 READY = "autoopt.benchmark.tasks:ready"
 WARM_UP = "autoopt.benchmark.tasks:warm_up"
 RUN_BLOCK = "autoopt.benchmark.tasks:run_block"
+EVALUATED = "autoopt.benchmark.tasks:evaluated"
 
 READY_SECONDS = 300.0
 """How long building and setting up may take before it counts as hung."""
@@ -34,6 +35,9 @@ class Contender(Protocol):
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
         """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps."""
+
+    def evaluated(self, max_seconds: float) -> int | None:
+        """Samples that an evaluation reads; None where that cannot be told in so many seconds."""
 
     def freeze(self) -> None:
         """Stops the process tree where it stands."""
@@ -96,6 +100,11 @@ class TrialContender:
             ramp_seconds=ramp_seconds,
         )
         return Block.model_validate(answer)
+
+    def evaluated(self, max_seconds: float) -> int | None:
+        timeout = self._patience * max_seconds + 60.0
+        samples: int | None = self._process.call(EVALUATED, timeout=timeout, max_seconds=max_seconds)["samples"]
+        return samples
 
     def freeze(self) -> None:
         self._process.freeze()

@@ -108,7 +108,17 @@ def _before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> J
         return Judgement(verdict=verdict, reason=reason, quality=NOT_TESTED)
     if comparison.decision is not Decision.ACCEPT and not _trained_anyway(risk, comparison):
         return Judgement(verdict=_SPEED[comparison.decision], reason=comparison.reason, quality=NOT_TESTED)
-    return _missing(comparison, evidence) or _no_room(comparison, evidence)
+    return _missing(comparison, evidence) or _no_room(comparison, evidence) or _fewer_evaluated(comparison)
+
+
+def _fewer_evaluated(comparison: Comparison) -> Judgement | None:
+    """A refusal, whatever the class, where an evaluation looks at fewer samples than the incumbent's."""
+    before, after = comparison.incumbent.evaluated_samples, comparison.candidate.evaluated_samples
+    if before is None or after is None or after >= before:
+        return None
+    detail = f"evaluated on {after} samples where the incumbent was evaluated on {before}"
+    quality = Quality(method="metric", passed=False, detail=detail)
+    return Judgement(verdict=Verdict.QUALITY_LOST, reason=detail, quality=quality)
 
 
 def _no_room(comparison: Comparison, evidence: Evidence) -> Judgement | None:

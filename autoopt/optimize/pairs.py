@@ -187,6 +187,16 @@ class Pair:
         for side, count in self._made.items():
             self._tallies[side].forget(count)
 
+    def count_evaluated(self, seconds: float) -> None:
+        """Lets both sides evaluate once, each in so many seconds, to see that they look at the same samples."""
+        for side, contender in self._live.items():
+            with blaming(side, both_alive=len(self._live) > 1):
+                if contender.can_freeze:
+                    contender.thaw()
+                self._tallies[side].evaluated_samples = contender.evaluated(seconds)
+                if contender.can_freeze:
+                    contender.freeze()
+
     def alternate(self, count: int) -> None:
         """Measures ``count`` blocks of one process, ends it, then as many of the other: never both at once."""
         rates: dict[SideName, list[Block]] = {}

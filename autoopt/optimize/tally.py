@@ -45,6 +45,7 @@ class SideTally:
     startups: list[Startup] = field(default_factory=list)
     paths: list[dict[int, float | None]] = field(default_factory=list)
     fixed_seconds: list[float] = field(default_factory=list)
+    evaluated_samples: int | None = None
 
     def started(self, startup: Startup) -> None:
         self.startups.append(startup)
@@ -95,6 +96,7 @@ class SideTally:
             peak_host_memory_bytes=host,
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),
+            evaluated_samples=self.evaluated_samples,
             blocks=len(blocks),
             seconds=sum(block.seconds for block in blocks),
         )

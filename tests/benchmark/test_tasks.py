@@ -266,3 +266,12 @@ def test_numbers_that_are_not_finite_never_reach_a_document(monkeypatch: pytest.
     assert not run.finite
     assert run.curve.points[0].metric is None
     assert run.metrics == {}
+
+
+def test_samples_of_an_evaluation_are_counted_or_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = live(monkeypatch)
+    assert tasks.evaluated(it, max_seconds=60.0) == {"samples": 128}
+    assert tasks.evaluated(it, max_seconds=-1.0) == {"samples": None}
+    assert tasks.evaluated(it, max_seconds=60.0) == {"samples": 128}
+    it.training.evaluation = None
+    assert tasks.evaluated(it, max_seconds=60.0) == {"samples": None}

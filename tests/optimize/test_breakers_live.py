@@ -70,6 +70,7 @@ class Trials:
         with self._start(plan, 0) as trial:
             startup = Startup.model_validate(trial.call(f"{TASKS}:warm_up", timeout=120, max_seconds=1.0))
             block = Block.model_validate(trial.call(f"{TASKS}:run_block", timeout=120, seconds=0.1, min_steps=64))
+            looked = trial.call(f"{TASKS}:evaluated", timeout=120, max_seconds=60.0)["samples"]
         losses = startup.losses + block.losses
         samples = block.samples / block.steps
         return Side(
@@ -79,6 +80,7 @@ class Trials:
             startup=startup,
             fixed_seconds=(1.0,),
             losses=LossPath(steps=tuple(range(len(losses))), losses=losses),
+            evaluated_samples=looked,
         )
 
 

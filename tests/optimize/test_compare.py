@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,26 @@ def test_large_effects_are_decided(kind, effect, decisions) -> None:
         found = run(fake, seed=seed, noise=noise)
         assert found.decision in decisions, found.reason
         assert found.estimate.low <= effect <= found.estimate.high
+
+
+def evaluating(effect: float, baseline: int | None, candidate: int | None, **rule: Any) -> Comparison:
+    def behave(plan: Plan) -> Behaviour:
+        faster = effect if plan.changes else 1.0
+        return Behaviour(step_seconds=0.02 / faster, evaluated_samples=candidate if plan.changes else baseline)
+
+    return run(FakeMachine(behave=behave, noise=NoiseModel("quiet")), Rule(max_seconds=300, **rule))
+
+
+def test_what_an_evaluation_reads_is_counted_where_a_change_is_accepted() -> None:
+    found = evaluating(1.5, 100, 40)
+    assert found.decision is Decision.ACCEPT
+    assert (found.incumbent.evaluated_samples, found.candidate.evaluated_samples) == (100, 40)
+    for uncounted in (
+        evaluating(0.5, 100, 40),
+        evaluating(1.5, 100, 40, until_error=0.03),
+        evaluating(1.5, None, None),
+    ):
+        assert uncounted.candidate.evaluated_samples is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

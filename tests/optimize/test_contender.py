@@ -6,7 +6,7 @@ import pytest
 
 from autoopt.measurements import Block
 from autoopt.optimize.comparison import Rule
-from autoopt.optimize.contender import READY, RUN_BLOCK, WARM_UP, TrialContender
+from autoopt.optimize.contender import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialContender
 from autoopt.optimize.pairs import block_length
 from autoopt.records import Plan
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
@@ -28,6 +28,8 @@ class Process:
             return self.inner.ready().model_dump(mode="json")
         if task == WARM_UP:
             return self.inner.warm_up(**arguments).model_dump(mode="json")
+        if task == EVALUATED:
+            return {"samples": self.inner.evaluated(**arguments)}
         return self.inner.block(**arguments).model_dump(mode="json")
 
     def freeze(self) -> None:
@@ -46,8 +48,10 @@ def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
     assert contender.ready().facts.name == "fake"
     assert contender.warm_up(5.0).steady
     assert isinstance(contender.block(0.3, 4, 0.1), Block)
-    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK]
-    assert process.calls[-1][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1}
+    assert contender.evaluated(10.0) == 100
+    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK, EVALUATED]
+    assert process.calls[-1][2] == {"max_seconds": 10.0}
+    assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1}
     assert all(timeout >= 60 for _, timeout, _ in process.calls)
 
 

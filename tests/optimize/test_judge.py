@@ -247,6 +247,21 @@ def test_fewer_evaluated_samples_are_quality_lost(risk) -> None:
     assert "evaluated on 100 samples where the baseline was evaluated on 500" in judged.reason
 
 
+@pytest.mark.parametrize("risk", list(Risk))
+def test_fewer_evaluated_samples_are_seen_before_anything_is_trained(risk) -> None:
+    counted = comparison()
+    counted = counted.model_copy(
+        update={
+            "incumbent": counted.incumbent.model_copy(update={"evaluated_samples": 500}),
+            "candidate": counted.candidate.model_copy(update={"evaluated_samples": 100}),
+        }
+    )
+    assert not needs(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
+    judged = judge(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert "evaluated on 100 samples where the incumbent was evaluated on 500" in judged.reason
+
+
 def test_a_fixed_cost_that_does_not_pay_is_no_gain_with_both_figures() -> None:
     judged = judge(Risk.EXACT, comparison(fixed=60.0), evidence(), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.NO_GAIN
