@@ -65,6 +65,18 @@ def test_the_empty_plan_is_no_gain_whatever_the_numbers_say() -> None:
     assert not view.commands
 
 
+def test_a_workload_that_was_made_to_fit_is_not_said_to_be_faster_than_what_cannot_run() -> None:
+    fits = r.Change(strategy="accumulation", setting={"size": 32, "accumulation": 2})
+    baseline = WIN.baseline.model_copy(update={"plan": r.Plan(changes=(fits,))})
+    best = WIN.best.model_copy(update={"plan": r.Plan(changes=(fits, *WIN.best.plan.changes))})
+    view = verdict_view(WIN.model_copy(update={"baseline": baseline, "best": best}))
+    assert str(view.support[0]).startswith("Your workload as it is does not fit in memory here.")
+    assert "accumulation (size=32, accumulation=2)" in str(view.support[0])
+    nothing = verdict_view(WIN.model_copy(update={"baseline": baseline, "best": baseline}))
+    assert str(nothing.headline) == "Made to fit in memory; no safe gain found beyond that"
+    assert nothing.speedup is None
+
+
 def sample_estimate(value: float) -> r.Estimate:
     return r.Estimate(value=value, low=value * 0.99, high=value * 1.01, n=5)
 
@@ -368,7 +380,9 @@ def test_whatever_was_not_measured_the_report_is_rendered(holes: set[tuple[Any, 
     assert not re.search(r"\bNone\b(?!\.<)", page), "only an empty list says None."
     assert ">nan" not in page
     assert ("faster to target" in page.split("</h1>")[0]) == (
-        status_of(result) == "faster" and result.speedup.time_to_target is not None
+        status_of(result) == "faster"
+        and result.speedup.time_to_target is not None
+        and result.objective.metric is not None
     )
 
 
