@@ -39,7 +39,9 @@ decided soonest. The interval is valid for any value; over a factor of ten in ei
 width changes by less than a tenth."""
 
 _NODES = 48
-_EXPECTED_DOF = 4
+_EXPECTED_DOF = 8
+"""What the scatter seen in earlier pairs is worth, in values: an A/A control of four pairs has seen twenty
+or more, and the load of a machine changes."""
 _MOST_LUCK = 0.2
 
 
@@ -93,7 +95,7 @@ def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: flo
     Args:
         values: log ratios, dimensionless; at least :data:`MIN_BLOCKS` of them.
         expected_sd: how much one of them scattered in earlier pairs of processes, where that is
-            known; it counts as much as four values.
+            known; it counts as much as eight values.
         trim: share left out at each end.
     """
     n = len(values)
