@@ -81,6 +81,15 @@ def test_a_script_with_it_trains_as_the_trial_does(name: str, tmp_path: Path) ->
     assert losses == trial_losses(plan_of(name))
 
 
+def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_path: Path) -> None:
+    plan = Plan(changes=(Change(strategy="cuda_graphs", setting={"whole": True}),))
+    made = printed(plan)
+    stands_alone(made)
+    assert "train_step = RecordStep(warm_up=3)(train_step)" in made.text
+    losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
+    assert losses == trial_losses(plan) == trial_losses(Plan())
+
+
 def test_attention_is_rewritten_in_the_script_too(tmp_path: Path) -> None:
     """The code that finds, proves and says it stands in several modules of ours; the script holds all of it."""
     made = printed(plan_of("flash_attention", "amp", "fused_optimizer"))

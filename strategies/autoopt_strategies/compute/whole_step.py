@@ -204,9 +204,11 @@ def recordable(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def made(params: Any) -> Any:
         optimizer = factory(params)
-        chosen: dict[str, Any] = {"capturable": True}
-        if "capturable" not in optimizer.defaults:  # SGD, whose fused update takes its rate from the device
-            chosen = {"fused": True, "foreach": False}
+        chosen: dict[str, Any] = {"fused": True, "foreach": False}  # SGD takes its rate from the device so
+        if "capturable" in optimizer.defaults:
+            chosen = {"capturable": True}
+            if not all(p.is_cuda for group in optimizer.param_groups for p in group["params"]):
+                return optimizer  # a plan of another machine's, tried out on a CPU: nothing is recorded there
         groups = [{**group, **chosen} for group in optimizer.param_groups]
         again = type(optimizer)(groups, lr=optimizer.defaults["lr"], **chosen)
         again.defaults.update({**optimizer.defaults, **chosen})
