@@ -104,6 +104,10 @@ class Bench:
             return process.call(task, timeout=timeout, **arguments)
 
 
+_MUST_TRAIN = "the workload must train as it is before it can be made faster"
+_SHORT_OF_MEMORY = "autoopt optimize looks for a plan under which it fits, as long as its weights do"
+
+
 class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that the user gets
     """A trial of the baseline failed: the user's error (exit code 3), unless a plan is found under which it fits.
 
@@ -115,7 +119,7 @@ class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that 
     def __init__(self, failure: TrialFailed, what: str) -> None:
         super().__init__(
             f"the baseline failed {what}: {failure.reason}",
-            hint="the workload must train as it is before it can be made faster",
+            hint=_SHORT_OF_MEMORY if failure.kind == "out_of_memory" else _MUST_TRAIN,
             detail=failure.detail,
         )
         self.failure = failure
