@@ -260,6 +260,8 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
     files.write(files.script, script(spec, plan, registry, facts=outcome.search.facts))
     interrupted = outcome.stop.reason is StopReason.INTERRUPTED
     run.finish(outcome.stop.reason.value, complete=not interrupted)
+    if not interrupted:
+        run.directory.forget_compiled()
     announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
     return result
 

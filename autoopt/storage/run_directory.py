@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -142,6 +143,10 @@ class RunDirectory:
         """Frees it because the disk is full; what is going on may end, and nothing more is begun."""
         self._full = True
         return self.release_reserve()
+
+    def forget_compiled(self) -> None:
+        """Removes what trials have compiled: it can be large, and nobody reads it after the run."""
+        shutil.rmtree(self.compiler_cache, ignore_errors=True)
 
     def check_space(self) -> None:
         """Refuses to begin anything on a disk that is full: trials could not even write their logs.

@@ -129,3 +129,12 @@ def test_results_are_readable_by_others_as_the_umask_says(tmp_path: Path) -> Non
     finally:
         os.umask(before)
     assert directory.result.stat().st_mode & 0o777 == 0o644
+
+
+def test_what_was_compiled_goes_when_the_run_has_ended(tmp_path: Path) -> None:
+    directory = RunDirectory.create("a:b", tmp_path / "run")
+    directory.forget_compiled()  # nothing was
+    (directory.compiler_cache / "fxgraph").mkdir(parents=True)
+    directory.forget_compiled()
+    assert not directory.compiler_cache.exists()
+    assert directory.path.exists()
