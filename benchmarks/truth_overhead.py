@@ -15,7 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -31,7 +31,6 @@ from autoopt.importing import load
 from autoopt.optimize.statistics import trimmed
 from autoopt.validation import build
 
-WORKLOADS = ("digits", "photos", "stdlib_gpt")
 SECONDS = 0.1
 PAIRS = 40
 PROCESSES = 6
@@ -56,9 +55,10 @@ class Bare:
         """CPU seconds of a step, mean of a block."""
         model, optimizer = self._training.model, self._training.optimizer
         loss_of, schedule = self._training.workload.loss, self._training.schedule
-        criterion, batches = self._criterion, self._batches
-        began = process_time()
-        for _ in range(steps):
+        criterion, batches, began = self._criterion, self._batches, 0.0
+        for step in range(steps + 1):
+            if step == 1:  # the first one comes after the other side's code
+                began = process_time()
             batch = next(batches)
             loss = criterion(model(batch[0]), batch[1]) if criterion is not None else loss_of(model, batch)
             loss.backward()
@@ -107,25 +107,28 @@ def one_process(workload: str, pairs: int) -> dict[str, Any]:
     return {"log_ratio": trimmed(ratios).value, "step_seconds": float(np.median(bare)), "steps_per_block": steps}
 
 
-def measure(workload: str, pairs: int = PAIRS, processes: int = PROCESSES) -> dict[str, Any]:
+def another(workload: str, pairs: int = PAIRS) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, str(Path(__file__).resolve()), workload, str(pairs)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def summary(workload: str, found: list[dict[str, Any]], pairs: int = PAIRS) -> dict[str, Any]:
     """The ratio of the instrumented step to the bare one, with its 95 % interval over processes."""
-    found = []
-    for _ in range(processes):
-        command = [sys.executable, str(Path(__file__).resolve()), workload, str(pairs)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found.append(json.loads(said.splitlines()[-1]))
     logs = [one["log_ratio"] for one in found]
     value = float(np.mean(logs))
-    half = float(t.ppf(0.975, processes - 1) * np.std(logs, ddof=1) / sqrt(processes))
+    half = float(t.ppf(0.975, len(logs) - 1) * np.std(logs, ddof=1) / sqrt(len(logs))) if len(logs) > 1 else inf
     return {
         "workload": workload,
         "ratio": exp(value),
         "low": exp(value - half),
-        "high": exp(value + half),
-        "processes": processes,
+        "high": exp(min(value + half, 100.0)),
+        "processes": len(found),
         "block_pairs_each": pairs,
-        "by_process": [exp(one) for one in logs],
         "step_seconds": float(np.median([one["step_seconds"] for one in found])),
+        "found": found,
     }
 
 
