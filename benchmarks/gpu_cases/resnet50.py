@@ -9,6 +9,7 @@ import os
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def jpeg_files(size):
     with tempfile.TemporaryDirectory(dir=cache) as made:
         part = Path(made) / "files"
         part.mkdir()
-        with ProcessPoolExecutor() as pool:  # a minute or two in one process
+        with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:  # a minute or two in one process
             for _ in pool.map(partial(write, part, size), range(size["files"]), chunksize=16):
                 pass
         try:
