@@ -57,12 +57,12 @@ def picture(number, size):
     rng = np.random.default_rng(number)
     width, height, label = size["width"], size["height"], number % CLASSES
     angle = np.pi * (label % 8) / 8 + rng.normal(0, 0.04)
-    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    x, y = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
     wave = np.sin((x * np.cos(angle) + y * np.sin(angle)) * 16 * np.pi / width + rng.uniform(0, 2 * np.pi))
-    tint = np.array([1.0, 0.6, 0.3] if label < 8 else [0.3, 0.6, 1.0])
+    tint = np.array([1.0, 0.6, 0.3] if label < 8 else [0.3, 0.6, 1.0], np.float32)
     coarse = Image.fromarray(rng.integers(0, 255, (12, 16, 3), dtype=np.uint8)).resize((width, height), Image.BICUBIC)
     pixels = 0.6 * np.asarray(coarse, np.float32) + 45 * (1 + wave[..., None]) * tint
-    pixels += rng.normal(0, 6, pixels.shape)
+    pixels += 6 * rng.standard_normal(pixels.shape, np.float32)
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
