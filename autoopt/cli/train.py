@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.options import Options, refuse_unfinished
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 def train_command(workload: str, plan: Path, **given: Any) -> int:
     """Trains for real with a plan, with checkpoints and resume.
 
-    Ends at the target. Ctrl-C leaves a checkpoint behind; the same command goes on from it.
+    Ends at the target. Ctrl-C ends it after the step under way and leaves a checkpoint behind; the same command
+    goes on from it.
     """
     options = read_options(given)
     refuse_unfinished(options)
@@ -46,7 +48,7 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     else:
         for line in lines(outcome):
             write_line(line)
-    return 0
+    return INTERRUPTED if outcome.stopped == "interrupted" else 0
 
 
 def set_environment(plan: Plan, options: Options, again: Callable[..., Any] = os.execve) -> None:

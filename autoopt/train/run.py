@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +23,7 @@ from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
 from autoopt.registry import Registry, load_strategies
 from autoopt.train.checkpoint import check_same, read_checkpoint, write_checkpoint
 from autoopt.train.progress import Progress, shown
+from autoopt.train.stopping import stopping
 from autoopt.workload import Target
 
 CHECKPOINT = "checkpoint.pt"
@@ -64,6 +67,7 @@ class _Run:
     interval: float
     clock: Callable[[], float]
     on_progress: Callable[[Progress], None]
+    on_stopping: Callable[[], None] = lambda: None
     points: list[CurvePoint] = field(default_factory=list)
     before: float = 0.0
     resumed_from: int | None = None
@@ -79,14 +83,16 @@ class _Run:
         self.metrics, self.loss = state["metrics"], state["loss"]
         self.resumed_from = self.training.steps
 
-    def save(self) -> None:
+    def save(self, place: JsonDict | None = None) -> None:
+        """Writes the checkpoint; ``place``: in the data, where batches have been read that were not trained."""
+        state = self.training.state_dict()
         write_checkpoint(
             self.path,
             {
                 "workload": self.spec,
                 "plan": self.plan.model_dump_json(),
                 "seed": self.training.seed,
-                "training": self.training.state_dict(),
+                "training": {**state, "feed": place} if place is not None else state,
                 "seconds": self.seconds,
                 "points": [point.model_dump() for point in self.points],
                 "metrics": self.metrics,
@@ -103,15 +109,23 @@ class _Run:
         self.began = self.saved = self.clock()
         if self._reached():
             return "target"
-        try:
-            for batches in self.training:
+        training = self.training
+        with stopping(self.on_stopping) as stopped:
+            while training.steps < training.total_steps:
+                place = training.feed.state_dict()
+                try:
+                    batches = None if stopped() else training.next()
+                except Exception:
+                    if not stopped():  # else the same Ctrl-C ended the loader's workers
+                        raise
+                    batches = None
+                if batches is None:
+                    self.save(place)
+                    return "interrupted"
                 if self._step(batches):
                     self.save()
                     return "target"
-        except KeyboardInterrupt:
-            self.save()  # between two steps or within one: the state is that of the last whole step
-            return "interrupted"
-        self.save()
+            self.save()
         return "end"
 
     def _step(self, batches: list[Any]) -> bool:
@@ -172,6 +186,7 @@ def train(
     target: float | None = None,
     price_per_hour: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    on_stopping: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Trained:
     """Trains a workload with a plan.
@@ -187,9 +202,11 @@ def train(
         until_target: ends where the target is reached.
         target: replaces the value of the workload's target.
         price_per_hour: of the device, for the cost.
+        on_stopping: called when a signal asks the training to end; it does after the step under way.
         clock: seconds; injected in tests.
 
     Raises:
+        KeyboardInterrupt: a second signal; the latest checkpoint stays as it is.
         WorkloadError: the user's code fails to build.
         DocumentError: the checkpoint is damaged or of another run.
         TrialFailed: the loss is not finite.
@@ -210,6 +227,7 @@ def train(
         60.0 * checkpoint_every_minutes,
         clock,
         on_progress or (lambda progress: None),
+        on_stopping,
     )
     try:
         if resume and path.exists():
@@ -290,7 +308,13 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
             target=options.target,
             price_per_hour=options.price,
             on_progress=tell,
+            on_stopping=_say_stopping,
         )
+
+
+def _say_stopping() -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, b"\nsaving a checkpoint after this step; again: stops at once, the last checkpoint stays\n")
 
 
 def _short(spec: str) -> str:

@@ -70,6 +70,15 @@ def test_json_is_the_whole_document(asked: list[tuple[str, Plan, Options]], capf
     assert Trained.model_validate(json.loads(capfd.readouterr().out)) == DONE
 
 
+def test_an_interrupted_training_says_so(
+    asked: list[tuple[str, Plan, Options]], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stopped = DONE.model_copy(update={"stopped": "interrupted", "reached": False})
+    monkeypatch.setattr("autoopt.train.train_run", lambda *args, **keywords: stopped)
+    assert main(["train", "m:b", "--plan", "plan.json"]) == 130
+    assert "(interrupted)" in capfd.readouterr().out
+
+
 def test_a_tracker_that_does_not_exist_is_refused(
     asked: list[tuple[str, Plan, Options]], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from autoopt.benchmark.training import Training
 from autoopt.errors import DocumentError
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
@@ -99,18 +100,60 @@ def test_whole_run_without_a_target_that_is_reached(tmp_path: Path) -> None:
     assert len(trained.curve.points) == 4
 
 
-def test_interrupted_leaves_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["next", "step", "evaluate"])
+def test_interrupted_leaves_a_checkpoint_of_whole_steps(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, losses = outcome(tmp_path / "whole")
+    plain = getattr(Training, where)
+    told: list[str] = []
 
-    def stop(progress: Progress) -> None:
-        if progress.step == 5:
-            raise KeyboardInterrupt
+    def interrupted(self: Training, *args: Any) -> Any:
+        if not told and self.steps >= 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return plain(self, *args)
 
-    first = train(SPEC, Plan(), device="cpu", seed=4, out=tmp_path / "b", on_progress=stop)
+    monkeypatch.setattr(Training, where, interrupted)
+    first, before = outcome(tmp_path / "b", on_stopping=lambda: told.append("said"))
     assert first.stopped == "interrupted"
-    rest = outcome(tmp_path / "b")[1]
-    assert losses[5:] == rest
-    assert whole.steps == 36
+    assert told == ["said"]
+    monkeypatch.undo()
+    monkeypatch.setattr(train_module, "_LOOKED_AT_EVERY", 1)
+    again, rest = outcome(tmp_path / "b")
+    assert again.resumed_from == first.steps
+    assert before + rest == losses
+    assert whole.steps == again.steps == 36
+
+
+def test_workers_that_the_same_signal_ended_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, losses = outcome(tmp_path / "whole")
+    plain, ended = Training.next, []
+
+    def failing(self: Training) -> Any:
+        batches = plain(self)
+        if self.steps == 5 and not ended:
+            ended.append(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise RuntimeError("DataLoader worker (pid 1) exited unexpectedly")
+        return batches
+
+    monkeypatch.setattr(Training, "next", failing)
+    first, before = outcome(tmp_path / "b")
+    assert (first.stopped, first.steps) == ("interrupted", 5)
+    assert before + outcome(tmp_path / "b")[1] == losses
+
+
+def test_a_second_signal_stops_at_once_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.step == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(SPEC, Plan(), device="cpu", seed=4, out=tmp_path, on_progress=stop, checkpoint_every_minutes=0.0)
+    again, _ = outcome(tmp_path)
+    assert again.resumed_from == 9
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
