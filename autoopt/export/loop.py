@@ -281,7 +281,10 @@ def _ends(draft: Draft) -> list[str]:
     if not draft.has_evaluate:
         return []
     return [
-        "if args.until_target and metrics and workload.target:",
-        "    if workload.target.reached(metrics[workload.target.metric]):",
+        "if metrics and workload.target:",
+        '    value, most = metrics[workload.target.metric], workload.target.direction == "max"',
+        "    if args.until_target and workload.target.reached(value):",
+        "        return",
+        "    if args.target is not None and (value >= args.target if most else value <= args.target):",
         "        return",
     ]

@@ -194,6 +194,7 @@ def arguments(words=None):
     parser.add_argument("--resume", help="checkpoint to go on from")
     parser.add_argument("--evaluate-every", type=int, help="steps between evaluations")
     parser.add_argument("--until-target", action="store_true", help="end at your target")
+    parser.add_argument("--target", type=float, help="end where the metric of your target reaches this")
     return parser.parse_args(words)
 
 

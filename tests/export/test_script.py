@@ -127,6 +127,17 @@ def test_resumed_script_goes_on_with_the_same_losses(name: str, tmp_path: Path) 
         assert script_losses(module, *SEEDED, "--resume", checkpoint)[0] == whole[stop:]
 
 
+def test_ends_at_the_target_that_is_asked_for(tmp_path: Path) -> None:
+    module = loaded(script(spec_of("plain"), Plan(), REGISTRY, facts=facts_of("plain")), tmp_path)
+    whole, accuracies = script_losses(module, *SEEDED)
+    enough = accuracies[0]
+    losses, metrics = script_losses(module, *SEEDED, "--target", str(enough))
+    assert metrics == [enough]
+    assert losses == whole[: len(losses)]
+    assert len(losses) < len(whole)
+    assert script_losses(module, *SEEDED, "--until-target")[1] == accuracies  # 0.99 is not reached
+
+
 def test_what_cannot_be_printed_is_said() -> None:
     made = export_script(spec_of("plain"), Plan(changes=(Change(strategy="hidden"),)), REGISTRY)
     assert len(made.notes) == 1

@@ -139,7 +139,7 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
     module = written(tmp_path, "transformers", (threads, cache, batch))
     example = loaded(EXAMPLES / "hf_text.py")
     trainer = example.build()
-    trainer.train_dataset.samples = trainer.train_dataset.samples[:128]
+    trainer.train_dataset.places = trainer.train_dataset.places[:128]
     trainer.args.max_steps, trainer.args.eval_strategy = 4, transformers.trainer_utils.IntervalStrategy.NO
     rates: list[float] = []
     assert module.optimized(trainer) is trainer
