@@ -147,7 +147,7 @@ class Fitting:
         except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
             self._left_out[name] = plugin_error(error)
             return []
-        if applies is not None and not applies:
+        if applies is not None and not applies and not plan.changes:  # beside others it was tried alone
             self._left_out.setdefault(name, applies.reason)
         if not applies:
             return []
