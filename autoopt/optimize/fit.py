@@ -142,16 +142,17 @@ class Fitting:
         strategy = registry[name]
         try:
             case = self.search.case_of(plan, registry, fits=False)
-            rungs = list(islice(strategy.lighter(case), MOST_STEPS))
+            rungs = [
+                (float(cost), Change(strategy=name, setting=dict(setting)))
+                for cost, setting in islice(strategy.lighter(case), MOST_STEPS)
+            ]
             applies = strategy.applies(case) if rungs or type(strategy).lighter is not Strategy.lighter else None
         except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
             self._left_out[name] = plugin_error(error)
             return []
         if applies is not None and not applies and not plan.changes:  # beside others it was tried alone
             self._left_out.setdefault(name, applies.reason)
-        if not applies:
-            return []
-        return [(cost, Change(strategy=name, setting=dict(setting))) for cost, setting in rungs]
+        return rungs if applies else []
 
     def _plan(self, names: Sequence[str], rungs: dict[str, int]) -> Plan | None:
         """The plan of these strategies, each at its rung (the last by default); None where they exclude one another."""
@@ -175,7 +176,7 @@ class Fitting:
         return (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
 
     def _relaxed(self, names: Sequence[str]) -> Plan | None:
-        """The same strategies, each saving no more than it must, the dearest relaxed first."""
+        """The same strategies, each saving no more than it must beside the others."""
         rungs: dict[str, int] = {}
         for name in reversed(names):
             for rung in range(len(self._ladder(name, Plan()))):
