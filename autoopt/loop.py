@@ -52,7 +52,6 @@ from autoopt.records import (
 from autoopt.simplify.pipeline import Pipeline
 
 EXAMINE_SHARE = 0.03
-AT_THE_CEILING = 1.05
 TRIAL_COMPARISONS = 1.5
 """Trying a strategy takes about so many short comparisons: settings, companions and trainings included."""
 
@@ -382,10 +381,11 @@ class Loop:
 def _stop(round_: Round, plan: Agenda, threshold: float) -> Stop:
     """Why a round in which nothing was kept ends the search."""
     ceiling = round_.ceiling_step_seconds
-    if ceiling and round_.step_seconds <= AT_THE_CEILING * ceiling:
+    if ceiling and round_.stages and round_.bottleneck is None:
         return Stop(
             reason=StopReason.AT_THE_CEILING,
-            detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms",
+            detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
+            f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
         )
     best = max((p.predicted.high for p in plan.refusals if p.predicted), default=None)
     if not plan.proposals and best is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,24 +22,21 @@ PLANT = 0.008  # seconds per step: several times what the rest of the step takes
 
 
 def _rounds_per_second() -> float:
-    """Rounds of key stretching in a second of CPU time, as the fastest of several short tries tells."""
+    """Numbers that are added up in a second of CPU time, as the fastest of several short tries tells."""
     best = 0.0
     for _ in range(20):
         start = time.thread_time()
-        hashlib.pbkdf2_hmac("sha256", b"", b"", 2000)
-        best = max(best, 2000 / (time.thread_time() - start))
+        sum(range(20_000))
+        best = max(best, 20_000 / (time.thread_time() - start))
     return best
 
 
 SPEED = _rounds_per_second()
 
 
-def work(seconds: float) -> int:
-    """How much to compute for so many seconds of a core: rounds for ``burn``."""
-    return max(1, int(seconds * SPEED))
-
-
-burn = functools.partial(hashlib.pbkdf2_hmac, "sha256", b"", b"")  # a library's: the chain ends where it is called
+def work(seconds: float) -> range:
+    """What to add up for so many seconds of a core: a built-in's work, so that the chain ends where it is called."""
+    return range(max(1, int(seconds * SPEED)))
 
 
 class Rows(Dataset):
@@ -65,17 +61,17 @@ class Waiting(Rows):
 
 
 class Preparing(Rows):
-    def __init__(self, rounds: int | None = None) -> None:
+    def __init__(self, rounds: range | None = None) -> None:
         super().__init__()
         self.rounds = work(PLANT / BATCH) if rounds is None else rounds
 
     def __getitem__(self, index: int) -> Any:
-        burn(self.rounds)  # planted: preparation
+        sum(self.rounds)  # planted: preparation
         return super().__getitem__(index)
 
 
-def collate(samples: list[Any], rounds: int | None = None) -> Any:
-    burn(work(PLANT) if rounds is None else rounds)  # planted: collate
+def collate(samples: list[Any], rounds: range | None = None) -> Any:
+    sum(rounds or work(PLANT))  # planted: collate
     return torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])
 
 
@@ -92,7 +88,7 @@ class Net(nn.Module):
 
 class SlowForward(Net):
     def forward(self, x: Any) -> Any:
-        burn(work(PLANT))  # planted: forward
+        sum(work(PLANT))  # planted: forward
         return super().forward(x)
 
 
@@ -103,7 +99,7 @@ class Dear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        burn(work(PLANT))  # planted: backward
+        sum(work(PLANT))  # planted: backward
         return gradient
 
 
@@ -114,7 +110,7 @@ class SlowBackward(Net):
 
 class SlowOptimizer(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
-        burn(work(PLANT))  # planted: optimizer
+        sum(work(PLANT))  # planted: optimizer
         return super().step(closure)
 
 
@@ -172,7 +168,7 @@ class SlowStep:
 
     def __call__(self, step: Any) -> Any:
         def slow(batches: Any) -> Any:
-            burn(work(PLANT))  # planted: host
+            sum(work(PLANT))  # planted: host
             return step(batches)
 
         return slow
@@ -189,7 +185,7 @@ def evaluate(model: Any, batches: Any) -> dict[str, float]:
 
 def slow_evaluate(model: Any, batches: Any) -> dict[str, float]:
     result = evaluate(model, batches)
-    burn(work(PLANT * 2))  # planted: evaluate
+    sum(work(PLANT * 2))  # planted: evaluate
     return result
 
 
@@ -261,7 +257,7 @@ def square_loss(model: Any, batch: Any) -> Any:
     return model(batch).square().mean()
 
 
-ROUNDS = 1_500
+ROUNDS = range(40_000)
 """A sample's planted work where processes are compared: the same in each, whatever the machine does meanwhile."""
 
 
@@ -274,7 +270,7 @@ def preparing() -> autoopt.Workload:
 
 
 def collating() -> autoopt.Workload:
-    own = functools.partial(collate, rounds=BATCH * ROUNDS)
+    own = functools.partial(collate, rounds=range(BATCH * len(ROUNDS)))
     return workload(train_data=DataLoader(Rows(), batch_size=BATCH, collate_fn=own), batch_size=None)
 
 

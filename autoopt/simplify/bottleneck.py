@@ -17,7 +17,8 @@ _CLASS = {
     "evaluate": "interruption",
     "checkpoint": "interruption",
 }
-_NO_BOTTLENECK = 1.25
+WITHIN_REACH = 1.25
+"""A step this near its ceiling has no bottleneck: peaks are the best of many calls, no step is made of such alone."""
 _FULL_MEMORY = 0.95
 _DISPATCHES = 6
 
@@ -30,7 +31,7 @@ def bottleneck(pipeline: Pipeline) -> str | None:
     ceiling = pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions
-    if not pipeline.stages or (ceiling and step <= ceiling * _NO_BOTTLENECK):
+    if not pipeline.stages or (ceiling and step <= ceiling * WITHIN_REACH):
         return None
     savings = {stage.name: pipeline.saving(stage.name) for stage in pipeline.stages}
     best = max(savings, key=lambda name: savings[name])
