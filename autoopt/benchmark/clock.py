@@ -76,13 +76,13 @@ class StageClock:
             self._unsplit += now - self._last
         self._steps.append(now - self._step_began)
         self._last = self._step_began = now
-        self._next_step()
-
-    def _next_step(self) -> None:
         self._until_fine -= 1
-        self.fine = self._until_fine == 0
-        if self.fine:
-            self._until_fine = self._distance()
+        self.fine = False
+        if self._until_fine == 0:
+            self._split_next()
+
+    def _split_next(self) -> None:
+        self.fine, self._until_fine = True, self._distance()
 
     def _distance(self) -> int:
         """Steps to the next one that is split; ``every`` on average."""
@@ -140,7 +140,10 @@ class EventClock(StageClock):
         event = self._device.event()
         self._events.append(("step" if self.fine else "coarse", event))
         self._boundaries.append(event)
-        self._next_step()
+        self._until_fine -= 1
+        self.fine = False
+        if self._until_fine == 0:
+            self._split_next()
         if len(self._boundaries) > _FOLD_EVERY + _AHEAD:
             self._fold()
 

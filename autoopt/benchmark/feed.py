@@ -26,6 +26,11 @@ class Feed:
         accumulation: micro-batches per step; the last step of an epoch may have fewer.
         clock: told when data has come, and when it is on the device.
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
+
+    Attributes:
+        group: gives the micro-batches of the next step, on their device. Raises ``WorkloadError`` where the
+            loader gave no batch in a whole epoch.
+        latest, taken: the group that was given last, and the samples in it.
     """
 
     def __init__(
@@ -47,43 +52,61 @@ class Feed:
         self.on_epoch: Callable[[], None] | None = None
         self._iterator: Iterator[Any] | None = None
         self._states: list[torch.Tensor] = []
-        self._group: list[Any] = []
-        self._samples = 0
+        self.latest: list[Any] | None = None
+        self.taken = 0
         self._sizes: Sizes | None = None
         self._sizes_hold = True
         self._next = self._read_ahead if self.ahead else self._read
+        self.group: Callable[[], list[Any]]
+        self._set_group()
 
-    def group(self) -> list[Any]:
-        """The micro-batches of the next step, on their device.
+    def _set_group(self) -> None:
+        single = self._accumulation == 1 and self._move is None
+        self.group = self._singles().__next__ if single else self._grouped
 
-        Raises:
-            WorkloadError: the loader gave no batch in a whole epoch.
-        """
+    def _singles(self) -> Iterator[list[Any]]:
+        """Group after group where each is one batch that needs no moving: one call for all that a step needs."""
+        clock = self._clock
+        while True:
+            if self._iterator is None:
+                self._start_epoch()
+            assert self._iterator is not None
+            for batch in self._iterator:
+                clock.mark("data")
+                index, sizes = self.batch, self._sizes
+                if sizes is None or clock.fine:
+                    self.taken = self._size(batch)
+                else:
+                    self.taken = sizes.size if index < sizes.whole else sizes.rest
+                    self.batch = index + 1
+                self.latest = group = [batch]
+                yield group
+            self._iterator = None
+            if self.batch == 0:
+                raise self._no_batch()
+
+    def _grouped(self) -> list[Any]:
         first = self._next()
         if first is _END:
             self._start_epoch()
             first = self._next()
             if first is _END:
-                raise WorkloadError(
-                    f"the training loader gave no batch in epoch {self.epoch}",
-                    hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
-                )
-        self._group = group = [first]
-        self._samples = self._size(first)
+                raise self._no_batch()
+        self.latest = group = [first]
+        self.taken = self._size(first)
         while len(group) < self._accumulation:
             following = self._next()
             if following is _END:
                 break
             group.append(following)
-            self._samples += self._size(following)
+            self.taken += self._size(following)
         return group
 
-    def samples(self, group: list[Any]) -> int:
-        """Samples in the micro-batches of a step; those of the latest group are known."""
-        if group is self._group:
-            self._group = []  # whoever holds the batches, it is not the feed
-            return self._samples
-        return sum(samples_of(batch) or 1 for batch in group)
+    def _no_batch(self) -> WorkloadError:
+        return WorkloadError(
+            f"the training loader gave no batch in epoch {self.epoch}",
+            hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
+        )
 
     def _size(self, batch: Any) -> int:
         """Samples of the next batch, as the loader tells; looked up in the batch where the clock has time for it.
@@ -165,6 +188,7 @@ class Feed:
         """Goes to where another feed stood, by reading over what it had given: the workers' own random
         numbers are then where they were."""
         self._iterator = None
+        self._set_group()
         self.epoch, self.batch = state["epoch"], state["batch"]
         if self.epoch < 0:
             return
@@ -181,6 +205,7 @@ class Feed:
     def close(self) -> None:
         """Ends the loader's workers."""
         self._iterator = None
+        self._set_group()
         inner = self._loader.loader
         iterator = inner._iterator
         if iterator is not None:

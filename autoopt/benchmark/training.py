@@ -23,7 +23,7 @@ from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.stepper import Stepper
-from autoopt.benchmark.transfer import mover
+from autoopt.benchmark.transfer import mover, samples_of
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt.workload import Workload
@@ -115,7 +115,7 @@ class Training:
             clock=self.clock,
             new_graph=new_graph_hook(device, setup.compile),
         )
-        self._step: Any = self.stepper.train
+        self._step: Any = self.stepper.flat()
         for number, transform in enumerate(setup.step):
             self._step = transform(self._step if number else self.stepper)
         self.evaluation = self._evaluation(move)
@@ -215,11 +215,18 @@ class Training:
             self.schedule.step()
             self.clock.mark("optimizer")
         self.steps += 1
-        self.samples += self.feed.samples(batches)
-        if self.feed.ahead is not None:
-            self.feed.refill()
+        feed = self.feed
+        self.samples += feed.taken if batches is feed.latest else sum(samples_of(batch) or 1 for batch in batches)
+        feed.latest = None
+        if feed.ahead is not None:
+            feed.refill()
         self.clock.step_done()
         return loss
+
+    def step_by_stages(self) -> None:
+        """From now on every step calls each method of the stepper, for tools that wrap them."""
+        if not self.setup.step:
+            self._step = self.stepper.train
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the model as it is now; training goes on as if it had not been called.

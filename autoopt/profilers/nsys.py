@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,9 @@ def run_nsys(base: TrialSpec, folder: Path, steps: int) -> JsonDict:
     return {"tool": "nsys", "file": str(path), "lines": (f"nsys stats {path}", f"nsys-ui {path}")}
 
 
-def with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-    """Puts a range around each stage of a training."""
+def with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any], known: Collection[str] = ()) -> None:
+    """Puts a range around each stage of a training, but for those that are known already."""
+    training.step_by_stages()
     stepper, feed = training.stepper, training.feed
     for owner, method, stage in (
         (feed, "group", "data"),
@@ -54,7 +55,8 @@ def with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any
         (stepper, "update", "optimizer"),
         (training, "evaluate", "evaluate"),
     ):
-        setattr(owner, method, _ranged(getattr(owner, method), stage, push, pop))
+        if stage not in known:
+            setattr(owner, method, _ranged(getattr(owner, method), stage, push, pop))
 
 
 def _ranged(function: Callable[..., Any], stage: str, push: Callable[[str], Any], pop: Callable[[], Any]) -> Any:

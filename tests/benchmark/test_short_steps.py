@@ -15,6 +15,7 @@ from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.captured import Captured
 from autoopt.benchmark.sizes import Sizes, sizes_of
 from autoopt.benchmark.training import Training
+from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -110,3 +111,29 @@ def test_only_a_plain_loader_tells_its_sizes() -> None:
     )
     losses(training, 3)
     assert training.samples == 20
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_short_steps_call_each_method_of_the_stepper_only_where_they_are_split(split: bool) -> None:
+    training = Training(workload(), device="cpu")
+    training.step(training.next())
+    training.clock.every = 100
+    training.clock.start()
+    calls: list[str] = []
+    update = training.stepper.update
+    training.stepper.update = lambda: (calls.append("update"), update())[1]  # type: ignore[method-assign]
+    training.stepper._unchecked = 0
+    if split:
+        training.step_by_stages()
+    losses(training, 10)
+    assert len(calls) == (10 if split else 1)
+
+
+def test_a_feed_goes_on_after_it_was_closed_and_raises_where_an_epoch_is_empty() -> None:
+    training = Training(workload(), device="cpu")
+    losses(training, 2)
+    training.close()
+    losses(training, 2)
+    empty = Training(workload(train_data=DataLoader(data(4), 8, drop_last=True)), device="cpu")
+    with pytest.raises(WorkloadError, match="gave no batch in epoch 0"):
+        empty.next()
