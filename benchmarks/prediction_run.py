@@ -18,6 +18,7 @@ from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
 from autoopt.optimize.baseline import objective_of
 from autoopt.optimize.bench import Bench
+from autoopt.optimize.calm import calmest
 from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Rule
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
@@ -108,7 +109,7 @@ def step(workload: str) -> dict[str, Any]:
     """The baseline looked at as the first round of a run does it."""
     with bench_of(workload) as bench:
         inspection = inspect(bench)
-        examined = examine(bench, Plan(), seconds=BOX, advise=False)
+        examined = calmest(lambda: examine(bench, Plan(), seconds=BOX, advise=False), None)
     return {"inspection": inspection.model_dump(mode="json"), "examined": examined.model_dump(mode="json")}
 
 

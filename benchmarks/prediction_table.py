@@ -74,6 +74,7 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         "class": round_.bottleneck_class,
         **_simulated(round_),
         "survey_seconds": survey.seconds,
+        "foreign_cores": examined.foreign_cores,
         "violations": violations(round_, survey, inspection.environment.peaks, fastest),
     }
 

@@ -153,12 +153,14 @@ def _stage(name: str, resource: Resource, value: Timing | float, times: float) -
 
 def _host(survey: Survey) -> float | None:
     """What the whole step on cached batches takes beyond its stages alone: Python around them."""
-    if survey.compute is None or survey.forward_backward is None or survey.optimizer is None:
-        return None
     if survey.device != "cpu" and survey.issue is not None:
         return survey.issue.seconds
-    compute = survey.compute.seconds - survey.forward_backward.seconds * survey.accumulation - survey.optimizer.seconds
-    return max(0.0, compute) + _loader_overhead(survey)
+    if survey.host is not None:
+        return survey.host.seconds + _loader_overhead(survey)
+    if survey.compute is None or survey.forward_backward is None or survey.optimizer is None:
+        return None
+    both = survey.forward_backward.seconds * survey.accumulation
+    return max(0.0, survey.compute.seconds - both - survey.optimizer.seconds) + _loader_overhead(survey)
 
 
 def _loader_overhead(survey: Survey) -> float:

@@ -54,7 +54,8 @@ class Survey(Record):
     ``forward``: forward and loss. ``forward_backward``: both. ``backward``: their
     difference, turn by turn. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
-    batches that are on the device. ``beside``: speeds of workers and of that step while they compete.
+    batches that are on the device. ``host``: what that step takes beyond forward, backward and optimizer,
+    turn by turn. ``beside``: speeds of workers and of that step while they compete.
     ``doubled``: forward and backward of twice the micro-batch over those of one. ``issue``: seconds in which
     the training process has issued such a step. ``evaluate``: one whole evaluation, scaled from
     ``evaluated_batches``. ``deeper``: below a stage,
@@ -85,6 +86,7 @@ class Survey(Record):
     backward: Timing | None = None
     optimizer: Timing | None = None
     compute: Timing | None = None
+    host: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)
     beside: tuple[Beside, ...] = ()
     doubled: float | None = None

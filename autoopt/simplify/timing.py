@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,13 +77,19 @@ def repeat(
 
 
 def interleaved(
-    stubs: list[Stub], box: float, *, least: int = 8, most: int = 200, less: tuple[int, int] | None = None
+    stubs: list[Stub],
+    box: float,
+    *,
+    least: int = 8,
+    most: int = 200,
+    derived: Sequence[Callable[[Sequence[float]], float]] = (),
 ) -> list[Timing]:
     """Times several stubs in turn, so that a burst of the machine does not fall on one of them alone.
 
     Args:
         box: seconds for all of them; at least two turns are made however long they take.
-        less: also give the difference of two of them, turn by turn, as a last timing.
+        derived: what follows from the seconds of all stubs in one turn, such as a difference; each is a further
+            timing, of 0 at least.
     """
     start = time.perf_counter()
     colds = [_once(stub.call, stub.before, stub.wait, 1)[0] for stub in stubs]
@@ -103,9 +109,8 @@ def interleaved(
         summary(values, cold, cpu_seconds=statistics.median(cpu))
         for values, cold, cpu in zip(walls, colds, cpus, strict=True)
     ]
-    if less is not None:
-        found.append(summary([max(0.0, a - b) for a, b in zip(walls[less[0]], walls[less[1]], strict=True)]))
-    return found
+    turns = list(zip(*walls, strict=True))
+    return [*found, *(summary([max(0.0, derive(turn)) for turn in turns]) for derive in derived)]
 
 
 def _several(seconds: float) -> int:

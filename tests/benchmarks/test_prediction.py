@@ -1,0 +1,120 @@
+"""The benchmark of predictions: its cases fit the registry, and its table says what its documents hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.measurements import Block
+from autoopt.optimize.comparison import Comparison, Decision
+from autoopt.optimize.examine import Examined, Inspection
+from autoopt.records import Estimate, Peaks, Plan, Resource, Round, Stage
+from autoopt.registry import load_strategies
+from autoopt.simplify.survey import InputSurvey, Survey, Timing
+from autoopt.testing.strategies import sample_case
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import prediction
+import prediction_table
+from planted import plants
+from prediction_cases import CHANGES, WORKLOADS, names
+
+
+def timing(seconds: float) -> Timing:
+    return Timing(seconds=seconds, low=seconds, high=seconds, n=9, cpu_seconds=seconds, wait_seconds=0.0)
+
+
+def survey() -> Survey:
+    """A step of 10 ms: 8 ms of preparation, 2 ms of the rest."""
+    return Survey(
+        device="cpu", cores=2, threads=1, workers=0, batch_size=8, compute_by_threads={1: 0.002, 2: 0.001},
+        inputs=InputSurvey(sample=timing(0.001), collate=timing(0.0)), forward=timing(0.001), backward=timing(0.0005),
+        forward_backward=timing(0.0015), optimizer=timing(0.0005), compute=timing(0.002), host=timing(0.0),
+    )  # fmt: skip
+
+
+def block(step: float = 0.010) -> Block:
+    return Block(steps=100, samples=800, seconds=100 * step)
+
+
+def documents() -> dict[str, Any]:
+    """A planted pipeline, a workload and one change of it, as if they were measured."""
+    case = sample_case()
+    examined = Examined(
+        plan=Plan(),
+        startup={"build_seconds": 0, "setup_seconds": 0, "warmup_seconds": 0, "warmup_steps": 0, "steady": True,
+                 "fixed_seconds": 0},
+        block=block(),
+        survey=survey().model_dump(mode="json"),
+    )  # fmt: skip
+    inspection = Inspection(facts=case.workload, environment=case.environment)
+    estimate = Estimate(value=1.1, low=1.05, high=1.15, n=3)
+    comparison = Comparison(decision=Decision.ACCEPT, estimate=estimate)
+    threads = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "threads"))
+    refused = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "cache"))
+    found = {
+        "plant:preparation": {"survey": survey().model_dump(mode="json"), "block": block().model_dump(mode="json"),
+                              "peaks": Peaks().model_dump(mode="json")},
+        "step:digits:0": {"inspection": inspection.model_dump(mode="json"),
+                          "examined": examined.model_dump(mode="json")},
+        threads.name: {"comparison": comparison.model_dump(mode="json")},
+        refused.name: {"refused": "samples are rows already"},
+    }  # fmt: skip
+    return {name: {"name": name, "load_before": 0.1, **document} for name, document in found.items()}
+
+
+def test_every_case_has_a_name_of_its_own_and_a_strategy() -> None:
+    listed = list(names(2))
+    assert len(set(listed)) == len(listed)
+    registry = load_strategies()
+    assert all(change.strategy in registry or change.strategy == "graph" for change in CHANGES)
+    assert {change.workload for change in CHANGES} == set(WORKLOADS)
+
+
+def test_there_are_twelve_plants_and_their_lines_are_found() -> None:
+    found = list(plants())
+    assert len(found) == 12
+    assert all(plant.line is not None for plant in found if plant.marked)
+
+
+def test_the_table_sets_what_is_predicted_beside_what_was_measured() -> None:
+    found = prediction_table.tables(documents())
+    (planted,), (step,) = found["planted"], found["steps"]
+    assert planted["right"]
+    assert step["error"] == pytest.approx(0.0, abs=1e-6)
+    gains = {row["name"].split("(")[0]: row for row in found["gains"]}
+    assert gains["digits:threads"]["predicted"] == pytest.approx(1.0)
+    assert gains["digits:threads"]["error"] == pytest.approx(1 / 1.1 - 1)
+    assert gains["digits:cache"]["error"] is None
+    assert found["summary"]["compute_gain_error_median"] == pytest.approx(1 - 1 / 1.1)
+    assert "samples are rows already" in prediction_table.text(found)
+
+
+def test_a_plant_that_is_misnamed_is_not_right() -> None:
+    done = documents()
+    slow = survey().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
+    done["plant:preparation"]["survey"] = slow.model_dump(mode="json")
+    (planted,) = prediction_table.tables(done)["planted"]
+    assert (planted["right"], planted["bottleneck"]) == (False, "forward")
+
+
+def test_a_stage_faster_than_its_ceiling_is_counted() -> None:
+    peaks = Peaks(memory_bytes_per_second=1.0)
+    slow = survey().model_copy(update={"optimizer_bytes": 10})
+    round_ = Round(
+        index=0, plan=Plan(), step_seconds=0.01,
+        stages=(Stage(name="optimizer", resource=Resource.DEVICE, seconds=0.0005),),
+    )  # fmt: skip
+    assert prediction_table.violations(round_, slow, peaks, 0.01) != []
+
+
+def test_the_latest_document_of_a_case_counts(tmp_path: Path) -> None:
+    state = tmp_path / "state.jsonl"
+    state.write_text("".join(json.dumps({"name": "a", "value": value}) + "\n" for value in (1, 2)))
+    assert prediction.load(state) == {"a": {"name": "a", "value": 2}}
+    assert prediction.load(tmp_path / "none") == {}
