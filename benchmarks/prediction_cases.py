@@ -100,10 +100,12 @@ CHANGES = (
 
 
 def names(steps: int) -> Iterator[str]:
-    """All cases in the order in which they run; each workload is looked at ``steps`` times, spread over the run."""
+    """All cases in the order in which they run: each workload is looked at, then changed; ``steps`` times looked at."""
     from planted import plants
 
     yield from (f"plant:{plant.name}" for plant in plants())
-    for number in range(steps):
+    for workload in WORKLOADS:
+        yield f"step:{workload}:0"
+        yield from (change.name for change in CHANGES if change.workload == workload)
+    for number in range(1, steps):
         yield from (f"step:{workload}:{number}" for workload in WORKLOADS)
-        yield from (change.name for change in CHANGES[number::steps])
