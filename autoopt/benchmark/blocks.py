@@ -60,7 +60,7 @@ def train_until(training: Training, enough: Enough) -> tuple[Lap, Captured]:
     clock.start()
     while True:
         batches = training.next()
-        captured.add(training.advance(batches), short=clock.every > 1)
+        captured.add(training.advance(batches))
         if late.watching:
             late.look(batches)
         steps += 1

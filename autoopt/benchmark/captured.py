@@ -1,4 +1,4 @@
-"""The losses of a run of steps, read seldom: reading one in every short step costs such a step a per cent."""
+"""The losses of a run of steps: each one, at next to no cost."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import torch
 
 Loss = torch.Tensor | float
 
-_HELD = 32
-
 
 class Captured:
     """Takes the loss of each step as it comes.
 
-    On the CPU the losses of short steps are held, as they are with their graph (whose tensors are freed
-    already), and some are read together; those of long steps are read at once. Elsewhere reading
-    one would wait for the device: copies are held there until the end (a replayed CUDA graph writes the
-    next loss to the same place).
+    On the CPU it is read at once, by the one way that calls no operator of torch (``item`` costs a short step most of
+    a per cent), and not held: how long a loop holds a loss decides what memory its next step gets.
+    Elsewhere reading it would wait for the device: copies are held there until the end (a replayed CUDA graph
+    writes the next loss to the same place).
 
     Args:
         on_cpu: where the losses are.
@@ -26,25 +24,21 @@ class Captured:
 
     def __init__(self, on_cpu: bool) -> None:
         self._on_cpu = on_cpu
-        self._read: list[Loss] = []
-        self._held: list[torch.Tensor] = []
+        self._taken: list[Loss] = []
 
     def __len__(self) -> int:
-        return len(self._read) + len(self._held)
+        return len(self._taken)
 
-    def add(self, loss: torch.Tensor, short: bool = False) -> None:
-        """The loss of one more step; ``short``: of a step in which reading it would tell."""
-        if not self._on_cpu:
-            self._read.append(loss.detach().clone())
-            return
-        self._held.append(loss)
-        if not short or len(self._held) >= _HELD:
-            self._read += [held.item() for held in self._held]
-            self._held.clear()
+    def add(self, loss: torch.Tensor) -> None:
+        """The loss of one more step."""
+        if self._on_cpu:
+            self._taken.append(loss.tolist() if loss.ndim == 0 else loss.item())
+        else:
+            self._taken.append(loss.detach().clone())
 
     def losses(self) -> tuple[float | None, ...]:
         """All of them, by step; None where one is not finite."""
-        return finite_losses([*self._read, *self._held])
+        return finite_losses(self._taken)
 
 
 def finite_losses(losses: Sequence[Loss]) -> tuple[float | None, ...]:

@@ -83,13 +83,16 @@ class Stepper:
     def flat(self) -> Callable[[list[Any]], torch.Tensor]:
         """:meth:`train` for short steps: what most of them need in one call, the rest by way of all methods.
 
-        Each call costs such a step a thousandth and more.
+        Each call costs such a step a thousandth and more, and so does another place in which the last loss, and its
+        graph, is let go of: here it is as in a loop by hand, once there is a new one.
         """
         if self.scaler is not None or self.clip is not None or self.new_graph is not None or not self._bare:
             return self.train
         model, loss_of, optimizer, clock = self.model, self.loss, self.optimizer, self.clock
+        loss: torch.Tensor | None = None
 
         def train(batches: list[Any]) -> torch.Tensor:
+            nonlocal loss
             if clock.fine or self._unchecked or len(batches) > 1:
                 return self.train(batches)
             loss = loss_of(model, batches[0])
