@@ -2,11 +2,11 @@
 
     python benchmarks/truth_overhead.py digits [PAIRS]     # one process; truth.py --overhead runs several
 
-In each process both train the same model with the same optimizer, loader and seed, in alternating blocks
-of equally many steps whose order is drawn by lot, so that drift does not stand between them. Processes are
-replicated, since the place of code and data in memory favours one or the other for a process's whole life.
-One compute thread, and CPU seconds of the process, which are wall-clock seconds where nothing else
-runs: what others take of the machine is not what the loop costs.
+In each process both train the same model with the same optimizer, loader and seed, in alternating blocks as long
+as those of a comparison, of equally many steps, in an order drawn by lot, so that drift does not stand between
+them. Processes are replicated, since the place of code and data in memory favours one or the other for a
+process's whole life. One compute thread, and CPU seconds of the process, which are wall-clock seconds where
+nothing else runs: what others take of the machine is not what the loop costs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ import torch
 from scipy.stats import t
 from torch import nn
 
-from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.blocks import run_block, train_until
 from autoopt.benchmark.training import Training
 from autoopt.importing import load
 from autoopt.optimize.statistics import trimmed
 from autoopt.validation import build
 
-SECONDS = 0.1
-PAIRS = 40
+SECONDS, RAMP = 0.3, 0.1
+"""Of a block and of what is trained before it unmeasured, as in a comparison."""
+PROCESS_SECONDS = 20.0
+PAIRS = 30
 PROCESSES = 6
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -51,13 +53,13 @@ class Bare:
         while True:
             yield from self._training.loader.loader
 
-    def block(self, steps: int) -> float:
+    def block(self, ramp: int, steps: int) -> float:
         """CPU seconds of a step, mean of a block."""
         model, optimizer = self._training.model, self._training.optimizer
         loss_of, schedule = self._training.workload.loss, self._training.schedule
         criterion, batches, began = self._criterion, self._batches, 0.0
-        for step in range(steps + 1):
-            if step == 1:  # the first one comes after the other side's code
+        for step in range(ramp + steps):
+            if step == ramp:
                 began = process_time()
             batch = next(batches)
             loss = criterion(model(batch[0]), batch[1]) if criterion is not None else loss_of(model, batch)
@@ -75,36 +77,37 @@ class Instrumented:
     def __init__(self, training: Training) -> None:
         self._training = training
 
-    def block(self, steps: int) -> float:
-        """CPU seconds of a step; what surrounds the steps of a block is not in their time."""
-        spent = [0.0]
-
-        def enough(done: int, _: float) -> bool:
-            if done == 1 or done == steps + 1:
-                spent.append(process_time())
-            return done > steps
-
-        run_block(self._training, enough)
-        return (spent[2] - spent[1]) / steps
+    def block(self, ramp: int, steps: int) -> float:
+        """CPU seconds of a step, with all that surrounds the steps of a block, as its document tells them."""
+        train_until(self._training, lambda done, _: done >= ramp)
+        block = run_block(self._training, lambda done, _: done >= steps)
+        assert block.cpu_seconds is not None
+        return block.cpu_seconds / steps
 
 
 def one_process(workload: str, pairs: int) -> dict[str, Any]:
-    """The mean log ratio of instrumented to bare step of this process."""
+    """The mean log ratio of instrumented to bare step of this process; fewer pairs where steps are long."""
     torch.set_num_threads(1)
     sys.path.insert(0, str(EXAMPLES))
     training = Training(build(load(f"{workload}:build", (str(EXAMPLES),))), device="cpu")
     sides = [Instrumented(training).block, Bare(training).block]
-    step = min(sides[1](3) for _ in range(3))
-    steps = max(2, round(SECONDS / step))
+    step = min(sides[1](1, 2) for _ in range(3))
+    ramp, steps = max(1, round(RAMP / step)), max(2, round(SECONDS / step))
+    pairs = max(8, min(pairs, round(PROCESS_SECONDS / (2 * (ramp + steps) * step))))
     for side in sides:
-        side(steps), side(steps)
+        side(ramp, steps)
     rng, ratios, bare = np.random.default_rng(), [], []
     for _ in range(pairs):
         first = int(rng.integers(2))
-        seconds = {index: sides[index](steps) for index in (first, 1 - first)}
+        seconds = {index: sides[index](ramp, steps) for index in (first, 1 - first)}
         ratios.append(log(seconds[0] / seconds[1]))
         bare.append(seconds[1])
-    return {"log_ratio": trimmed(ratios).value, "step_seconds": float(np.median(bare)), "steps_per_block": steps}
+    return {
+        "log_ratio": trimmed(ratios).value,
+        "step_seconds": float(np.median(bare)),
+        "steps_per_block": steps,
+        "pairs": pairs,
+    }
 
 
 def another(workload: str, pairs: int = PAIRS) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def another(workload: str, pairs: int = PAIRS) -> dict[str, Any]:
     return found
 
 
-def summary(workload: str, found: list[dict[str, Any]], pairs: int = PAIRS) -> dict[str, Any]:
+def summary(workload: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """The ratio of the instrumented step to the bare one, with its 95 % interval over processes."""
     logs = [one["log_ratio"] for one in found]
     value = float(np.mean(logs))
@@ -126,7 +129,7 @@ def summary(workload: str, found: list[dict[str, Any]], pairs: int = PAIRS) -> d
         "low": exp(value - half),
         "high": exp(min(value + half, 100.0)),
         "processes": len(found),
-        "block_pairs_each": pairs,
+        "block_pairs_each": found[0]["pairs"],
         "step_seconds": float(np.median([one["step_seconds"] for one in found])),
         "found": found,
     }
