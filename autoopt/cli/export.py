@@ -47,7 +47,8 @@ def export_command(run: Path, target: str, out: Path | None, code: Path | None, 
     for note in notes:
         say(note)
     if out is None:
-        write_line(text.rstrip("\n"))
+        if text:  # a diff may be empty: then the notes say why
+            write_line(text.rstrip("\n"))
         return 0
     _write(out, text)
     write_line(str(out))

@@ -17,6 +17,7 @@ from autoopt.export.inline import OURS, Inliner
 from autoopt.export.text import call, commented, indented, literal
 from autoopt.records import Change, JsonDict, Plan, Result, Snippets
 from autoopt.registry import Registry
+from autoopt.setup import Setup
 
 TARGETS = ("lightning", "transformers")
 SAID_BY_CODE = frozenset({"warmup_steps", "warmup_ratio", "lr_scheduler_type"})
@@ -27,7 +28,7 @@ _NAMES = ("training_loader", "validation_loader", "loader_like", "scaled", "part
 
 @dataclass(frozen=True)
 class Code:
-    """A module to import. ``covered``: the strategies it holds; ``notes``: what neither it nor arguments can say."""
+    """A module to import. ``covered``: the strategies it holds; ``notes``: what of them it lacks."""
 
     text: str
     covered: frozenset[str]
@@ -48,14 +49,16 @@ def trainer_code(result: Result, target: str, registry: Registry) -> Code:
     if target not in TARGETS:
         raise UsageError(f"there is no code for {target}", hint=f"there is for: {', '.join(TARGETS)}")
     said = {each.strategy: each for each in result.snippets}
-    coded = tuple(c for c in result.best.plan.changes if not _is_configuration(said.get(c.strategy), target))
+    left = (c for c in result.best.plan.changes if not _is_configuration(said.get(c.strategy), target))
+    coded = tuple(change for change in left if _can_be_coded(registry.fold(Plan(changes=(change,))), target))
     plan = Plan(changes=coded)
     homes = {type(registry[change.strategy]).__module__ for change in coded}
     draft = Draft(result.workload.spec, plan, registry.fold(plan), None, Inliner((*OURS, *homes)))
     draft.inliner.reserve(*_NAMES)
     draft.use("torch")
     body = _lightning(draft) if target == "lightning" else _transformers(draft)
-    _note_the_rest(draft, target)
+    environment = draft.setup.flags.get("env", {})
+    draft.notes += [f"{name}={value} must stand in the environment" for name, value in environment.items()]
     return Code(_assembled(draft, target, body), frozenset(c.strategy for c in coded), tuple(draft.notes))
 
 
@@ -63,6 +66,14 @@ def _is_configuration(snippet: Snippets | None, target: str) -> bool:
     """Whether arguments say all of a change: nothing of it is left to do by hand."""
     keys: JsonDict | None = getattr(snippet, target) if snippet is not None else None
     return keys is not None and "_note" not in keys
+
+
+def _can_be_coded(setup: Setup, target: str) -> bool:
+    """Whether code around the Trainer can do all of a change: half of one is none. A Trainer's step is its own."""
+    beyond = bool(setup.loss or setup.step or setup.transfer.prefetch)
+    if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
+        beyond = beyond or bool(setup.loader or setup.optimizer or setup.scheduler)
+    return not beyond
 
 
 def _lightning(draft: Draft) -> str:
@@ -165,21 +176,6 @@ def _add_scaled(draft: Draft) -> None:
 def _scaled(draft: Draft) -> str:
     batch = draft.setup.batch
     return f"scaled(optimizer, {literal(batch.learning_rate_factor)}, {literal(batch.warmup_steps)})"
-
-
-def _note_the_rest(draft: Draft, target: str) -> None:
-    """What of the setup stands nowhere in the code, change by change."""
-    setup = draft.setup
-    beyond = {
-        "loss": setup.loss,
-        "training step": setup.step,
-        "way to the device": setup.transfer.prefetch,
-        "learning-rate schedule": setup.scheduler if target == "transformers" else (),
-        "optimizer": setup.optimizer if target == "transformers" else (),
-        "loader": setup.loader if target == "transformers" else (),
-    }
-    draft.notes += [f"a change of the {what} is in optimized_train.py alone" for what, there in beyond.items() if there]
-    draft.notes += [f"{k}={v} must stand in the environment" for k, v in setup.flags.get("env", {}).items()]
 
 
 def _assembled(draft: Draft, target: str, body: str) -> str:

@@ -160,11 +160,26 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
     assert len(stepped) == 4
 
 
-def test_what_code_cannot_do_either_is_said() -> None:
-    changes = (Change(strategy="device_prefetch", setting={"prefetch": 2}),)
+@pytest.mark.parametrize(
+    ("target", "change"),
+    [
+        ("lightning", Change(strategy="device_prefetch", setting={"prefetch": 2})),
+        ("transformers", Change(strategy="batch_fetch", setting={"index": "list"})),
+    ],
+)
+def test_what_code_cannot_do_whole_is_left_out_and_said(target: str, change: Change) -> None:
+    changes = (change, Change(strategy="threads", setting={"threads": 1}))
+    code = trainer_code(result(changes), target, load_strategies())
+    assert code.covered == {"threads"}
+    _, (note,) = export(result(changes), target, code=code, module="m")
+    assert note.startswith(change.strategy)
+
+
+def test_variables_of_the_environment_are_said() -> None:
+    changes = (Change(strategy="expandable_segments", setting={"enabled": True}),)
     code = trainer_code(result(changes), "lightning", load_strategies())
-    assert code.notes == ("a change of the way to the device is in optimized_train.py alone",)
-    assert "# Not here: a change of the way to the device" in code.text
+    assert code.notes == ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True must stand in the environment",)
+    assert "# Not here: PYTORCH_CUDA_ALLOC_CONF" in code.text
     with pytest.raises(UsageError, match="no code for accelerate"):
         trainer_code(result(), "accelerate", load_strategies())
 
