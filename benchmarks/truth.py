@@ -24,6 +24,7 @@ from truth_document import RESULTS, environment, load, save
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="false keeps, coverage and times in simulated time")
+    parser.add_argument("--kinds", default="normal,heavy,drifting,bimodal", help="of simulated noise")
     parser.add_argument("--runs", type=int, default=200, help="simulated runs of five comparisons, per kind of noise")
     parser.add_argument(
         "--live-placebos", type=int, default=0, help="compare a plan with itself until so many are done"
@@ -42,8 +43,10 @@ def main() -> None:
     if options.simulated:
         import truth_simulated
 
-        document["simulated"] = {"environment": environment(), **truth_simulated.run(options.runs)}
-        save(options.out, document)
+        for kind in options.kinds.split(","):
+            found = {**truth_simulated.measure(kind, options.runs), "environment": environment()}
+            document.setdefault("simulated", {}).setdefault("kinds", {})[kind] = found
+            save(options.out, document)
     if options.live_placebos or options.live_effects or options.overhead:
         import truth_live
 

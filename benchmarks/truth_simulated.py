@@ -15,7 +15,6 @@ from autoopt.optimize.noise import control, learned
 from autoopt.records import Change, Plan
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
-KINDS = ("normal", "heavy", "drifting", "bimodal")
 EFFECTS = (0.97, 1.0, 1.03, 1.1, 1.3, 1.5, 3.0)
 PER_RUN = 5
 STEP = 0.02
@@ -98,23 +97,22 @@ def needed(curve: dict[str, float], error: float) -> float | None:
     return next((float(seconds) for seconds, rms in curve.items() if rms <= error), None)
 
 
-def run(runs: int) -> dict[str, Any]:
-    """All kinds of noise and all effects."""
-    began, found = time.monotonic(), {}
-    for kind in KINDS:
-        curve = {str(seconds): sequential(1.1, kind, seconds, 100) for seconds in SEQUENTIAL_SECONDS}
-        rows = []
-        for effect in EFFECTS:
-            row = summary(effect, comparisons(effect, kind, runs if effect == 1.0 else max(runs // 4, 10)))
-            row["sequential_seconds_for_same_error"] = needed(curve, row["rms_error"])
-            row["sequential_error_in_same_time"] = sequential(effect, kind, row["block_seconds"], 100)
-            rows.append(row)
-        placebo = next(row for row in rows if row["effect"] == 1.0)
-        kept = placebo["decisions"].get("accept", 0)
-        found[kind] = {
-            "false_keeps": kept,
-            "placebos": placebo["comparisons"],
-            "sequential_error_by_seconds": curve,
-            "effects": rows,
-        }
-    return {"rule": RULE.model_dump(), "kinds": found, "seconds": time.monotonic() - began}
+def measure(kind: str, runs: int) -> dict[str, Any]:
+    """All effects under one kind of noise."""
+    began = time.monotonic()
+    curve = {str(seconds): sequential(1.1, kind, seconds, 100) for seconds in SEQUENTIAL_SECONDS}
+    rows = []
+    for effect in EFFECTS:
+        row = summary(effect, comparisons(effect, kind, runs if effect == 1.0 else max(runs // 4, 10)))
+        row["sequential_seconds_for_same_error"] = needed(curve, row["rms_error"])
+        row["sequential_error_in_same_time"] = sequential(effect, kind, row["block_seconds"], 100)
+        rows.append(row)
+    placebo = next(row for row in rows if row["effect"] == 1.0)
+    return {
+        "false_keeps": placebo["decisions"].get("accept", 0),
+        "placebos": placebo["comparisons"],
+        "sequential_error_by_seconds": curve,
+        "effects": rows,
+        "rule": RULE.model_dump(),
+        "seconds": time.monotonic() - began,
+    }

@@ -66,7 +66,7 @@ def _simulated(simulated: dict[str, Any]) -> str:
 
 def _loads(rows: list[dict[str, Any]]) -> str:
     """The machine's load while rows were measured, lowest and highest."""
-    loads = [row["environment"]["load"][0] for row in rows if "environment" in row]
+    loads = [row["environment"]["load"][0] for row in rows if row["environment"]["load"]]
     return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not noted"
 
 
