@@ -33,11 +33,19 @@ def _train(live: Any, steps: int) -> None:
 
 
 def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
-    """A trace for TensorBoard; torch-tb-profiler's breakdown and recommendations."""
+    """A trace for TensorBoard, with ranges named as the stages; torch-tb-profiler's breakdown and recommendations."""
     from autoopt.benchmark.tb_profile import read_profile
     from autoopt.benchmark.trace import write_trace
+    from autoopt.profilers.nsys import with_ranges
 
     _train(live, 2)
+    open_: list[Any] = []
+
+    def push(stage: str) -> None:
+        open_.append(torch.profiler.record_function(stage))
+        open_[-1].__enter__()
+
+    with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None), known=("data",))
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]

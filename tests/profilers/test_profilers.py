@@ -90,3 +90,30 @@ def test_missing_tools_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profilers, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentLacks, match="line_profiler is not installed"):
         check_tools(["lines"])
+
+
+def test_a_profiler_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from autoopt import running
+    from autoopt.errors import TrialFailed
+
+    def fails(*args: object) -> None:
+        raise TrialFailed("error", "py-spy could not look at the training")
+
+    monkeypatch.setattr(running, "profile_with", fails)
+    found = running._profiled(None, "pyspy", tmp_path)  # type: ignore[arg-type]
+    assert (found.tool, found.file) == ("pyspy", None)
+    assert found.lines[0] == "failed: py-spy could not look at the training"
+
+
+@pytest.mark.slow
+def test_the_page_of_a_profile_shows_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autoopt.cli import main
+
+    monkeypatch.setattr("shutil.which", lambda name: None)  # no nsys
+    run = tmp_path / "run"
+    words = ["profile", SPEC.workload, "--with", "cprofile,nsys", "--budget", "1m", "--out", str(run), "--quiet"]
+    assert main(words) == 0
+    page = (run / "profile.html").read_text(encoding="utf-8")
+    assert 'href="./profilers/steps.prof"' in page
+    assert "ncalls" in page
+    assert "nsys profile --trace=cuda,nvtx,osrt" in page
