@@ -60,8 +60,15 @@ class Shares:
         return 2 * (2 * self.start_seconds) + 8.0
 
     def kept_back(self, changes: int) -> float:
-        """Seconds reserved for the end of the run."""
-        wanted = self.verification() + self.ablation(max(changes, 2)) + self.comparison
+        """Seconds reserved for the end of the run.
+
+        As long as nothing was kept the reserve is for one change that may still come, trained from one seed: time
+        that a search without a finding leaves over is lost, while a second seed takes whatever is left.
+
+        Args:
+            changes: of the plan that would be verified.
+        """
+        wanted = self.verification(seeds=2 if changes > 1 else 1) + self.ablation(changes) + self.comparison
         return min(max(wanted, KEPT_BACK_AT_LEAST * self.budget), KEPT_BACK_AT_MOST * self.budget)
 
     def search_deadline(self, changes: int) -> float:

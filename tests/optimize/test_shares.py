@@ -1,0 +1,29 @@
+"""How the budget is shared."""
+
+from __future__ import annotations
+
+from autoopt.optimize.shares import KEPT_BACK_AT_LEAST, KEPT_BACK_AT_MOST, Shares
+
+SHORT = Shares(budget=205.0, start_seconds=2.0, baseline_seconds=40.0)
+
+
+def test_a_search_without_a_finding_keeps_back_one_training_of_what_may_still_come() -> None:
+    """Nothing was kept: trainings from a second seed would have nothing to verify."""
+    assert SHORT.kept_back(1) == SHORT.verification(seeds=1) + SHORT.comparison
+    assert SHORT.search_deadline(1) > SHORT.search_deadline(2) + SHORT.baseline_seconds / 2
+
+
+def test_what_was_kept_is_verified_from_two_seeds_and_ablated() -> None:
+    long = Shares(budget=3600.0, start_seconds=2.0, baseline_seconds=200.0)
+    assert long.kept_back(3) == long.verification(seeds=2) + long.ablation(3) + long.comparison
+
+
+def test_the_reserve_is_neither_the_whole_budget_nor_nothing() -> None:
+    for changes in range(1, 9):
+        assert SHORT.kept_back(changes) <= KEPT_BACK_AT_MOST * SHORT.budget
+        assert Shares(budget=7200.0).kept_back(changes) >= KEPT_BACK_AT_LEAST * 7200.0
+
+
+def test_one_change_may_be_verified_within_the_reserve() -> None:
+    """Its comparison, its start and its training, no slower than the baseline's."""
+    assert SHORT.kept_back(1) >= SHORT.comparison + SHORT.start_seconds + SHORT.baseline_seconds
