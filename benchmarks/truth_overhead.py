@@ -2,8 +2,8 @@
 
     python benchmarks/truth_overhead.py digits [PAIRS]     # one process; truth.py --overhead runs several
 
-In each process both train the same model with the same optimizer, loader and seed, in alternating blocks as long
-as those of a comparison, of equally many steps, in an order drawn by lot, so that drift does not stand between
+In each process both train the same model with the same optimizer, loader and seed, in short alternating blocks of
+equally many steps, in an order drawn by lot, so that drift does not stand between
 them. Processes are replicated, since the place of code and data in memory favours one or the other for a
 process's whole life. One compute thread, and CPU seconds of the process, which are wall-clock seconds where
 nothing else runs: what others take of the machine is not what the loop costs.
@@ -31,10 +31,11 @@ from autoopt.importing import load
 from autoopt.optimize.statistics import trimmed
 from autoopt.validation import build
 
-SECONDS, RAMP = 0.3, 0.1
-"""Of a block and of what is trained before it unmeasured, as in a comparison."""
+SECONDS, RAMP = 0.15, 0.05
+"""Of a block and of what is trained before it unmeasured: half of a comparison's, so that drift has less time and what
+a block costs at its ends counts twice."""
 PROCESS_SECONDS = 20.0
-PAIRS = 30
+PAIRS = 50
 PROCESSES = 6
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

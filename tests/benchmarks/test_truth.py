@@ -1,0 +1,70 @@
+"""The benchmark of truth: effects follow from amounts, intervals from processes; tables count what there is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import truth_overhead
+import truth_table
+import truth_workload
+
+
+@pytest.mark.parametrize("effect", [0.97, 1.0, 1.1, 3.0])
+def test_what_is_left_of_the_work_gives_the_effect(effect: float) -> None:
+    rest = 0.1
+    assert (rest + 1.0) / (rest + truth_workload.left_for(effect, rest)) == pytest.approx(effect)
+
+
+def test_an_effect_that_no_work_can_give_is_refused() -> None:
+    with pytest.raises(ValueError, match="less than no work"):
+        truth_workload.left_for(20.0, 0.1)
+
+
+@pytest.mark.parametrize("work", [0.0, 2.0, 2.25])
+def test_the_dataset_burns_as_much_as_it_says(work: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sorts: list[int] = []
+    monkeypatch.setattr(np, "sort", lambda array: sorts.append(len(array)))
+    dataset = truth_workload.Burning(work)
+    for index in range(1000):
+        dataset[index]
+    assert len(sorts) == 1000 * work
+
+
+def test_the_interval_of_the_overhead_is_one_over_processes() -> None:
+    found = [{"log_ratio": ratio, "step_seconds": 0.001, "pairs": 50} for ratio in (0.001, 0.002, 0.003)]
+    three = truth_overhead.summary("digits", found)
+    assert (three["processes"], three["block_pairs_each"]) == (3, 50)
+    assert three["low"] < 1.0 < three["ratio"] < three["high"] < 1.006
+    assert truth_overhead.summary("digits", found[:1])["low"] == 0.0, "one process says nothing of the next"
+
+
+def row(low: float, high: float, decision: str, cpu: str, load: float | None) -> dict[str, Any]:
+    where = {"cpu": cpu, "load": None if load is None else [load, load, load]}
+    return {"low": low, "high": high, "value": 1.0, "decision": decision, "environment": where}
+
+
+def test_placebos_are_counted_by_processor() -> None:
+    placebos = [
+        row(0.9, 1.1, "reject", "A", None),
+        row(1.01, 1.1, "accept", "B", 1.5),
+        row(0.95, 1.2, "inconclusive", "B", 2.5),
+    ]
+    text = truth_table.render({"live": {"placebos": placebos}})
+    assert "| A | 1 | 0 | 1 | not noted |" in text
+    assert "| B | 2 | 1 | 1 | 1.5 to 2.5 |" in text
+    assert "| all | 3 | 1 | 2 | 1.5 to 2.5 |" in text
+
+
+def test_planted_effects_are_covered_or_not() -> None:
+    more = {"block_seconds": 8.0, "wall_seconds": 20.0, "sequential": 1.2}
+    rows = [{**row(0.9, 1.2, "accept", "A", 1.0), **more, "value": 1.1}, {**row(1.2, 1.3, "accept", "A", 1.0), **more}]
+    text = truth_table.render({"live": {"effects": {"1.1": rows}}})
+    assert "| 1.1 | 2 | 1 of 2 | accept 2 | 8.0 | 20 | 6.7% | 8.7% | 1.0 to 1.0 |" in text
+    assert truth_table.render({}) == "nothing measured yet\n"
