@@ -3,6 +3,7 @@
     python benchmarks/adoption.py digits                      # all stages of one example, those done before left out
     python benchmarks/adoption.py hf_text --stages own_trainer
     python benchmarks/adoption.py --table
+    python benchmarks/adoption.py --page                      # the same into docs/adopting.md
 
 Every stage is saved in one JSON document as soon as it is done, with the environment it was measured in, so that a
 run can be cut anywhere and taken up again. Numbers are worth what the machine's quiet was: stop everything else.
@@ -27,13 +28,15 @@ from autoopt.records import Plan
 from autoopt.registry import load_strategies
 
 RESULTS = Path(__file__).resolve().parent / "results" / "adoption.json"
+PAGE = RESULTS.parents[2] / "docs" / "adopting.md"
+MARKS = ("<!-- adoption: made by benchmarks/adoption.py --page -->", "<!-- end -->")
 STAGES = ("optimize", "script", "verify", "own_trainer")
 EXAMPLES: dict[str, dict[str, Any]] = {
     "photos": {},
     "digits": {},
     "stdlib_gpt": {},
     "lightning_digits": {"to": "lightning"},
-    "hf_text": {"to": "transformers", "options": ["--target", "0.8"]},
+    "hf_text": {"to": "transformers", "options": ["--target", "0.75"]},
 }
 
 
@@ -48,6 +51,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("autoopt-runs/adoption"), help="where the run directories go")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="only print what is there")
+    parser.add_argument("--page", action="store_true", help="put the table into docs/adopting.md")
     options = parser.parse_args()
     document = load(options.out)
     measure = {"optimize": optimize, "script": scripts, "verify": verify, "own_trainer": own}
@@ -61,6 +65,15 @@ def main() -> None:
                 entry[stage] = {**found, "environment": environment()}
                 save(options.out, document)
     sys.stdout.write(table(document))
+    if options.page:
+        PAGE.write_text(paged(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
+
+
+def paged(page: str, document: dict[str, Any]) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}\n{table(document)}{MARKS[1]}{after}"
 
 
 def _run(words: list[str], *, code: tuple[int, ...] = (0,)) -> str:
@@ -117,18 +130,19 @@ def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
         rows = []
         for number in range(options.pairs):
             order = list(sides) if number % 2 == 0 else list(sides)[::-1]
-            rows.append({side: _trained(sides[side], number) for side in order})
+            rows.append({side: _trained(sides[side], number, result.objective.target) for side in order})
     import math
 
     logs = [math.log(row["plain"]["seconds"] / row["optimized"]["seconds"]) for row in rows]
     return {"speedup": interval(logs), "pairs": rows}
 
 
-def _trained(path: Path, seed: int) -> dict[str, Any]:
+def _trained(path: Path, seed: int, target: float | None) -> dict[str, Any]:
     """One run of a script; the last lines that it prints are what it came to."""
-    lines = _run([sys.executable, str(path), "--until-target", "--seed", str(seed)]).strip().splitlines()
-    words = lines[-1].split()  # "120 steps in 4.5 s, last loss 0.2"
-    return {"steps": int(words[0]), "seconds": float(words[3]), "evaluated": lines[-2] if len(lines) > 1 else None}
+    words = [sys.executable, str(path), "--seed", str(seed), *(["--target", str(target)] if target is not None else [])]
+    lines = _run(words).strip().splitlines()
+    told = lines[-1].split()  # "120 steps in 4.5 s, last loss 0.2"
+    return {"steps": int(told[0]), "seconds": float(told[3]), "evaluated": lines[-2] if len(lines) > 1 else None}
 
 
 def verify(name: str, options: argparse.Namespace) -> dict[str, Any]:
