@@ -51,6 +51,7 @@ print("SEEN", json.dumps({**look.seen, "threads": torch.get_num_threads(), "prec
 """
 
 
+@pytest.mark.slow
 def test_lightning_cli_trains_with_what_was_exported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lightning")
     pytest.importorskip("jsonargparse")
