@@ -39,6 +39,10 @@ OPTIMIZE_SHARE = 0.65
 LEAST_RACE_SHARE = 0.2
 """Of the minutes, whatever came before."""
 FINISHED = "finished"
+UNFINISHED = 75
+"""Exit code of a command whose time was up: the same command goes on."""
+CLOSING_SECONDS = 20.0
+"""Kept back of a command's time for ending what runs."""
 
 
 def say(text: str) -> None:
@@ -56,6 +60,7 @@ def run_case(
     contenders: Sequence[str] = rivals.CONTENDERS,
     race: Callable[..., dict[str, Any]] | None = None,
     options: dict[str, Any] | None = None,
+    ends: float = float("inf"),
     tell: Callable[[dict[str, Any]], None] = lambda document: None,
 ) -> dict[str, Any]:
     """Runs one case: optimizes it, and races the plan against its rivals.
@@ -65,6 +70,7 @@ def run_case(
         runs: the folder for the run directory.
         optimize, race: in place of ``optimized`` and ``race_of`` (tests).
         options: further options of ``autoopt.optimize``.
+        ends: on ``perf_counter``: when this command ends, whatever has come of it.
         tell: given the document whenever there is more in it; ``state`` says how far it has come.
 
     Returns:
@@ -106,6 +112,7 @@ def run_case(
         report("racing")
 
     left = max(seconds - (time.perf_counter() - began), LEAST_RACE_SHARE * seconds)
+    left = min(left, ends - time.perf_counter() - CLOSING_SECONDS)
     document["race"] = (race or race_of)(
         name, result, device=device, toy=toy, seconds=left, contenders=tuple(contenders), tell=raced
     )
@@ -114,12 +121,33 @@ def run_case(
 
 
 def optimized(spec: str, budget: str, **options: Any) -> Any:
-    """``autoopt.optimize`` with its progress on standard error."""
-    import autoopt
+    """``autoopt.optimize`` with its progress on standard error; a run that is there already is gone on with."""
+    from autoopt.api import optimize, resume_run
+    from autoopt_reports import html
     from autoopt_reports.live import make_view
 
+    folder = Path(options["out"])
+    found = finished(folder)
+    if found is not None:
+        return found
     with make_view(sys.stderr, budget=float(budget.removesuffix("s"))) as view:
-        return autoopt.optimize(spec, budget, listeners=[view], **options)
+        if not (folder / "journal.jsonl").exists():
+            return optimize(spec, budget, listeners=[view], **options)
+        say(f"going on with {folder} ...")
+        result = resume_run(folder, listeners=[view])
+    html.write(result, folder / "report.html")
+    return result
+
+
+def finished(folder: Path) -> Any:
+    """The result of a run that has ended by itself, or None."""
+    from autoopt.records import Result, StopReason
+
+    file = folder / "result.json"
+    if not file.exists():
+        return None
+    result = Result.model_validate_json(file.read_text(encoding="utf-8"))
+    return None if result.stop.reason is StopReason.INTERRUPTED else result
 
 
 def fit_of(result: Any) -> dict[str, Any]:
@@ -228,11 +256,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="auto, cpu, cuda, cuda:1 [default: cuda]")
     parser.add_argument("--contenders", default=",".join(rivals.CONTENDERS), help="a part of them")
     parser.add_argument("--only", default="", help="strategies to try, as of autoopt optimize")
-    parser.add_argument("--runs", type=Path, help="folder for the run directories")
+    parser.add_argument("--runs", type=Path, help="folder for the run directories; a run that is there is gone on with")
+    parser.add_argument("--until", type=float, help="minutes after which this command ends, for the next to go on")
     parser.add_argument("--out", type=Path, help="the results [default: benchmarks/results/<device>-<date>.json]")
     given = parser.parse_args(arguments)
     if given.minutes <= 0:
         parser.error("--minutes must be above 0")
+    if given.until is not None and (given.until <= 0 or not given.runs):
+        parser.error("--until must be above 0, and needs --runs, where the next command finds what this one did")
     unknown = set(given.contenders.split(",")) - set(rivals.CONTENDERS)
     if unknown:
         parser.error(f"no contender {sorted(unknown)[0]!r}; there are {', '.join(rivals.CONTENDERS)}")
@@ -241,6 +272,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = given.runs or Path(tempfile.mkdtemp(prefix="autoopt-gpu-"))
     runs.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing that was started stays behind
+    ends = time.perf_counter() + 60 * given.until if given.until else float("inf")
+    if given.until:
+        signal.signal(signal.SIGALRM, _time_is_up)
+        signal.setitimer(signal.ITIMER_REAL, 60 * given.until)
     writer = Writer(given.out, toy=given.toy, runs=runs)
     try:
         run_case(
@@ -251,12 +286,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs=runs,
             contenders=given.contenders.split(","),
             options={"only": given.only} if given.only else None,
+            ends=ends,
             tell=writer,
         )
     except AutooptError as error:
         say(f"error: {error}")
         return error.exit_code
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return 0
+
+
+def _time_is_up(*_: Any) -> None:
+    say("the time of this command is up; the same command goes on where it was")
+    sys.exit(UNFINISHED)
 
 
 class Writer:

@@ -75,6 +75,14 @@ has come), so that a run that was cut off leaves what it had; beside it lie `res
 and `resnet50-optimized_train.py`. Progress goes to standard error. Without `--out` the document goes to
 `benchmarks/results/<device>-<date>.json`, of which this page is made; several cases of a day share it.
 
+**More time than a command may take**: `--until` ends the command, and the same command goes on from the run's journal
+(exit code 75 until it is done). Time in between is not charged, `--runs` must outlast it:
+
+```console
+$ python benchmarks/gpu.py gpt2 --minutes 18 --until 9.5 --runs runs --out out/results.json
+$ python benchmarks/gpu.py gpt2 --minutes 18 --until 9.5 --runs runs --out out/results.json
+```
+
 With little time, name what may be tried, the likeliest first; what was left out is then not known:
 
 ```console
@@ -83,7 +91,7 @@ $ python benchmarks/gpu.py bert --minutes 8 --only amp,matmul_precision,fused_op
 $ python benchmarks/gpu.py gpt2 --minutes 8 --only flash_attention,amp,matmul_precision,compile,fused_optimizer
 $ python benchmarks/gpu.py tiny --minutes 6 --only device_dataset,cuda_graphs,compile,fused_optimizer
 $ python benchmarks/gpu.py cifar --minutes 9 --only workers,device_dataset,amp,channels_last,compile,one_cycle
-$ python benchmarks/gpu.py llm_fit --minutes 9 --only checkpointing,accumulation,optimizer_in_backward,amp,flash_attention
+$ python benchmarks/gpu.py llm_fit --minutes 9 --only checkpointing,accumulation,amp,flash_attention
 ```
 
 `--toy --device cpu --minutes 3` runs the same commands at toy size on any machine: a check of the code, no figure.

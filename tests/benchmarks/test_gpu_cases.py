@@ -362,12 +362,41 @@ def test_the_budget_of_the_run_leaves_time_for_the_race(result: Result, tmp_path
     assert options["device"] == "cpu"
 
 
+def test_a_run_that_is_there_is_gone_on_with(result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import autoopt.api
+
+    called: list[str] = []
+
+    def stand_in(name: str) -> Any:
+        def run(*_: Any, **__: Any) -> Result:
+            called.append(name)
+            return result
+
+        return run
+
+    for name in ("optimize", "resume_run"):
+        monkeypatch.setattr(autoopt.api, name, stand_in(name))
+    folder = tmp_path / "tiny"
+    gpu.optimized("tiny.py:build", "5s", out=str(folder))
+    folder.mkdir()
+    (folder / "journal.jsonl").write_text("{}\n")
+    gpu.optimized("tiny.py:build", "5s", out=str(folder))
+    stopped = result.model_copy(update={"stop": result.stop.model_copy(update={"reason": StopReason.INTERRUPTED})})
+    (folder / "result.json").write_text(stopped.model_dump_json())
+    gpu.optimized("tiny.py:build", "5s", out=str(folder))
+    assert called == ["optimize", "resume_run", "resume_run"]
+    (folder / "result.json").write_text(result.model_dump_json())
+    assert gpu.optimized("tiny.py:build", "5s", out=str(folder)) == result
+    assert len(called) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nothing"], "invalid choice"),
         (["tiny", "--minutes", "0"], "--minutes must be above 0"),
         (["tiny", "--contenders", "x"], "no contender 'x'"),
+        (["tiny", "--until", "1"], "needs --runs"),
     ],
 )
 def test_bad_options_are_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,3 +453,16 @@ def test_a_whole_case_from_the_command_line(
     case = json.loads((tmp_path / "out.json").read_text())["cases"][name]
     assert case["race"]["blocks"]["untouched"]["samples_per_second"] > 0
     assert case["autoopt"]["baseline"]["samples_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_a_command_whose_time_is_up_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    options = ["--toy", "--device", "cpu", "--minutes", "0.8", "--contenders", "untouched,autoopt", "--only", "threads"]
+    files = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out.json")]
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["tiny", *options, *files, "--until", "0.3"])
+    assert ended.value.code == gpu.UNFINISHED
+    assert (tmp_path / "runs" / "tiny" / "journal.jsonl").stat().st_size
+    assert gpu.main(["tiny", *options, *files, "--until", "3"]) == 0
+    assert json.loads((tmp_path / "out.json").read_text())["cases"]["tiny"]["state"] == gpu.FINISHED
