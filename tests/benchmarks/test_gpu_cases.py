@@ -16,7 +16,7 @@ from autoopt import validation
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
-from autoopt.records import Change, Plan, Result, Trial, Verdict
+from autoopt.records import Change, Plan, Result, StopReason, Trial, Verdict
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
