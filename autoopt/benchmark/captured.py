@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -32,7 +33,8 @@ class Captured:
     def add(self, loss: torch.Tensor) -> None:
         """The loss of one more step."""
         if self._on_cpu:
-            self._taken.append(loss.tolist() if loss.ndim == 0 else loss.item())
+            value: Any = loss.tolist() if loss.ndim == 0 else loss.item()
+            self._taken.append(value)
         else:
             self._taken.append(loss.detach().clone())
 
