@@ -165,6 +165,8 @@ def own(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
 
 def table(document: dict[str, Any]) -> str:
     """What was measured, one example a line."""
+    if not document.get("examples"):
+        return "Not measured yet.\n"
     lines = [
         "| example | plan | steps, reported | script to target | verify | own Trainer, steps | own Trainer, whole |"
     ]
