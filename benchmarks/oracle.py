@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, help="readings so far, JSON lines; written as it goes")
     parser.add_argument("--example", action="append", choices=table.EXAMPLES, help="only this one; may be repeated")
     parser.add_argument("--minutes", type=float, default=0.0, help="of this slice; 0: measure nothing")
-    parser.add_argument("--until", choices=list(stages.STAGES), default="race", help="the last stage to run")
+    parser.add_argument("--until", choices=list(stages.STAGES), default="compile", help="the last stage to run")
     parser.add_argument("--lattice-seconds", type=float, default=800.0, help="that a lattice may take")
     parser.add_argument("--top", type=int, default=5, help="points of the lattice that are measured again")
     parser.add_argument("--rounds", type=int, default=4, help="pairs of processes of each choice in the race")

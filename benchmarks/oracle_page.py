@@ -81,12 +81,23 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
 
 def _knobs(found: dict[str, Any]) -> list[str]:
     lines = [f"* {knob}: {', '.join(choices)}" for knob, choices in found["setup"]["knobs"].items()]
-    compiled = found.get("compile")
-    if compiled:
-        fixed = compiled.get("fixed_seconds")
-        cost = f"{fixed:.1f} s" if fixed is not None else compiled.get("failed")
-        lines.append(f"* compile: left out; what it pays once: {cost}")
+    if found.get("compile"):
+        lines.append(f"* compile: left out; {_compiling(found)}")
     return lines
+
+
+def _compiling(found: dict[str, Any]) -> str:
+    """What compiling pays once, and whether it could pay at all."""
+    fixed = found["compile"].get("fixed_seconds")
+    if fixed is None:
+        return str(found["compile"]["failed"])
+    told = f"what it pays once: {fixed:.1f} s"
+    best = ((found["race"] or {}).get("oracle") or {}).get("seconds_to_target")
+    if best is None:
+        return told
+    if fixed >= best:
+        return f"{told}, more than the oracle's whole run of {best:.1f} s: it cannot pay"
+    return f"{told}, less than the oracle's whole run of {best:.1f} s: with it the oracle might be faster"
 
 
 def _row(name: str, result: dict[str, Any], found: dict[str, Any]) -> str:

@@ -25,7 +25,6 @@ ASKED = {
     "attention": ("flash_attention",),
 }
 """Knobs whose settings the strategies know themselves: what they refuse cannot be done. The others have a grid."""
-PREFETCH = (2, 4)
 WHOLE = ("device_dataset",)
 """These leave the loader's workers nothing to do."""
 
@@ -46,11 +45,8 @@ def grids(cores: int) -> Knobs:
     What autoopt refuses since it measured no gain is in the lattice all the same.
     """
     workers = {
-        f"{number}, prefetch {ahead}": [
-            _change("workers", num_workers=number, prefetch_factor=ahead, persistent_workers=True)
-        ]
+        str(number): [_change("workers", num_workers=number, prefetch_factor=2, persistent_workers=True)]
         for number in range(1, cores + 1)
-        for ahead in PREFETCH
     }
     threads = {str(number): [_change("threads", threads=number)] for number in range(1, cores)}
     precision = {
@@ -147,4 +143,4 @@ def told(plan: Plan) -> str:
     return ", ".join(parts) or "untouched"
 
 
-_TOLD = ("num_workers", "prefetch_factor", "threads", "dtype", "precision", "implementation", "mode", "size")
+_TOLD = ("num_workers", "threads", "dtype", "precision", "implementation", "mode", "size")
