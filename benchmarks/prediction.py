@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def main() -> None:
     sys.stdout.write(prediction_table.text(document))
     if options.json:
         loads = [record["load_before"] for record in done.values()]
-        document |= {"environment": {**environment(), "load_before": [min(loads), max(loads)]}}
+        machine = {**environment(), "torch": version("torch"), "load_before": [min(loads), max(loads)]}
+        document |= {"environment": machine}
         options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

@@ -38,7 +38,7 @@ from autoopt.trial.protocol import TrialSpec
 
 BOX = 9.0
 BLOCK_SECONDS = 0.5
-RULE = Rule(max_seconds=25.0, until_error=0.03, min_pairs=2, max_pairs=3, warm_up_seconds=20.0)
+RULE = Rule(max_seconds=40.0, until_error=0.03, min_pairs=2, max_pairs=3, warm_up_seconds=20.0)
 COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "max_pairs": 2})
 
 

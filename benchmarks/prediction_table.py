@@ -125,7 +125,13 @@ def gain_row(change: Change, done: dict[str, Any], registry: Registry) -> dict[s
     estimate = _predicted(change, done, registry)
     if comparison.estimate is None:
         return row
-    row |= {"realized": comparison.estimate.value, "low": comparison.estimate.low, "high": comparison.estimate.high}
+    row |= {
+        "pairs": len(comparison.pairs),
+        "seconds": comparison.seconds,
+        "realized": comparison.estimate.value,
+        "low": comparison.estimate.low,
+        "high": comparison.estimate.high,
+    }
     if estimate is None:
         return row
     inside = estimate.low <= comparison.estimate.high and comparison.estimate.low <= estimate.high
