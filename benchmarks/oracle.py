@@ -57,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lattice-seconds", type=float, default=800.0, help="that a lattice may take")
     parser.add_argument("--top", type=int, default=5, help="points of the lattice that are measured again")
     parser.add_argument("--rounds", type=int, default=4, help="pairs of processes of each choice in the race")
+    parser.add_argument("--share", type=float, default=0.25, help="of the lattice's seconds that autoopt gets")
     parser.add_argument("--replay", action="store_true", help="Optuna reads the lattice's readings, measures nothing")
     parser.add_argument("--write", action="store_true", help="the document of what there is")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -12,10 +12,11 @@ Made by `python benchmarks/oracle.py --page` from `benchmarks/results/oracle.jso
 
 For each example every combination of the built-in strategies' settings that means something on this machine is
 measured, each in a trial process of its own: the lattice. Its best points are measured again in pairs with the
-baseline, and the best of those is the **oracle**. autoopt then starts from scratch with a budget of a quarter of the
-lattice's seconds and the same strategies (`--only`); Optuna's TPE and random samplers get the same knobs and as
-many seconds as autoopt's whole run took, an evaluation being one trial process like the lattice's. At the end all
-choices run against the baseline in interleaved pairs of processes, equal setups once; that race is the table.
+baseline, and the best of those is the **oracle**. autoopt then starts from scratch with the same strategies (`--only`)
+and a budget that is a share of the lattice's seconds, which the table tells; Optuna's TPE and random samplers get the
+same knobs and as many seconds as autoopt's whole run took, an evaluation being one trial process like the lattice's.
+At the end all choices run against the baseline in interleaved pairs of processes, equal setups once; that race is the
+table.
 
 * **Left out for everyone**: changes that take other steps (batch, schedules, cadence), since a reading of seconds
   cannot judge them. Compiling was not put into the lattice; what it pays once was measured cold and stands below.
@@ -67,7 +68,8 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
     lines.append(
         f"{found['measured']} of {setup['points']} points measured, {setup['reading_seconds']:g} s of steady steps "
         f"each, {seconds['lattice']:.0f} s in all; the target, {setup['metric']} {setup['target']:g}, takes "
-        f"{setup['steps']:.0f} steps."
+        f"{setup['steps']:.0f} steps. Lattice at commit {_commit(setup['environment'].get('git_commit'))}, "
+        f"autoopt at {_commit((found['autoopt'] or {}).get('commit'))}."
     )
     lines += ["", *_knobs(found), ""]
     race = found["race"]
@@ -77,6 +79,10 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
     lines += [_row(contestant, race[contestant], found) for contestant in TITLES if contestant in race]
     lines += ["", *_replays(found), ""] if found.get("replays") else [""]
     return lines if complete(race) else [*lines, "Not every contestant got to the end.", ""]
+
+
+def _commit(name: str | None) -> str:
+    return name[:7] if name else "unknown"
 
 
 def _knobs(found: dict[str, Any]) -> list[str]:

@@ -45,7 +45,7 @@ def _rival(s: Slice, sampler: str) -> space.Point | None:
 def best_again(s: Slice) -> Plan:
     """The winner of the second measurement, among those whose losses stay the baseline's."""
     groups: dict[str, list[Record]] = {}
-    for record in s.of("again"):
+    for record in (r for r in s.of("again") if "unmeasured" not in r):
         groups.setdefault(Plan.model_validate(record["plan"]).key, []).append(record)
     sound = {k: rows for k, rows in groups.items() if all(row.get("same_losses") for row in rows)}
     if not sound:

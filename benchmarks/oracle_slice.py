@@ -29,6 +29,7 @@ class Slice:
         rounds: pairs of processes of each contestant in the final race.
         replays: 0 lets Optuna measure for itself; else its studies read the lattice's readings, from so many
             seeds, and the median choice runs in the race.
+        share: of the lattice's seconds that autoopt gets.
     """
 
     example: str
@@ -39,6 +40,7 @@ class Slice:
     top: int = 5
     rounds: int = 4
     replays: int = 0
+    share: float = 0.25
     clock: Callable[[], float] = time.monotonic
     say: Callable[[str], None] = lambda text: None
 

@@ -27,7 +27,6 @@ PROFILE_SECONDS = 8.0
 OVERHEAD_SECONDS = 2.0
 """What a reading takes beside its steady steps, about: the start of the process and its warm-up."""
 LEAST, MOST = 0.6, 8.0
-SHARE = 0.25
 AFTER_BUDGET = 8.0
 """Seconds that the command takes beside its budget: imports, the start of the server, the report."""
 
@@ -96,10 +95,10 @@ def lattice(s: Slice) -> None:
 
 
 def autoopt(s: Slice) -> None:
-    """The command from scratch, with the strategies of the lattice and a quarter of the lattice's seconds."""
+    """The command from scratch, with the strategies of the lattice and a share of the lattice's seconds."""
     if s.of("autoopt"):
         return
-    whole = SHARE * sum(record["seconds"] for record in s.of("lattice"))
+    whole = s.share * sum(record["seconds"] for record in s.of("lattice"))
     budget = max(int(whole - AFTER_BUDGET), 20)
     s.spare(budget + 60.0)
     folder = s.state.path.with_suffix("") / f"{s.example}-{time.time_ns()}"

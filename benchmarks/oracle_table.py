@@ -77,7 +77,7 @@ def raced(setup: Record, chosen: Record, rows: list[Record]) -> dict[str, Any]:
 
 
 def _good(rows: list[Record]) -> list[Record]:
-    return [row for row in rows if "failed" not in row]
+    return [row for row in rows if "log_ratio" in row]
 
 
 def _speedups(setup: Record, rows: list[Record], luck: Luck) -> dict[str, Any]:

@@ -113,8 +113,10 @@ class Trials:
 
 
 def _row(found: Comparison, deterministic: bool | None) -> dict[str, Any]:
-    if found.decision is Decision.FAILED or not found.pairs:
+    if found.decision is Decision.FAILED:
         return {"failed": found.reason}
+    if not found.pairs:
+        return {"unmeasured": found.reason}
     before, after = found.incumbent, found.candidate
     paths = common(before.losses, after.losses)
     quality = None

@@ -276,6 +276,30 @@ def test_a_point_that_trains_otherwise_is_not_the_oracle(
     assert "higher" in found["quality_lost"]
 
 
+def test_a_pair_without_time_is_lost_and_one_that_fails_counts(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoopt_chose([AMP], monkeypatch)
+    one = part(tmp_path, registry)
+    measured, seen = one.trials.pair, set()
+
+    def pair(plan: Plan, number: int, **known: Any) -> dict[str, Any]:
+        """The first pair of each plan comes to nothing."""
+        first = plan.key not in seen
+        seen.add(plan.key)
+        return {"unmeasured": "no time", "seconds": 10.0} if first else measured(plan, number, **known)
+
+    monkeypatch.setattr(one.trials, "pair", pair)
+    assert stages.run(one)
+    assert "amp" in race.best_again(one).names()
+    one.state.add("digits", "race", round=9, plan=Plan.model_validate({"changes": [AMP]}).model_dump(mode="json"),
+                  failed="crashed: signal 11", seconds=1.0)  # fmt: skip
+    found = table.document(one.state, {}, replays=0)["examples"]["digits"]["race"]
+    assert found["autoopt"]["failed"] == "crashed: signal 11"
+    assert found["oracle"]["throughput"]["n"] == one.rounds  # its first pair was in the second measurement
+    assert found["baseline"]["throughput"]["n"] == one.rounds - 1
+
+
 def test_a_command_that_fails_is_told(tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = subprocess.CompletedProcess([], 3, "", "error: the baseline fails")
     monkeypatch.setattr(stages.subprocess, "run", lambda *a, **k: failed)
