@@ -30,7 +30,7 @@ def compile_in_place(module: nn.Module, **options: Any) -> None:
         options: of ``torch.compile``.
     """
     if not type(module).__module__.startswith("torch.nn."):
-        module.compile(**options)  # type: ignore[no-untyped-call]
+        module.compile(**options)
         return
     plain: Any = module._call_impl
 
