@@ -23,6 +23,8 @@ from autoopt.strategy import Strategy
 
 FIT_SHARE = 0.25
 """Share of the budget after which no more sets of strategies are tried to make it fit."""
+RELAXED_SHARE = 0.4
+"""Share after which the plan that fits is taken as it is."""
 
 PROBE_STEPS = 3
 LOOKS = 64
@@ -85,6 +87,7 @@ class Fitting:
         self._tight: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
         self._deadline = tools.now() + FIT_SHARE * tools.shares.budget
+        self._relaxed_by = tools.now() + RELAXED_SHARE * tools.shares.budget
 
     def next(self, failure: BaselineFailed) -> str:
         """Makes the next plan that fits the baseline of the search.
@@ -176,14 +179,22 @@ class Fitting:
         return (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
 
     def _relaxed(self, names: Sequence[str]) -> Plan | None:
-        """The same strategies, each saving no more than it must beside the others."""
+        """The same strategies, each saving no more than it must beside the others: its settings are halved.
+
+        A reference that saves more than it must is a slow one, so that there is some time for this.
+        """
+        self._deadline = max(self._deadline, self._relaxed_by)
         rungs: dict[str, int] = {}
         for name in reversed(names):
-            for rung in range(len(self._ladder(name, Plan()))):
-                plan = self._plan(names, {**rungs, name: rung})
+            low, high = 0, max(len(self._ladder(name, Plan())) - 1, 0)  # the last one fits
+            while low < high:
+                middle = (low + high) // 2
+                plan = self._plan(names, {**rungs, name: middle})
                 if plan is not None and self._fits(plan):
-                    rungs[name] = rung
-                    break
+                    high = middle
+                else:
+                    low = middle + 1
+            rungs[name] = high
         return self._plan(names, rungs)
 
     def _fits(self, plan: Plan) -> bool:
