@@ -23,7 +23,7 @@ TARGETS = ("lightning", "transformers")
 SAID_BY_CODE = frozenset({"warmup_steps", "warmup_ratio", "lr_scheduler_type"})
 """Arguments that a coded change brings itself, over the user's own schedule rather than in its place."""
 
-_NAMES = ("training_loader", "validation_loader", "loader_like", "scaled", "parts", "Optimized", "optimized")
+_NAMES = ("training_loader", "validation_loader", "loader_like", "scaled", "parts", "same", "Optimized", "optimized")
 
 
 @dataclass(frozen=True)

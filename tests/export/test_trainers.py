@@ -25,6 +25,7 @@ from autoopt.registry import load_strategies
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHANGES = (
+    Change(strategy="cache", setting={"prefix": None, "workers": 0}),  # its own helpers are copied as well
     Change(strategy="workers", setting={"num_workers": 1, "persistent_workers": True}),
     Change(strategy="channels_last", setting={}),
     Change(strategy="fused_optimizer", setting={"implementation": "fused"}),
