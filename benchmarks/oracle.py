@@ -42,7 +42,18 @@ def slice_of(examples: list[str], state: State, options: argparse.Namespace) -> 
         cache = state.path.with_suffix("") / f"compiled-{example}"
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)  # of its own, so that compiling is measured cold
         with stages.open_trials(example, state) as found:
-            one = Slice(example, state, found, deadline, options.lattice_seconds, options.top, options.rounds, say=say)
+            one = Slice(
+                example,
+                state,
+                found,
+                deadline,
+                lattice_seconds=options.lattice_seconds,
+                top=options.top,
+                rounds=options.rounds,
+                replays=table.REPLAYS if options.replay else 0,
+                share=options.share,
+                say=say,
+            )
             if not stages.run(one, options.until):
                 say(f"{example}: out of time; the next slice goes on")
                 return

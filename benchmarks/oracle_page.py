@@ -87,13 +87,15 @@ def _commit(name: str | None) -> str:
 
 def _knobs(found: dict[str, Any]) -> list[str]:
     lines = [f"* {knob}: {', '.join(choices)}" for knob, choices in found["setup"]["knobs"].items()]
-    if found.get("compile"):
-        lines.append(f"* compile: left out; {_compiling(found)}")
+    lines += [f"* {name}: left out: {why}" for name, why in found["setup"]["left_out"].items() if "measured)" in why]
+    lines.append(f"* compile: left out; {_compiling(found)}")
     return lines
 
 
 def _compiling(found: dict[str, Any]) -> str:
     """What compiling pays once, and whether it could pay at all."""
+    if not found.get("compile"):
+        return "what it pays once was not measured"
     fixed = found["compile"].get("fixed_seconds")
     if fixed is None:
         return str(found["compile"]["failed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
@@ -331,6 +332,20 @@ def test_the_page_is_that_of_the_results() -> None:
         pytest.skip("nothing was measured")
     document = json.loads(oracle.RESULTS.read_text(encoding="utf-8"))
     assert oracle.PAGE.read_text(encoding="utf-8") == page.render(document)
+
+
+def test_every_option_reaches_the_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Slice, str]] = []
+    monkeypatch.setattr(stages, "open_trials", lambda example, state: contextlib.nullcontext())
+    monkeypatch.setattr(stages, "run", lambda one, until: seen.append((one, until)) or True)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.chdir(tmp_path)
+    given = ["--minutes", "1", "--state", str(tmp_path / "s.jsonl"), "--example", "photos", "--until", "race"]
+    oracle.main([*given, *["--lattice-seconds", "7", "--top", "2", "--rounds", "3", "--share", "0.5", "--replay"]])
+    ((one, until),) = seen
+    assert (one.example, one.lattice_seconds, one.top, one.rounds, one.share) == ("photos", 7.0, 2, 3, 0.5)
+    assert one.replays == table.REPLAYS
+    assert until == "race"
 
 
 def test_measuring_needs_a_place_for_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
