@@ -24,8 +24,9 @@ from truth import environment, load, save
 
 from autoopt.documents import read_result
 from autoopt.export.script import script
-from autoopt.records import Plan
+from autoopt.facts import WorkloadFacts
 from autoopt.registry import load_strategies
+from autoopt.storage.journal import read_journal
 
 RESULTS = Path(__file__).resolve().parent / "results" / "adoption.json"
 PAGE = RESULTS.parents[2] / "docs" / "adopting.md"
@@ -125,7 +126,8 @@ def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
     registry = load_strategies(result.reproduce.strategies)
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "plain_train.py"
-        plain.write_text(script(result.workload.spec, Plan(), registry), encoding="utf-8")
+        text = script(result.workload.spec, result.baseline.plan, registry, facts=_facts(_directory(name, options)))
+        plain.write_text(text, encoding="utf-8")
         sides = {"plain": plain, "optimized": _directory(name, options) / "optimized_train.py"}
         rows = []
         for number in range(options.pairs):
@@ -135,6 +137,14 @@ def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     logs = [math.log(row["plain"]["seconds"] / row["optimized"]["seconds"]) for row in rows]
     return {"speedup": interval(logs), "pairs": rows}
+
+
+def _facts(directory: Path) -> WorkloadFacts:
+    """What the run found out of the workload, as its own script was written with."""
+    records = read_journal(directory / "journal.jsonl")
+    step = next(r["step"] for r in records if r["type"] == "start" and r["kind"] == "inspect")
+    document = next(r["document"] for r in records if r["type"] == "end" and r["step"] == step)
+    return WorkloadFacts.model_validate(document["facts"])
 
 
 def _trained(path: Path, seed: int, target: float | None) -> dict[str, Any]:
