@@ -31,6 +31,7 @@ from autoopt.storage.journal import read_journal
 RESULTS = Path(__file__).resolve().parent / "results" / "adoption.json"
 PAGE = RESULTS.parents[2] / "docs" / "adopting.md"
 MARKS = ("<!-- adoption: made by benchmarks/adoption.py --page -->", "<!-- end -->")
+MISSING = "not measured"
 STAGES = ("optimize", "script", "verify", "own_trainer")
 EXAMPLES: dict[str, dict[str, Any]] = {
     "photos": {},
@@ -182,16 +183,16 @@ def table(document: dict[str, Any]) -> str:
     ]
     lines.append("|---" * 7 + "|")
     for name, entry in document.get("examples", {}).items():
-        found, own_ = entry.get("optimize", {}), entry.get("own_trainer", {})
+        found, own_ = entry.get("optimize", {}), entry.get("own_trainer") or {}
         plan = ", ".join(change["strategy"] for change in found.get("plan", [])) or "nothing kept"
         checked = entry.get("verify", {})
         verdict = "holds" if checked.get("holds") else "does not hold"
         cells = [
             name,
-            plan if found else "",
+            plan if found else MISSING,
             _shown(found.get("throughput")),
             _shown(entry.get("script", {}).get("speedup")),
-            f"{_shown(checked.get('measured'))} {verdict}" if checked else "",
+            f"{_shown(checked.get('measured'))} {verdict}" if checked else MISSING,
             _shown(own_.get("steps", {}).get("speedup")),
             _shown(own_.get("whole", {}).get("speedup")),
         ]
@@ -201,7 +202,7 @@ def table(document: dict[str, Any]) -> str:
 
 def _shown(estimate: dict[str, Any] | None) -> str:
     if not estimate:
-        return ""
+        return MISSING
     low = f" [{estimate['low']:.2f}, {estimate['high']:.2f}]" if estimate.get("low") is not None else ""
     return f"{estimate['value']:.2f}{low} ({estimate['n']})"
 

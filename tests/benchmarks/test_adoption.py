@@ -56,7 +56,7 @@ def test_the_table_shows_what_there_is() -> None:
     shown = adoption.table({"examples": {"digits": entry, "photos": {}}})
     assert "| digits | cache | 1.50 [1.40, 1.60] (4) |" in shown
     assert "does not hold" in shown
-    assert "| photos |  |" in shown
+    assert "| photos | not measured |" in shown
 
 
 def test_the_page_holds_what_was_measured() -> None:
