@@ -111,7 +111,7 @@ def _batches(parts: Parts, notes: list[str]) -> list[Any]:
     if can_fork() and parts.device.type == "cpu":
         try:
             packed = in_child(lambda: {"batches": _packed(_read_batches(parts))}, timeout=120.0)["batches"]
-            return list(torch.load(io.BytesIO(packed), weights_only=False))
+            return _unpacked(packed)
         except (ChildFailed, AttributeError, pickle.PickleError) as error:
             notes.append(f"the cached batch was read in the training process: {error}")
     generator = getattr(parts.loader, "generator", None)
@@ -143,8 +143,7 @@ def _doubled(parts: Parts, batch: Any, box: float) -> JsonDict:
         indices = fetch.indices() + fetch.indices()
         return {"batches": _packed([parts.loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
 
-    packed = in_child(read, timeout=120.0)["batches"]
-    twice = parts.to_device(torch.load(io.BytesIO(packed), weights_only=False)[0])
+    twice = parts.to_device(_unpacked(in_child(read, timeout=120.0)["batches"])[0])
     return {"doubled": stubs.ratio_of_batches(parts, batch, twice, box)}
 
 
@@ -160,6 +159,11 @@ def _packed(batches: list[Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(batches, buffer)
     return buffer.getvalue()
+
+
+def _unpacked(packed: bytes) -> list[Any]:
+    """Batches of a child that this process has just forked itself: of any class, and from nobody else."""
+    return list(torch.load(io.BytesIO(packed), weights_only=False))
 
 
 def _samples(parts: Parts, batch: Any) -> int:
