@@ -30,6 +30,13 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+def idle(processes: list[psutil.Process]) -> None:
+    """Returns when all wait: one that was forked this moment has not yet asked to die with its parent."""
+    end = time.monotonic() + 10
+    while any(process.status() == psutil.STATUS_RUNNING for process in processes):
+        assert time.monotonic() < end
+
+
 def test_a_trial_is_a_session_of_its_own(start, tmp_path: Path) -> None:
     trial = start(seed=7)
     about = trial.call("mini_live:about", timeout=30)
@@ -282,6 +289,7 @@ def test_trials_die_with_a_parent_that_is_killed(tmp_path: Path, monkeypatch: py
 def test_a_trial_dies_with_its_keeper(start) -> None:
     trial = start(TINY_WORKERS=2)
     everything = tree_of(trial)
+    idle(everything)
     trial.freeze()
     os.kill(everything[0].pid, signal.SIGKILL)
     assert gone(everything), "its frozen workers, too"
