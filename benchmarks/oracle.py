@@ -1,8 +1,8 @@
 """autoopt against an exhaustive search, and against Optuna's samplers at the same budget.
 
-    python benchmarks/oracle.py --state /tmp/oracle.jsonl --minutes 8            # call again to go on
-    python benchmarks/oracle.py --state /tmp/oracle.jsonl --example photos --minutes 8
-    python benchmarks/oracle.py --state /tmp/oracle.jsonl --write              # what there is, as a document
+    python benchmarks/oracle.py --state oracle.jsonl --minutes 8            # call again to go on
+    python benchmarks/oracle.py --state oracle.jsonl --example photos --minutes 8
+    python benchmarks/oracle.py --state oracle.jsonl --write              # what there is, as a document
     python benchmarks/oracle.py --page                                           # docs/oracle.md from it
 
 Run it on a machine that does nothing else. Needs optuna (the dev extra).
