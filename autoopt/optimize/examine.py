@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from autoopt.benchmark.cputime import CpuTimes, foreign_seconds
 from autoopt.errors import TrialFailed
 from autoopt.facts import WorkloadFacts
 from autoopt.measurements import Block, Startup
@@ -143,10 +144,11 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
     """Cores that others used between two readings; None where the system does not tell."""
-    if before.get("busy") is None or after.get("busy") is None or after["at"] <= before["at"]:
+    if not before or not after or after["at"] <= before["at"]:
         return None
-    foreign = float((after["busy"] - before["busy"]) - (after["own"] - before["own"]))
-    return max(foreign, 0.0) / float(after["at"] - before["at"])
+    first, last = (CpuTimes(own=seen["own"], busy=seen["busy"]) for seen in (before, after))
+    foreign = foreign_seconds(first, last)
+    return None if foreign is None else foreign / float(after["at"] - before["at"])
 
 
 def _joules(monitored: JsonDict) -> float | None:
