@@ -13,13 +13,11 @@ from autoopt.errors import TrialFailed
 from autoopt.events import (
     BaselineMeasured,
     EnvironmentRead,
-    Kept,
     NoiseMeasured,
     Phase,
     PhaseStarted,
     RoundMeasured,
     Stopped,
-    TrialEnded,
     Verified,
     Warned,
 )
@@ -32,9 +30,9 @@ from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
 from autoopt.optimize.fit import Fitting
 from autoopt.optimize.headroom import memory_limit
-from autoopt.optimize.planner import Agenda, Proposal, agenda, fitting
 from autoopt.optimize.profile import look
-from autoopt.optimize.search import StrategySearch, Tools
+from autoopt.optimize.rounds import Rounds
+from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
 from autoopt.optimize.verify import Verification, verify
 from autoopt.options import Options
@@ -47,13 +45,11 @@ from autoopt.records import (
     Speedup,
     Stop,
     StopReason,
-    Verdict,
 )
 from autoopt.simplify.pipeline import Pipeline
+from autoopt.strategy import Risk
 
 EXAMINE_SHARE = 0.03
-TRIAL_COMPARISONS = 1.5
-"""Trying a strategy takes about so many short comparisons: settings, companions and trainings included."""
 
 
 @dataclass
@@ -86,7 +82,6 @@ class Loop:
         self.missing: list[str] = []
         self.advice: tuple[Advice, ...] = ()
         self.examined: dict[str, Examined] = {}
-        self.seen_bottleneck: dict[str, str | None] = {}
         self.search: Search | None = None
         self.control: AAControl | None = None
         self.trained: TrainingRun | None = None
@@ -231,86 +226,31 @@ class Loop:
     # optimize
 
     def _rounds(self, search: Search) -> Stop:
+        rounds = Rounds(self.tools, search, self.options.budget_seconds)
         while True:
-            stopped = self._interrupted_or_spent(search)
-            if stopped:
-                return stopped
+            over = rounds.over()
+            if over:
+                return over
             try:
                 round_, pipeline = self._simplify(search)
             except TrialFailed as failure:
                 return Stop(
                     reason=StopReason.EXHAUSTED, detail=f"the incumbent could not be profiled: {failure.reason}"
                 )
-            plan = self._agenda(search, pipeline)
-            if not self._try_all(search, plan, round_, pipeline):
-                return self._interrupted_or_spent(search) or _stop(round_, plan, self._threshold(search))
-
-    def _threshold(self, search: Search) -> float:
-        """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
-        return 1 + max(self.tools.min_gain, search.noise.floor or 0.0)
-
-    def _agenda(self, search: Search, pipeline: Pipeline | None) -> Agenda:
-        self._phase("optimize", len(search.rounds) - 1)
-        left = self._deadline(search) - self.tools.now()
-        registry = self.tools.bench.registry
-        plan = agenda(registry, search.case(registry, pipeline, left), self.tools.choice, self._threshold(search))
-        for refusal in plan.refusals:
-            known = search.refusals.get(refusal.strategy.name)
-            trial = search.refuse(
-                refusal.strategy,
-                refusal.verdict,
-                refusal.reason,
-                setting=refusal.setting,
-                predicted=refusal.predicted,
-            )
-            if known is None:
-                self.tools.announce(TrialEnded(at=self.tools.now(), trial=trial))
-        return plan
-
-    def _try_all(self, search: Search, plan: Agenda, round_: Round, pipeline: Pipeline | None) -> bool:
-        """Tries proposals until one is kept (True: the bottleneck has moved, profile again) or none is left."""
-        coming = tuple(proposal for proposal in plan.proposals if self._comes_back(proposal, round_))
-        left = self._deadline(search) - self.tools.now()
-        chosen = fitting(coming, left, TRIAL_COMPARISONS * self.tools.shares.comparison)
-        for proposal in (p for p in coming if p not in chosen):
-            self._no_time(search, proposal)
-        for index, proposal in enumerate(chosen):
-            if self._interrupted_or_spent(search):
-                return False
-            self.seen_bottleneck[proposal.strategy.name] = round_.bottleneck
-            deadline = self._deadline(search)
-            registry = self.tools.bench.registry
-            case = search.case(registry, pipeline, deadline - self.tools.now())
-            if StrategySearch(self.tools, search, proposal, case, deadline, len(chosen) - index - 1).run():
-                self._announce_kept(search)
-                return True
-        return False
-
-    def _no_time(self, search: Search, proposal: Proposal) -> None:
-        """Notes that others promised more; a later round may still have time for it."""
-        name = proposal.strategy.name
-        if name not in {trial.strategy for trial in search.trials}:
-            reason = "no time for it in this budget: others promise more"
-            search.refuse(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
-
-    def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
-        """A strategy that was tried comes back only under another bottleneck."""
-        name = proposal.strategy.name
-        return name not in self.seen_bottleneck or self.seen_bottleneck[name] != round_.bottleneck
-
-    def _announce_kept(self, search: Search) -> None:
-        trial = next(t for t in reversed(search.trials) if str(t.id) == search.base)
-        side = search.comparisons[trial.id].candidate
-        best = configuration(search.incumbent, search.environment, side=side)
-        speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
-        self.tools.announce(Kept(at=self.tools.now(), plan=search.incumbent, best=best, speedup=speedup))
+            self._phase("optimize", len(search.rounds) - 1)
+            plan = rounds.agenda(pipeline)
+            if not rounds.try_all(plan, round_, pipeline):
+                return rounds.stop(round_, plan)
 
     # ablate and verify
 
     def _conclude(self, search: Search) -> tuple[Verification, list[Ablation]]:
         self._phase("ablate", len(search.rounds))
         end = self.options.budget_seconds
-        reserve = self.tools.shares.verification() + self.tools.shares.comparison
+        shares, registry = self.tools.shares, self.tools.bench.registry
+        exact = all(registry[change.strategy].risk is Risk.EXACT for change in search.found)
+        # where the losses are the same, a second seed tells less than what each change is worth
+        reserve = shares.verification(1 if exact else 2, search.speedup_so_far) + shares.comparison
         rows, dropped = ablate(self.tools, search, end - reserve)
         self._warn(*dropped)
         self._phase("verify", len(search.rounds))
@@ -352,22 +292,6 @@ class Loop:
         assert self.control is not None, "the A/A control comes first"
         return self.control
 
-    def _deadline(self, search: Search) -> float:
-        return self.tools.shares.search_deadline(len(search.incumbent.changes) + 1)
-
-    def _interrupted_or_spent(self, search: Search) -> Stop | None:
-        if self.tools.stopping():
-            return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
-        deadline = self._deadline(search)
-        if self.tools.now() + self.tools.shares.comparison > deadline:
-            kept = self.options.budget_seconds - deadline
-            return Stop(
-                reason=StopReason.BUDGET,
-                detail=f"the search had {deadline:.0f} s of the {self.options.budget_seconds:.0f} s budget; "
-                f"{kept:.0f} s were kept back for ablation and verification",
-            )
-        return None
-
     def _phase(self, phase: Phase, index: int) -> None:
         self.tools.announce(PhaseStarted(at=self.tools.now(), phase=phase, round=index))
 
@@ -376,21 +300,3 @@ class Loop:
             if text not in self.warnings:
                 self.warnings.append(text)
                 self.tools.announce(Warned(at=self.tools.now(), text=text))
-
-
-def _stop(round_: Round, plan: Agenda, threshold: float) -> Stop:
-    """Why a round in which nothing was kept ends the search."""
-    ceiling = round_.ceiling_step_seconds
-    if ceiling and round_.stages and round_.bottleneck is None:
-        return Stop(
-            reason=StopReason.AT_THE_CEILING,
-            detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
-            f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
-        )
-    best = max((p.predicted.high for p in plan.refusals if p.predicted), default=None)
-    if not plan.proposals and best is not None:
-        return Stop(
-            reason=StopReason.DIMINISHING_RETURNS,
-            detail=f"the best remaining prediction is {best:.3f}x, below the {threshold:.3f}x that would count",
-        )
-    return Stop(reason=StopReason.EXHAUSTED, detail="every applicable strategy was tried on the incumbent")

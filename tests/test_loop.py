@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
-from autoopt.testing.fakes import Behaviour
+from autoopt.testing.fakes import Behaviour, NoiseModel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -227,3 +228,44 @@ def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path
     assert outcome.search.objective.target is not None
     assert outcome.search.objective.target < TARGET
     assert any("was not reached within its share" in text for text in outcome.warnings)
+
+
+def test_time_that_cheap_trials_leave_goes_to_those_that_promised_less(tmp_path: Path) -> None:
+    """Which strategies fit the time is asked again before each: those that crash at once cost next to nothing."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        broken = any(name.startswith("broken") for name in plan.names())
+        failure = TrialFailed("error", "broken on purpose") if broken else None
+        return Behaviour(step_seconds=behaviour.step_seconds, fails=failure, fails_at=0)
+
+    names = [f"broken_{number}" for number in range(9)]
+    world = World(
+        tmp_path,
+        *(strategy(name) for name in [*names, "good"]),
+        speed=lambda plan: 1.6 if "good" in plan.names() else 1.0,
+        behave=behave,
+        budget=260.0,
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("good",)
+    assert all(verdicts(outcome)[name] == [Verdict.FAILED] for name in names)
+
+
+def test_what_looked_worth_keeping_and_was_not_decided_gets_the_time_that_is_left(tmp_path: Path) -> None:
+    """Its pairs of processes are kept: the second trial goes on from the first, and says so."""
+    world = World(
+        tmp_path, strategy("slight"), speed=product({"slight": 1.06}), noise=NoiseModel("normal"), budget=260.0
+    )
+    outcome = world.go()
+    first, *more = [trial for trial in outcome.search.trials if trial.strategy == "slight"]
+    assert first.verdict is Verdict.INCONCLUSIVE
+    assert more
+    assert all(
+        f"goes on from trial {before.id}" in after.reason for before, after in itertools.pairwise([first, *more])
+    )
+    comparisons = [outcome.search.comparisons[trial.id] for trial in (first, *more)]
+    for before, after in itertools.pairwise(comparisons):
+        assert after.pairs[: len(before.pairs)] == before.pairs
+        assert len(after.pairs) > len(before.pairs)
+    assert outcome.best.plan.names() == ("slight",)
+    assert world.clock() <= world.loop.options.budget_seconds

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from autoopt.optimize.comparison import Comparison, Decision, Rule, SideFailure, SideName
+from autoopt.optimize.comparison import Comparison, Decision, PairOfProcesses, Rule, SideFailure, SideName
 from autoopt.optimize.contender import Start
 from autoopt.optimize.decide import Ledger
 from autoopt.optimize.pairs import Clock, Pair, SideFailedError
@@ -39,14 +39,16 @@ class _Comparing:
         self.start, self.tallies, self.ledger, self.clock, self.rng = start, tallies, ledger, clock, rng
         self.rule = ledger.rule
         self.began = clock()
-        self.deadline = min(deadline, self.began + self.rule.max_seconds)
+        self.latest = deadline
         self.on_progress = on_progress
         self.mode: Literal["interleaved", "unfrozen", "alternating"] = "interleaved"
         self.disturbed = self.block_pairs = 0
 
     @property
     def left(self) -> float:
-        return self.deadline - self.clock()
+        """Seconds; a candidate that looks worth keeping has more of them."""
+        more = self.rule.more_seconds if self.rule.more_seconds and self.ledger.promising() else 0.0
+        return min(self.latest, self.began + self.rule.max_seconds + more) - self.clock()
 
     def run(self) -> tuple[Decision, str]:
         """Pair after pair until decided. A new pair is not started that cannot be finished."""
@@ -125,6 +127,7 @@ def compare(
     noise: Noise | None = None,
     rng: np.random.Generator | None = None,
     on_progress: OnProgress | None = None,
+    earlier: Sequence[PairOfProcesses] = (),
 ) -> Comparison:
     """Measures how much faster ``candidate`` trains than ``incumbent``.
 
@@ -140,10 +143,12 @@ def compare(
         noise: the A/A control, with the luck of processes and the floor; None before there is one.
         rng: decides order; seeded by the caller.
         on_progress: told after every block pair.
+        earlier: pairs of processes of the same two plans, from a comparison that was left undecided and now goes
+            on; ``noise`` is then what was known before them.
     """
     tallies: dict[SideName, SideTally] = {"incumbent": SideTally(incumbent), "candidate": SideTally(candidate)}
     comparing = _Comparing(
-        start, tallies, Ledger(rule, noise), clock, deadline, rng or np.random.default_rng(0), on_progress
+        start, tallies, Ledger(rule, noise, earlier), clock, deadline, rng or np.random.default_rng(0), on_progress
     )
     failure = None
     try:

@@ -30,6 +30,7 @@ class Rule(Record):
     Args:
         min_gain: the gain worth having (0.01: one per cent).
         max_seconds: wall-clock seconds for the whole comparison, starts of processes included.
+        more_seconds: in addition where, as it stands, the candidate looks worth keeping.
         min_pairs, max_pairs: pairs of processes; fewer than ``min_pairs`` never accept.
         block_seconds: the shortest block; a block holds ``min_steps`` steps at least.
         ramp_seconds: trained after each thaw and not measured.
@@ -45,6 +46,7 @@ class Rule(Record):
 
     min_gain: float = 0.01
     max_seconds: float = 120.0
+    more_seconds: float = 0.0
     min_pairs: int = 2
     max_pairs: int = 12
     block_seconds: float = 0.3

@@ -44,11 +44,12 @@ class Ledger:
     Args:
         rule: when a comparison ends.
         noise: the A/A control, or None.
+        pairs: those that were measured before, where a comparison goes on.
     """
 
-    def __init__(self, rule: Rule, noise: Noise | None = None) -> None:
+    def __init__(self, rule: Rule, noise: Noise | None = None, pairs: Sequence[PairOfProcesses] = ()) -> None:
         self.rule = rule
-        self.pairs: list[PairOfProcesses] = []
+        self.pairs = list(pairs)
         self._luck = luck_of(noise)
         self._floor = (noise.floor or 0.0) if noise else 0.0
         self._block_sd = noise.block_sd if noise else None
@@ -81,6 +82,11 @@ class Ledger:
         if level is None:
             return None
         return as_estimate(level, level.sequence(self.rule.alpha), 1 - self.rule.alpha)
+
+    def promising(self) -> bool:
+        """Whether, as it stands, the candidate is more likely worth keeping than not."""
+        level = self._level()
+        return level is not None and exp(level.value) > 1 + max(self.rule.min_gain, self._floor)
 
     def _proved(self, level: TwoLevel) -> Decision | None:
         """What the confidence sequence has settled, if anything."""

@@ -78,19 +78,20 @@ def floor(process_sd: float, errors: list[float], rule: Rule, ratio: Estimate | 
     return float(least)
 
 
-def learned(noise: Noise, comparison: Comparison) -> Noise:
-    """The noise with what one more comparison tells of the luck of processes.
+def learned(noise: Noise, comparison: Comparison, since: int = 0) -> Noise:
+    """The noise with what one more comparison tells of the luck of processes, by its pairs from ``since`` on.
 
     The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
     """
-    values = [pair.log_ratio for pair in comparison.pairs]
-    errors = [pair.standard_error for pair in comparison.pairs]
+    pairs = comparison.pairs[since:]
+    values = [pair.log_ratio for pair in pairs]
+    errors = [pair.standard_error for pair in pairs]
     luck = luck_of(noise).after(values, errors)
     return noise.model_copy(
         update={
             "process_sd": luck.sd,
             "process_dof": luck.dof,
-            "block_sd": scatter(noise.block_sd, comparison.pairs),
+            "block_sd": scatter(noise.block_sd, pairs),
         }
     )
 

@@ -17,7 +17,7 @@ from autoopt.optimize.noise import learned
 from autoopt.optimize.planner import PLUGIN_ERRORS, Choice, Proposal, candidate_plan, plugin_error, predict
 from autoopt.optimize.shares import Shares
 from autoopt.optimize.state import Search, changes_text
-from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
 from autoopt.storage.run import Run
 from autoopt.strategy import Case, Strategy
 
@@ -42,6 +42,15 @@ class Tools:
     def now(self) -> float:
         return self.run.clock.elapsed()
 
+    def rule(self, seconds: float, *, more_seconds: float = 0.0, until_error: float | None = None) -> Rule:
+        """When a comparison that may take so long ends."""
+        return Rule(
+            min_gain=self.min_gain,
+            max_seconds=max(seconds, 1.0),
+            more_seconds=more_seconds,
+            until_error=until_error,
+        )
+
     def compare(
         self,
         kind: str,
@@ -52,8 +61,10 @@ class Tools:
         seconds: float,
         deadline: float,
         purpose: str,
+        more_seconds: float = 0.0,
         until_error: float | None = None,
         progress_id: int | None = None,
+        earlier: Earlier | None = None,
     ) -> Comparison:
         """A durable comparison: measured once, read back from the journal by a resumed run."""
 
@@ -63,7 +74,7 @@ class Tools:
                 self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
 
         def measure() -> Comparison:
-            rule = Rule(min_gain=self.min_gain, max_seconds=max(seconds, 1.0), until_error=until_error)
+            rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error)
             made = len(search.comparisons) + len(search.ablations)
             return compare(
                 self.bench.start,
@@ -72,9 +83,10 @@ class Tools:
                 rule,
                 clock=self.now,
                 deadline=deadline,
-                noise=search.noise,
+                noise=earlier.noise if earlier else search.noise,
                 rng=np.random.default_rng([self.seed, made, search.numbers]),
                 on_progress=progress,
+                earlier=earlier.comparison.pairs if earlier else (),
             )
 
         key = {
@@ -83,6 +95,21 @@ class Tools:
             "candidate": candidate.model_dump(mode="json"),
         }
         return self.run.step(kind, key, measure, Comparison)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A trial that was left undecided, of whose pairs of processes another goes on.
+
+    Args:
+        trial: it.
+        comparison: its pairs.
+        noise: what was known of the noise before it, since a pair must not count twice.
+    """
+
+    trial: Trial
+    comparison: Comparison
+    noise: Noise
 
 
 class StrategySearch:
@@ -109,6 +136,14 @@ class StrategySearch:
             kept = kept or (trial is not None and trial.verdict is Verdict.KEPT)
             answer(trial)
         return kept
+
+    def go_on(self, earlier: Earlier) -> bool:
+        """Goes on with a trial that was left undecided. True where it is kept now."""
+        old = earlier.trial
+        change = Change(strategy=old.strategy, setting=old.setting)
+        plan = earlier.comparison.candidate.plan
+        trial = self._measure(change, old.companions, plan, old.predicted, earlier)
+        return trial.verdict is Verdict.KEPT
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
         if self.strategy.name not in {trial.strategy for trial in self.search.trials}:
@@ -142,7 +177,14 @@ class StrategySearch:
                 wanted.append(companion)
         return tuple(wanted)
 
-    def _measure(self, change: Change, companions: tuple[Change, ...], plan: Plan, predicted: Estimate | None) -> Trial:
+    def _measure(
+        self,
+        change: Change,
+        companions: tuple[Change, ...],
+        plan: Plan,
+        predicted: Estimate | None,
+        earlier: Earlier | None = None,
+    ) -> Trial:
         tools, search = self.tools, self.search
         number, began = search.next_id(), tools.now()
         tools.announce(
@@ -161,12 +203,15 @@ class StrategySearch:
             search.incumbent,
             plan,
             search,
-            seconds=tools.shares.trial,
+            seconds=self.deadline - began if earlier else tools.shares.trial,
+            more_seconds=tools.shares.trial,
             deadline=self.deadline,
             purpose=f"trial {number}",
             progress_id=number,
+            earlier=earlier,
         )
         search.comparisons[number] = comparison
+        search.noise_before[number] = earlier.noise if earlier else search.noise
         ruling = tools.gate.rule(
             plan,
             comparison,
@@ -176,7 +221,7 @@ class StrategySearch:
             deadline=self.deadline,
             number=number,
         )
-        search.noise = learned(search.noise, comparison)
+        search.noise = learned(search.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
         trial = Trial(
             id=number,
             round=len(search.rounds),
@@ -185,7 +230,7 @@ class StrategySearch:
             companions=companions,
             base=search.base,
             verdict=ruling.verdict,
-            reason=ruling.reason,
+            reason=f"{ruling.reason}; goes on from trial {earlier.trial.id}" if earlier else ruling.reason,
             risk=self.strategy.risk.value,
             predicted=predicted,
             throughput=comparison.estimate,
@@ -233,6 +278,7 @@ class StrategySearch:
                 deadline=self.deadline,
                 purpose=f"trial {number}: without {changes_text((change,))}",
             )
+            self.search.ablations.append(comparison)
             if comparison.decision in (Decision.REJECT, Decision.HARMFUL) or _no_better(
                 comparison, self.tools.min_gain
             ):

@@ -17,6 +17,8 @@ NOISE_AT_MOST = 0.25
 
 KEPT_BACK_AT_MOST = 0.45
 KEPT_BACK_AT_LEAST = 0.15
+MORE_SHARE = 0.15
+"""Of the budget, for ablation and further seeds at most."""
 
 
 @dataclass(frozen=True)
@@ -43,37 +45,48 @@ class Shares:
         """Seconds for the A/A control."""
         return min(max(self.budget * NOISE, NOISE_SECONDS), self.budget * NOISE_AT_MOST)
 
-    def verification(self, seeds: int = 2) -> float:
+    def verification(self, seeds: int = 2, speedup: float = 1.0) -> float:
         """Seconds to train baseline and final plan to the target from that many seeds.
 
-        The first seed of the baseline is at hand already; the final plan is no slower than the baseline.
+        The first seed of the baseline is at hand already.
+
+        Args:
+            speedup: of the final plan over the baseline, as far as it is known; 1 where it is not.
         """
-        return (2 * seeds - 1) * (self.baseline_seconds + self.start_seconds)
+        training = self.baseline_seconds + self.start_seconds
+        return (seeds - 1) * training + seeds * training / speedup
 
     def ablation(self, changes: int) -> float:
-        """Seconds to leave out each of that many changes; trying them alone has what is left at the end."""
-        return changes * self.comparison if changes > 1 else 0.0
+        """Seconds to leave out each of that many changes; trying them alone has what is left at the end.
+
+        Without the last one the plan was compared when that was kept.
+        """
+        return max(changes - 1, 0) * self.comparison
 
     @property
     def comparison(self) -> float:
         """Seconds that a short comparison takes: two pairs of processes and their blocks."""
         return 2 * (2 * self.start_seconds) + 8.0
 
-    def kept_back(self, changes: int) -> float:
+    def kept_back(self, changes: int, speedup: float = 1.0) -> float:
         """Seconds reserved for the end of the run.
 
-        As long as nothing was kept the reserve is for one change that may still come, trained from one seed: time
-        that a search without a finding leaves over is lost, while a second seed takes whatever is left.
+        Comparing the final plan once more and training it from one seed is kept back in any case. Ablation and a
+        second seed have a limited share of a short run, in which they would leave nothing to be verified; they
+        take whatever else is left. Before anything was kept they have none, since there may be nothing to ablate.
 
         Args:
             changes: of the plan that would be verified.
+            speedup: of the incumbent over the baseline.
         """
-        wanted = self.verification(seeds=2 if changes > 1 else 1) + self.ablation(changes) + self.comparison
+        must = self.comparison + self.verification(1, speedup)
+        more = self.verification(2, speedup) - self.verification(1, speedup) + self.ablation(changes)
+        wanted = must + (min(more, MORE_SHARE * self.budget) if changes > 1 else 0.0)
         return min(max(wanted, KEPT_BACK_AT_LEAST * self.budget), KEPT_BACK_AT_MOST * self.budget)
 
-    def search_deadline(self, changes: int) -> float:
+    def search_deadline(self, changes: int, speedup: float = 1.0) -> float:
         """When the search ends, on the run's clock."""
-        return self.budget - self.kept_back(changes)
+        return self.budget - self.kept_back(changes, speedup)
 
     @property
     def trial(self) -> float:

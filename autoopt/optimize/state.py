@@ -18,7 +18,8 @@ class Search:
     ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
     memory, the least costly plan under which it does.
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
-    ``comparisons``: of trials, by their id; ``ablations``: those made at the end.
+    ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
+    ``ablations``: comparisons that tell what a change of a plan is worth.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     """
 
@@ -33,6 +34,7 @@ class Search:
     refusals: dict[str, Trial] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     comparisons: dict[int, Comparison] = field(default_factory=dict)
+    noise_before: dict[int, Noise] = field(default_factory=dict)
     ablations: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     numbers: int = 0
@@ -68,6 +70,16 @@ class Search:
     def found(self) -> tuple[Change, ...]:
         """The changes of the incumbent that the baseline has not."""
         return tuple(change for change in self.incumbent.changes if change not in self.baseline.changes)
+
+    @property
+    def speedup_so_far(self) -> float:
+        """Of the incumbent over the baseline, at least; the lower ends of what its changes brought. To plan by."""
+        product = 1.0
+        for trial in self.trials:
+            gain = trial.time_to_target or trial.throughput
+            if trial.verdict is Verdict.KEPT and gain is not None:
+                product *= max(gain.low, 1.0)
+        return product
 
     def without(self, strategy: str) -> Plan:
         """The incumbent as it was before that strategy's change: with the baseline's setting, where that has one."""

@@ -81,7 +81,7 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
     gate.trainings.forget(plan)
     quality = None
     for seeds in range(SEEDS, MOST_SEEDS + 1):
-        done = _train(tools, plan, seeds, end)
+        done = _train(tools, plan, seeds, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
@@ -98,14 +98,20 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
     return found, None
 
 
-def _train(tools: Tools, plan: Plan, seeds: int, end: float) -> int:
-    """Trains plan and baseline from the same seeds, as many as the time allows, the order turned each time."""
+def _train(tools: Tools, plan: Plan, seeds: int, end: float, ratio: Estimate | None) -> int:
+    """Trains plan and baseline from the same seeds, as many as the time allows, the order turned each time.
+
+    Args:
+        ratio: of the plan's speed to the baseline's; at its lower end the plan's training is expected to end.
+    """
     trainings, baseline, done = tools.gate.trainings, tools.gate.baseline, 0
+    usual = trainings.expected_seconds
+    expected = {baseline.key: usual, plan.key: usual / max(ratio.low if ratio else 1.0, 1.0)}
     for offset in range(seeds):
         seed = tools.seed + offset
         both = (plan, baseline) if offset % 2 == 0 else (baseline, plan)
         pair = [p for p in both if not trainings.has(p, seed)]
-        if tools.now() + len(pair) * trainings.expected_seconds > end and done:
+        if tools.now() + sum(expected[p.key] for p in pair) > end and done:
             break
         try:
             for which in pair:

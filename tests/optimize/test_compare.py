@@ -297,3 +297,27 @@ def test_a_block_without_samples_is_refused() -> None:
 
     with pytest.raises(ValueError, match="0 samples"):
         rate(Block(steps=1, samples=0, seconds=1.0))
+
+
+def test_a_comparison_that_goes_on_counts_the_pairs_it_has_and_decides_as_one_that_was_never_left() -> None:
+    """The sequence of bounds may be looked at whenever one likes, so that leaving off and going on costs nothing."""
+    for seed in range(6):
+        fake = machine(1.15, "normal", seed)
+        noise, _ = control(fake.start, A, Rule(), clock=fake.clock)
+        short = run(fake, Rule(max_seconds=14.0), seed=seed, noise=noise)
+        assert short.decision is Decision.INCONCLUSIVE
+        assert short.pairs
+        on = run(fake, Rule(max_seconds=600.0), seed=seed + 1, noise=noise, earlier=short.pairs)
+        assert on.pairs[: len(short.pairs)] == short.pairs
+        assert on.decision is Decision.ACCEPT, on.reason
+        assert on.estimate.n == len(on.pairs)
+
+
+def test_only_a_candidate_that_looks_worth_keeping_has_more_time() -> None:
+    rule = Rule(max_seconds=14.0, more_seconds=300.0)
+    better, none = machine(1.15, "normal", 1), machine(1.0, "normal", 1)
+    assert run(better, rule).decision is Decision.ACCEPT
+    found = run(none, rule)
+    assert found.decision is not Decision.ACCEPT
+    assert found.estimate is None or found.estimate.value < 1.15
+    assert none.clock() < better.clock()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from autoopt.optimize.shares import KEPT_BACK_AT_LEAST, KEPT_BACK_AT_MOST, Shares
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt.optimize.shares import KEPT_BACK_AT_LEAST, KEPT_BACK_AT_MOST, MORE_SHARE, Shares
 
 SHORT = Shares(budget=205.0, start_seconds=2.0, baseline_seconds=40.0)
 
@@ -27,3 +30,30 @@ def test_the_reserve_is_neither_the_whole_budget_nor_nothing() -> None:
 def test_one_change_may_be_verified_within_the_reserve() -> None:
     """Its comparison, its start and its training, no slower than the baseline's."""
     assert SHORT.kept_back(1) >= SHORT.comparison + SHORT.start_seconds + SHORT.baseline_seconds
+
+
+def test_ablation_and_a_second_seed_do_not_eat_up_a_short_search() -> None:
+    must = SHORT.comparison + SHORT.verification(seeds=1)
+    assert SHORT.kept_back(4) == must + MORE_SHARE * SHORT.budget
+
+
+def test_the_last_change_needs_no_ablation_of_its_own() -> None:
+    assert SHORT.ablation(0) == SHORT.ablation(1) == 0.0
+    assert SHORT.ablation(3) == 2 * SHORT.comparison
+
+
+@given(
+    budget=st.floats(20.0, 1e5),
+    start=st.floats(0.5, 60.0),
+    training=st.floats(0.0, 1e4),
+    changes=st.integers(1, 9),
+    speedup=st.floats(1.0, 50.0),
+)
+def test_what_is_fast_already_needs_less_time_at_the_end(
+    budget: float, start: float, training: float, changes: int, speedup: float
+) -> None:
+    shares = Shares(budget=budget, start_seconds=start, baseline_seconds=training)
+    kept = shares.kept_back(changes, speedup)
+    assert kept <= shares.kept_back(changes) <= KEPT_BACK_AT_MOST * budget
+    must = shares.comparison + shares.verification(1, speedup)
+    assert kept >= min(must, KEPT_BACK_AT_MOST * budget) * (1 - 1e-9)
