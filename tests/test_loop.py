@@ -269,3 +269,13 @@ def test_what_looked_worth_keeping_and_was_not_decided_gets_the_time_that_is_lef
         assert len(after.pairs) > len(before.pairs)
     assert outcome.best.plan.names() == ("slight",)
     assert world.clock() <= world.loop.options.budget_seconds
+
+
+def test_the_verification_compares_as_long_as_the_trainings_leave_time(tmp_path: Path) -> None:
+    """Not one pair of processes and then idle: its interval is what the user reads."""
+    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), noise=NoiseModel("normal"), budget=220.0)
+    outcome = world.go()
+    assert outcome.speedup.end_to_end_verified
+    assert outcome.speedup.throughput is not None
+    assert (outcome.speedup.throughput.n or 0) >= 3
+    assert world.clock() <= world.loop.options.budget_seconds

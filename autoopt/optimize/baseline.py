@@ -12,8 +12,9 @@ from autoopt.optimize.bench import BaselineFailed
 from autoopt.optimize.comparison import Comparison, Decision, Rule, Side
 from autoopt.optimize.noise import control, doubts, noise_of
 from autoopt.optimize.search import Tools
-from autoopt.optimize.shares import Shares
+from autoopt.optimize.shares import NOISE_AT_MOST, Shares
 from autoopt.optimize.state import Search
+from autoopt.optimize.statistics import MIN_BLOCKS
 from autoopt.optimize.timing import parts_to
 from autoopt.optimize.trainings import PATIENCE
 from autoopt.options import Options
@@ -38,6 +39,16 @@ class AAControl(Record):
         """What it costs to start a trial and warm it up, in seconds: half of what a pair of them took."""
         pairs = [pair.startup_seconds for pair in self.comparison.pairs]
         return max(float(np.median(pairs)) / 2 if pairs else 5.0, 0.5)
+
+
+def _pair_seconds(comparison: Comparison) -> float:
+    """What a pair of processes takes with the fewest blocks that count, in seconds; 0 where none was measured."""
+    pairs = [pair for pair in comparison.pairs if pair.block_log_ratios]
+    seconds = [
+        pair.startup_seconds + MIN_BLOCKS * (pair.seconds - pair.startup_seconds) / len(pair.block_log_ratios)
+        for pair in pairs
+    ]
+    return float(np.median(seconds)) if seconds else 0.0
 
 
 def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
@@ -73,7 +84,7 @@ def measure_noise(tools: Tools, search: Search) -> AAControl:
             rule,
             clock=tools.now,
             pairs=AA_PAIRS,
-            deadline=began + seconds,
+            deadline=began + max(seconds, NOISE_AT_MOST * tools.shares.budget),
             rng=rng,
         )[1]
 
@@ -127,7 +138,12 @@ def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
 
 def shares_after(tools: Tools, aa: AAControl, run: TrainingRun) -> Shares:
     """The shares, now that a start and a training were measured."""
-    return Shares(budget=tools.shares.budget, start_seconds=aa.start_seconds, baseline_seconds=usual_seconds(aa, run))
+    return Shares(
+        budget=tools.shares.budget,
+        start_seconds=aa.start_seconds,
+        baseline_seconds=usual_seconds(aa, run),
+        pair_seconds=_pair_seconds(aa.comparison),
+    )
 
 
 def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:

@@ -19,6 +19,7 @@ OnProgress = Callable[[str, Estimate | None], None]
 """``on_progress(note, estimate so far)``, called after every block pair."""
 
 _ALTERNATING_BLOCKS = 10
+_LEAST_PAIRS = 2
 _EVALUATING_SECONDS = 10.0
 """What an evaluation of an accepted change may take; a longer one is counted when whole trainings are."""
 
@@ -46,9 +47,15 @@ class _Comparing:
 
     @property
     def left(self) -> float:
-        """Seconds; a candidate that looks worth keeping has more of them."""
-        more = self.rule.more_seconds if self.rule.more_seconds and self.ledger.promising() else 0.0
-        return min(self.latest, self.began + self.rule.max_seconds + more) - self.clock()
+        """Seconds; a candidate that looks worth keeping has more of them.
+
+        Where a figure is wanted and not a verdict, one pair of processes is none: how processes differ needs two.
+        """
+        rule = self.rule
+        if rule.until_error is not None and len(self.ledger.pairs) < _LEAST_PAIRS:
+            return self.latest - self.clock()
+        more = rule.more_seconds if rule.more_seconds and self.ledger.promising() else 0.0
+        return min(self.latest, self.began + rule.max_seconds + more) - self.clock()
 
     def run(self) -> tuple[Decision, str]:
         """Pair after pair until decided. A new pair is not started that cannot be finished."""
@@ -139,7 +146,8 @@ def compare(
         incumbent, candidate: the two plans.
         rule: when to end.
         clock: seconds, the run's own clock.
-        deadline: on that clock; the comparison ends at the earlier of it and ``rule.max_seconds``.
+        deadline: on that clock; the comparison ends at the earlier of it and ``rule.max_seconds``, of which only
+            the deadline holds for the first two pairs of a comparison ``until_error``.
         noise: the A/A control, with the luck of processes and the floor; None before there is one.
         rng: decides order; seeded by the caller.
         on_progress: told after every block pair.

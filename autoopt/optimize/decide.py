@@ -121,7 +121,7 @@ class Ledger:
             if (high - low) / 2 <= rule.until_error:
                 return f"the interval is as narrow as asked for after {pairs} pairs of processes"
         cost = sum(pair.seconds for pair in self.pairs) / pairs
-        possible = min(rule.max_pairs, pairs + int(seconds_left / max(cost, 1e-9)))
+        possible = int(min(rule.max_pairs, pairs + max(seconds_left, 0.0) / max(cost, 1e-9)))
         if possible <= pairs:
             limit = f"{rule.max_pairs} pairs of processes" if pairs >= rule.max_pairs else "the time for it"
             return f"not decided within {limit}"

@@ -29,11 +29,13 @@ class Shares:
         budget: the whole.
         start_seconds: what it costs to start a trial and warm it up, as measured.
         baseline_seconds: one training of the baseline to the target, as measured; 0 before that.
+        pair_seconds: a pair of processes of it with few blocks, as measured; 0 before that.
     """
 
     budget: float
     start_seconds: float = 5.0
     baseline_seconds: float = 0.0
+    pair_seconds: float = 0.0
 
     @property
     def baseline(self) -> float:
@@ -66,7 +68,7 @@ class Shares:
     @property
     def comparison(self) -> float:
         """Seconds that a short comparison takes: two pairs of processes and their blocks."""
-        return 2 * (2 * self.start_seconds) + 8.0
+        return 2 * (self.pair_seconds or 2 * self.start_seconds + 4.0)
 
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
         """Seconds reserved for the end of the run.

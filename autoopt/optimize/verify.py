@@ -22,6 +22,8 @@ MOST_SEEDS = 3
 """Seeds that both are trained from; the last one only where two do not settle quality."""
 
 UNTIL_ERROR = 0.05
+COMPARED_SHARE = 2 / 3
+"""Of the time before the trainings, for the last comparison; the rest is for trying each change alone."""
 
 
 class Verification(Record):
@@ -63,13 +65,14 @@ def verify(tools: Tools, search: Search, aa: AAControl, end: float) -> Verificat
 def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str | None]:
     """One plan against the baseline. The sentence says why it does not pass, None where it does."""
     plan, gate = search.incumbent, tools.gate
+    by = _compared_by(tools, search, end)
     comparison = tools.compare(
         "comparison",
         search.baseline,
         plan,
         search,
-        seconds=tools.shares.trial,
-        deadline=max(end - SEEDS * gate.trainings.expected_seconds, tools.now() + tools.shares.comparison),
+        seconds=max(tools.shares.trial, COMPARED_SHARE * (by - tools.now())),
+        deadline=by,
         purpose="verification",
         until_error=UNTIL_ERROR,
     )
@@ -96,6 +99,19 @@ def _check(tools: Tools, search: Search, end: float) -> tuple[Verification, str 
     if ratio is not None and ratio.high < 1.0:
         return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
     return found, None
+
+
+def _compared_by(tools: Tools, search: Search, end: float) -> float:
+    """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
+
+    What is left for the comparison is two short ones at least, before a second seed is thought of.
+    """
+    now, short = tools.now(), tools.shares.comparison
+    for seeds in range(SEEDS, 0, -1):
+        by = end - tools.shares.verification(seeds, search.speedup_so_far)
+        if by - now >= 2 * short:
+            return by
+    return max(by, now + short)
 
 
 def _train(tools: Tools, plan: Plan, seeds: int, end: float, ratio: Estimate | None) -> int:

@@ -321,3 +321,9 @@ def test_only_a_candidate_that_looks_worth_keeping_has_more_time() -> None:
     assert found.decision is not Decision.ACCEPT
     assert found.estimate is None or found.estimate.value < 1.15
     assert none.clock() < better.clock()
+
+
+def test_a_figure_rests_on_two_pairs_of_processes_where_the_deadline_allows() -> None:
+    rule = Rule(max_seconds=8.0, until_error=0.0)
+    assert len(run(machine(1.1), rule).pairs) == 2
+    assert len(run(machine(1.1), rule, deadline=8.0).pairs) < 2

@@ -57,3 +57,9 @@ def test_what_is_fast_already_needs_less_time_at_the_end(
     assert kept <= shares.kept_back(changes) <= KEPT_BACK_AT_MOST * budget
     must = shares.comparison + shares.verification(1, speedup)
     assert kept >= min(must, KEPT_BACK_AT_MOST * budget) * (1 - 1e-9)
+
+
+def test_a_comparison_is_planned_by_the_pairs_that_were_seen() -> None:
+    seen = Shares(budget=200.0, start_seconds=2.0, pair_seconds=10.5)
+    assert seen.comparison == 21.0
+    assert Shares(budget=200.0, start_seconds=2.0).comparison == 16.0

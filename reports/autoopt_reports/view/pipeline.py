@@ -123,7 +123,12 @@ def _headline(round_: Round) -> Phrase:
     if round_.bottleneck is None:
         return say("no single stage holds the step back")
     text = say("{} is the bottleneck", name(round_.bottleneck, 60))
-    return text + say(": {}", name(round_.bottleneck_class, 120)) if round_.bottleneck_class else text
+    return text + say(": {}", name(kind, 120)) if (kind := bottleneck_kind(round_)) else text
+
+
+def bottleneck_kind(round_: Round) -> str | None:
+    """The class of the bottleneck where it says more than the stage's own name does."""
+    return round_.bottleneck_class if round_.bottleneck_class != round_.bottleneck else None
 
 
 def _simulated(round_: Round, path: str) -> Phrase:
