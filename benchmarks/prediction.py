@@ -6,7 +6,8 @@
 Planted pipelines: each has one stage made the bottleneck by a known amount. Workloads: the step simulated and
 measured, looked at several times. Changes: each predicted on the baseline's graph, then measured beside the baseline
 in pairs of processes. What was measured is kept in ``--state``, a line for each case; what is predicted is computed
-from it by the code as it is. Run it on a machine that does nothing else; it says under what load it ran.
+from it by the code as it is. A case during which others used the machine is measured again by the next call. Run it
+on a machine that does nothing else; it says under what load it ran.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ sys.path.insert(0, str(HERE))
 from prediction_cases import names  # noqa: E402
 from truth import environment  # noqa: E402
 
+from autoopt.optimize.calm import FOREIGN_CORES  # noqa: E402
+
 STATE = HERE.parent / "autoopt-runs" / "prediction.jsonl"
 RESULTS = HERE / "results" / "prediction.json"
 
@@ -37,6 +40,18 @@ def load(state: Path) -> dict[str, Any]:
     return {record["name"]: record for record in records}
 
 
+def missing(wanted: list[str], done: dict[str, Any]) -> list[str]:
+    """Cases that were not measured yet, then those during which other programs used the machine."""
+    disturbed = [name for name in wanted if name in done and (foreign_cores(done[name]) or 0.0) > FOREIGN_CORES]
+    return [*(name for name in wanted if name not in done), *disturbed]
+
+
+def foreign_cores(document: dict[str, Any]) -> float | None:
+    """What others used while a case was looked at; None where it is not known. Pairs of processes do not need it."""
+    found: float | None = document.get("examined", document).get("foreign_cores")
+    return found
+
+
 def run(state: Path, wanted: list[str], seconds: float) -> None:
     """Measures the cases that are missing, one after the other, until the time is up."""
     import prediction_run
@@ -44,9 +59,7 @@ def run(state: Path, wanted: list[str], seconds: float) -> None:
     state.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
     done = load(state)
-    for name in wanted:
-        if name in done:
-            continue
+    for name in missing(wanted, done):
         if time.monotonic() >= end:
             return
         began, load_before = time.monotonic(), os.getloadavg()[0]
@@ -75,7 +88,8 @@ def main() -> None:
     wanted = [name for name in names(options.steps) if not begins or name.startswith(begins)]
     if options.list:
         done = load(options.state)
-        sys.stdout.write("".join(f"{' ' if name in done else '-'} {name}\n" for name in wanted))
+        left = set(missing(wanted, done))
+        sys.stdout.write("".join(f"{'-' if name in left else ' '} {name}\n" for name in wanted))
         return
     if not options.table:
         run(options.state, wanted, options.seconds)

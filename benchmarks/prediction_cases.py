@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,12 +101,20 @@ CHANGES = (
 
 
 def names(steps: int) -> Iterator[str]:
-    """All cases in the order in which they run: each workload is looked at, then changed; ``steps`` times looked at."""
+    """All cases in the order in which they run, ``steps`` times looked at each workload.
+
+    Changes of the workloads take turns, so that a run that ends early has some of each.
+    """
     from planted import plants
 
     yield from (f"plant:{plant.name}" for plant in plants())
-    for workload in WORKLOADS:
-        yield f"step:{workload}:0"
-        yield from (change.name for change in CHANGES if change.workload == workload)
+    yield from (f"step:{workload}:0" for workload in WORKLOADS)
     for number in range(1, steps):
         yield from (f"step:{workload}:{number}" for workload in WORKLOADS)
+    yield from in_turns()
+
+
+def in_turns() -> list[str]:
+    """The first change of each workload, then the second of each, and so on."""
+    queues = [[change.name for change in CHANGES if change.workload == workload] for workload in WORKLOADS]
+    return [name for row in itertools.zip_longest(*queues) for name in row if name is not None]

@@ -14,14 +14,14 @@ import torch
 from planted import Plant, plants
 from prediction_cases import CHANGES, ROOT, WORKLOADS, Change
 
+from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.training import Training
-from autoopt.measurements import Block
 from autoopt.optimize.baseline import objective_of
 from autoopt.optimize.bench import Bench
 from autoopt.optimize.calm import calmest
 from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Rule
-from autoopt.optimize.examine import Examined, Inspection, examine, inspect
+from autoopt.optimize.examine import RAMP_SECONDS, Examined, Inspection, examine, inspect
 from autoopt.optimize.planner import candidate_plan
 from autoopt.optimize.profile import look
 from autoopt.optimize.state import Search
@@ -31,6 +31,7 @@ from autoopt.records import Peaks, Plan
 from autoopt.registry import Registry, load_strategies
 from autoopt.setup import Setup
 from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.running import running_block, whole
 from autoopt.simplify.tasks import survey
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
@@ -38,7 +39,8 @@ from autoopt.trial.protocol import TrialSpec
 
 BOX = 9.0
 BLOCK_SECONDS = 0.5
-RULE = Rule(max_seconds=40.0, until_error=0.03, min_pairs=2, max_pairs=3, warm_up_seconds=20.0)
+RULE = Rule(max_seconds=30.0, until_error=0.03, min_pairs=2, max_pairs=2, warm_up_seconds=8.0)
+"""Two pairs of processes, which a rule with ``until_error`` waits for: how processes differ needs two."""
 COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "max_pairs": 2})
 
 
@@ -58,42 +60,35 @@ def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
 
 
 def plant(item: Plant) -> dict[str, Any]:
-    """A planted pipeline, surveyed in this process; two blocks, of which the faster is less disturbed."""
+    """A planted pipeline, surveyed in this process between two blocks of its running, as ``examine`` does it."""
     threads = torch.get_num_threads()
     peaks = measured_peaks(torch.device("cpu"))
     torch.set_num_threads(threads if item.all_threads else 1)  # else it drowns in how threads wait for each other
     torch.manual_seed(0)
     training = Training(item.build(), setup_of(item, peaks), device="cpu")
     try:
-        before = block(training, BLOCK_SECONDS, skip=5)
+        before = cpu_times(with_children=True), time.perf_counter()
+        first, pace = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
         document = survey(SimpleNamespace(training=training), seconds=4.0)
-        after = block(training, BLOCK_SECONDS, skip=2)
+        second, later = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
+        foreign = foreign_seconds(before[0], cpu_times(with_children=True))
+        passed = time.perf_counter() - before[1]
     finally:
         training.close()
         torch.set_num_threads(threads)
-    fastest = min((before, after), key=lambda one: one.seconds / one.steps)
-    return {"survey": document, "block": fastest.model_dump(mode="json"), "peaks": peaks.model_dump(mode="json")}
+    block, mean = whole((first, pace), (second, later))
+    return {
+        "survey": {**document, "pace": mean},
+        "block": block.model_dump(mode="json"),
+        "peaks": peaks.model_dump(mode="json"),
+        "foreign_cores": None if foreign is None else foreign / passed,
+    }
 
 
 def setup_of(item: Plant, peaks: Peaks) -> Setup:
     """The plant's own, in the precision whose measured matmul peak is the highest where it asks for that."""
     low, full = peaks.matmul_bf16_flops_per_second or 0.0, peaks.matmul_fp32_flops_per_second or 0.0
     return item.setup.with_precision(dtype="bfloat16") if item.best_precision and low > full else item.setup
-
-
-def block(training: Training, seconds: float, skip: int = 0) -> Block:
-    """Steps for so many seconds, after some that are not counted."""
-    for _ in range(skip):
-        training.step(training.next())
-    training.clock.start()
-    steps = 0
-    while steps < 5 or training.clock.elapsed() < seconds:
-        training.step(training.next())
-        steps += 1
-    lap = training.clock.stop()
-    return Block(
-        steps=steps, samples=steps, seconds=lap.seconds, stage_seconds=lap.stages, step_seconds=tuple(lap.steps)
-    )
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from autoopt.optimize.profile import look
 from autoopt.records import Estimate, Peaks, Plan, Round
 from autoopt.registry import Registry, load_strategies
 from autoopt.simplify.analyse import analyse
+from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.ceilings import stage_ceilings, uncapped_ceiling_step
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.survey import Survey
@@ -43,7 +44,8 @@ def _ready(change: Change, done: dict[str, Any]) -> bool:
 
 def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
     """Whether the planted bottleneck was named, and whether the chain below it ends at its line."""
-    survey, peaks = Survey.model_validate(document["survey"]), Peaks.model_validate(document["peaks"])
+    peaks = Peaks.model_validate(document["peaks"])
+    survey = at_running_pace(Survey.model_validate(document["survey"]))
     round_ = analyse(0, Plan(), survey, Block.model_validate(document["block"]), peaks)
     right = round_.bottleneck in plant.bottleneck if plant.bottleneck else round_.bottleneck is None
     last = next((item for item in reversed(round_.deeper) if item.line is not None), None)
@@ -54,6 +56,7 @@ def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
         "right": bool(right and plant.kind in (None, round_.bottleneck_class)),
         "line": None if plant.line is None else bool(last and last.line == plant.line),
         **_simulated(round_),
+        "foreign_cores": document.get("foreign_cores"),
         "violations": violations(round_, survey, peaks, round_.step_seconds),
     }
 
@@ -66,7 +69,7 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         Examined.model_validate(document["examined"]),
     )
     round_, _ = look(inspection, examined)
-    survey = Survey.model_validate(examined.survey)
+    survey = at_running_pace(Survey.model_validate(examined.survey))
     fastest = min([round_.step_seconds, *_steps_seen(workload, done)])
     return {
         "name": name,

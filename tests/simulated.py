@@ -66,12 +66,13 @@ class FakeTrial:
             return machine.model_dump(mode="json")
         if name in ("ready", "probe_losses", "largest_batch"):
             return self._alone(name)
-        if name in ("warm_up", "run_block"):
+        if name in ("warm_up", "running"):
             contender = self._bench.machine.start(self._plan, "examine")
             contender.ready()
-            document = contender.warm_up(1.0) if name == "warm_up" else contender.block(1.0, 8, 0.0)
+            document = contender.warm_up(1.0) if name == "warm_up" else contender.block(0.5, 4, 0.0)
             contender.close()
-            return document.model_dump(mode="json")
+            told = document.model_dump(mode="json")
+            return told if name == "warm_up" else {"block": told, "pace": None}
         if name == "survey" and self._bench.survey:
             return self._bench.survey(behaviour)
         if name == "measure_peaks" and self._bench.peaks:

@@ -12,10 +12,13 @@ from autoopt.facts import WorkloadFacts
 from autoopt.measurements import Block, Startup
 from autoopt.optimize.bench import Bench
 from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
+from autoopt.simplify.running import whole
 
 BENCHMARK = "autoopt.benchmark.tasks"
 SIMPLIFY = "autoopt.simplify.tasks"
 WARM_UP_SECONDS = 120.0
+RAMP_SECONDS = 0.2
+"""Trained unmeasured after the stubs, until the loader's queues are as they were."""
 THROTTLED = 0.1
 """Share of readings with a lowered clock from which on it is told."""
 
@@ -111,14 +114,18 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
                 return {}
 
         before = optional("use of the cores", f"{BENCHMARK}:cpu_clock")
-        block = process.call(
-            f"{BENCHMARK}:run_block", timeout=seconds * 10 + 60.0, seconds=max(seconds / 4, 1.0), min_steps=8
-        )
+        each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4}
+        running = process.call(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         flops = optional("floating-point operations", f"{BENCHMARK}:flops")
         survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
+        # stubs lie between two halves: both see the same stretches of a machine whose speed changes
+        again = optional("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
+        block, pace = whole(*((Block.model_validate(half["block"]), half["pace"]) for half in (running, again) if half))
+        if survey:
+            survey = {**survey, "pace": pace}
         after = optional("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
-        step = block["seconds"] / max(block["steps"], 1)
+        step = block.seconds / max(block.steps, 1)
         advice = optional("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
         monitored: JsonDict = {}
         if survey.get("device") == "cuda":
@@ -129,7 +136,7 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
     return Examined(
         plan=plan,
         startup=Startup.model_validate(startup),
-        block=Block.model_validate(block),
+        block=block,
         survey=survey,
         flops_per_step=flops.get("flops_per_step"),
         inspected=inspected,

@@ -13,7 +13,8 @@ class Peaks(Record):
     Shares are speeds under load over speeds alone: ``core_share_under_load`` of a loader worker while
     workers and compute threads fill the cores twice, ``compute_share_under_load`` of the compute threads
     then, ``parallel_share`` of one process while every core has one of its own. ``foreign_cores``: what others
-    used of the machine meanwhile.
+    used of the machine meanwhile. ``pace_seconds``: a fixed piece of Python at the fastest moment of that time
+    (``simplify.pace``), so that a step which ran in a slower one is not measured against it.
     """
 
     matmul_fp32_flops_per_second: float | None = None
@@ -32,6 +33,7 @@ class Peaks(Record):
     parallel_share: float | None = None
     memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
     foreign_cores: float | None = None
+    pace_seconds: float | None = None
     measured_at: str | None = None
 
 

@@ -7,8 +7,9 @@ import itertools
 from autoopt.facts import WorkloadFacts
 from autoopt.measurements import Block
 from autoopt.records import Environment, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
+from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
-from autoopt.simplify.ceilings import ceiling_step, stage_ceilings
+from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings
 from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.roofline import operator_ceiling
 from autoopt.simplify.survey import Survey, Timing
@@ -45,7 +46,10 @@ def analyse(
         survey: every stage alone.
         block: the running system, for the step and what each stage adds to it.
         peaks: the machine's.
+
+    Stubs are taken at the pace of the running steps, so that what is summed up was as fast as what is measured.
     """
+    measured, survey = survey, at_running_pace(survey)
     step = block.seconds / max(block.steps, 1)
     simulation = _simulation(survey, peaks)
     ceilings = stage_ceilings(survey, peaks)
@@ -71,7 +75,7 @@ def analyse(
         }
     )
     pipeline = Pipeline(round_)
-    name = bottleneck(pipeline)
+    name = bottleneck(pipeline, of_peak(measured, peaks))
     return round_.model_copy(
         update={
             "bottleneck": name,

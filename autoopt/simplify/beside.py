@@ -21,17 +21,16 @@ _LEAST = 0.02
 _WINDOW = 0.05
 
 
-def preparation_beside_steps(parts: Parts, batches: list[Any], step_seconds: float, box: float) -> tuple[Beside, ...]:
+def preparation_beside_steps(parts: Parts, batches: list[Any], box: float) -> tuple[Beside, ...]:
     """Speeds of workers that prepare samples and of the training step, while they compete, over their speeds alone.
 
     Args:
         batches: micro-batches of one step, on the device.
-        step_seconds: of one step on them.
-        box: seconds for all of it; each window holds two steps at least.
+        box: seconds for all of it; each window holds a step at least.
     """
     cores, threads = cores_available(), torch.get_num_threads()
     wanted = combinations(cores, threads) if parts.device.type == "cpu" else [(0, cores)]
-    window = max(box / (_ROUNDS * (2 * len(wanted) + 1)), _WINDOW, 2 * step_seconds if wanted[0][0] else 0.0)
+    window = max(box / (_ROUNDS * (2 * len(wanted) + 1)), _WINDOW)
     context = multiprocessing.get_context("fork")
     workers = [Busy(context, _preparing(parts)) for _ in range(max(count for _, count in wanted))]
     try:

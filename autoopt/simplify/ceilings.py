@@ -7,7 +7,11 @@ from autoopt.simplify.pipeline import LINK, Pipeline
 from autoopt.simplify.roofline import bandwidth, fused_ceiling, matmul_peak
 from autoopt.simplify.survey import Survey
 
+PRODUCT = 1024
+"""Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
 USEFUL_CONCURRENCY = 32
+_OWN = ("preparation", "storage")
+"""Ceilings that follow from the workload's own seconds, and from no peak."""
 
 
 def stage_ceilings(survey: Survey, peaks: Peaks) -> dict[str, float]:
@@ -29,11 +33,20 @@ def stage_ceilings(survey: Survey, peaks: Peaks) -> dict[str, float]:
     if speed:
         found["collate"] = batches / speed / survey.cores
         found["pin"] = batches / speed
-        found["optimizer"] = survey.optimizer_bytes / (bandwidth(peaks, survey.optimizer_bytes or None) or speed)
+        # what is moved lies in at least half as many bytes, of which the caches keep as much as they do of those
+        found["optimizer"] = survey.optimizer_bytes / (bandwidth(peaks, survey.optimizer_bytes / 2 or None) or speed)
         found["checkpoint"] = 0.0
     found["copy"] = _copy(survey, peaks)
     found |= _compute(survey, peaks)
-    return found
+    faster = _faster(survey, peaks)
+    return {name: seconds * (1.0 if name in _OWN else faster) for name, seconds in found.items()}
+
+
+def _faster(survey: Survey, peaks: Peaks) -> float:
+    """Below 1 where the machine is faster now than it was when its peaks were measured, which then are none."""
+    if not survey.pace or not peaks.pace_seconds:
+        return 1.0
+    return min(1.0, survey.pace / peaks.pace_seconds)
 
 
 def _copy(survey: Survey, peaks: Peaks) -> float:
@@ -57,6 +70,17 @@ def _compute(survey: Survey, peaks: Peaks) -> dict[str, float]:
     if survey.evaluation_batches and survey.evaluate_every:
         found["evaluate"] = 0.0
     return found
+
+
+def of_peak(survey: Survey, peaks: Peaks) -> float:
+    """Share of its peak at which the machine worked while the compute was measured; 1 where that is not known.
+
+    Of a peak that was reached in the best moment a shared machine gives less in most others, whatever it computes.
+    """
+    peak, product = peaks.matmul_fp32_flops_per_second, survey.product
+    if product is None or not peak or product.seconds <= 0:
+        return 1.0
+    return min(1.0, 2.0 * PRODUCT**3 / product.seconds / peak)
 
 
 def ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | None:

@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from autoopt.records import Deeper
 from autoopt.simplify.deeper_input import open_dataset
 from autoopt.simplify.lines import profile_lines
+from autoopt.simplify.pace import SAMPLES, Pace, evened, sensitivity
 from autoopt.simplify.survey import InputSurvey, Timing
-from autoopt.simplify.timing import is_steady, repeat, summary
+from autoopt.simplify.timing import MOST, is_steady, repeat, summary
 
 _CHUNK_SECONDS = 2e-3
 _STATS = Path("/proc/thread-self/schedstat")
@@ -119,20 +120,24 @@ def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | Non
     walls: list[float] = []
     cpus: list[float] = []
     waits: list[float] = []
+    paces: list[float] = []
+    pace = Pace()
     cold = None
     start, read = time.perf_counter(), _bytes_read()
     total = 0
     while time.perf_counter() - start < box or len(walls) < 2:
-        if len(walls) >= 30 and is_steady(walls, 30):
+        if len(walls) >= MOST:
             break
         while not fetch.iterable and len(pending) < size:
             pending += fetch.indices()
         if many:
             size = max(size, min(len(pending), fetch.size))
         chunk, pending = pending[:size], pending[size:]
+        before = pace.now()
         clock = Clock()
         got = fetch.samples(chunk, size)
         wall, cpu, wait = clock.read()
+        beside = (before + pace.now()) / 2
         count = max(1, len(got) if fetch.iterable else len(chunk))
         total += count
         if cold is None:
@@ -142,13 +147,17 @@ def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | Non
         walls.append(wall / count)
         cpus.append(cpu / count)
         waits.append(wait / count)
+        paces.append(beside)
     spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
     after = _bytes_read()
     read_bytes = (after - read) / total if read is not None and after is not None else None
-    timing = summary(walls, cold)
+    working = sensitivity(cpus, paces, SAMPLES)
     # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's
-    cpu = _trimmed(cpus)
-    return timing.model_copy(update={"cpu_seconds": cpu, "wait_seconds": _trimmed(waits)}), spread, read_bytes
+    cpu, wait = _trimmed(evened(cpus, paces, working)), _trimmed(waits)
+    timing = summary(walls, cold, paces=paces, usual=SAMPLES * cpu / max(cpu + wait, 1e-12), cpu_seconds=cpu)
+    # its own degree, not that of the wall-clock, in which waiting is
+    degree = min(1.0, working * cpu / max(timing.seconds, 1e-12))
+    return timing.model_copy(update={"wait_seconds": wait, "sensitivity": degree}), spread, read_bytes
 
 
 def _collate(fetch: Fetch, box: float) -> tuple[Any, Timing | None]:
@@ -156,7 +165,7 @@ def _collate(fetch: Fetch, box: float) -> tuple[Any, Timing | None]:
     if fetch.loader.batch_sampler is None and fetch.loader.batch_size is None:
         return fetch.samples(fetch.indices(), 1)[0], None
     samples = fetch.samples(fetch.indices(), fetch.size)
-    return collate(samples), repeat(lambda: collate(samples), box)
+    return collate(samples), repeat(lambda: collate(samples), box, pace=Pace(), usual=SAMPLES)
 
 
 def _open_collate(fetch: Fetch, collate: Timing | None, box: float) -> tuple[Deeper, ...]:
@@ -188,9 +197,14 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
             stream = iter(clone)
     walls: list[float] = []
     cpus: list[float] = []
+    paces: list[float] = []
+    pace = Pace()
     start = time.perf_counter()
     group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
-    while len(walls) < 3 or (time.perf_counter() - start < box and not is_steady(walls, 8)):
+    while len(walls) < 3 or (
+        time.perf_counter() - start < box and len(walls) < MOST and (not clone.num_workers or not is_steady(walls, 8))
+    ):
+        before = pace.now()
         mark, spent, taken = time.perf_counter(), time.thread_time(), 0
         for _ in range(group):
             if next(stream, None) is None:
@@ -199,6 +213,7 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
         if taken == group:
             walls.append((time.perf_counter() - mark) / group)
             cpus.append((time.thread_time() - spent) / group)
+            paces.append((before + pace.now()) / 2)
         else:
             stream = iter(clone)
             next(stream, None)
@@ -207,7 +222,11 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
     if not walls:
         notes.append("the loader alone was not measured: an epoch is shorter than its queue")
         return None
-    return summary(walls, cold, cpu_seconds=statistics.median(cpus))
+    if clone.num_workers:  # they work while the pace is read, and each at its own
+        return summary(walls, cold, cpu_seconds=statistics.median(cpus))
+    share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
+    even = evened(cpus, paces, sensitivity(cpus, paces, SAMPLES))
+    return summary(walls, cold, paces=paces, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
 
 
 def _handover(batch: Any, box: float) -> tuple[Timing | None, Timing | None]:

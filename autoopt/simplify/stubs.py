@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,11 +16,15 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.records import JsonDict
+from autoopt.simplify.ceilings import PRODUCT
+from autoopt.simplify.pace import Pace
 from autoopt.simplify.parts import Parts, cores_available
 from autoopt.simplify.survey import Timing
 from autoopt.simplify.timing import Stub, interleaved, repeat
 
 _EVALUATED = 3
+_A_LOOK = 0.03
+"""Seconds of steps with one number of threads before it is the other's turn."""
 
 
 def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
@@ -60,16 +65,24 @@ def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
         "forward_backward": Stub(both, no_gradients, wait),
         "optimizer": Stub(update, cached_gradients, wait),
     }
+    if parts.device.type == "cpu":
+        square = torch.ones(PRODUCT, PRODUCT)
+        stubs["product"] = Stub(lambda: square @ square)
     # differences turn by turn: a burst of the machine spoils one turn, not the difference of two medians
     derived = {
         "backward": lambda turn: turn[2] - turn[1],
         "host": lambda turn: turn[0] - parts.accumulation * turn[2] - turn[3],
     }
-    timings = interleaved(list(stubs.values()), box, derived=tuple(derived.values()))
+    timings = interleaved(list(stubs.values()), box, derived=tuple(derived.values()), pace=pace_of(parts))
     found: JsonDict = dict(zip((*stubs, *derived), timings, strict=True))
     if parts.cuda:
         found["issue"] = issue(parts, batches)
     return found
+
+
+def pace_of(parts: Parts) -> Pace | None:
+    """What reads the machine's pace beside stubs; None on a device, which has its own."""
+    return Pace() if parts.device.type == "cpu" else None
 
 
 def issue(parts: Parts, batches: list[Any], repeats: int = 5) -> Timing:
@@ -101,24 +114,23 @@ def by_threads(parts: Parts, batches: list[Any], measured: Timing, box: float) -
     for threads in others:
         ratios: list[float] = []
         end = time.perf_counter() + box / len(others)
-        while len(ratios) < 3 or (time.perf_counter() < end and len(ratios) < 15):
+        while len(ratios) < 2 or (time.perf_counter() < end and len(ratios) < 15):
             ratios.append(_with_threads(parts, batches, threads) / _with_threads(parts, batches, present))
-        found[threads] = measured.seconds * sorted(ratios)[len(ratios) // 2]
+        found[threads] = measured.seconds * statistics.median(ratios)
     torch.set_num_threads(present)
     return found
 
 
 def _with_threads(parts: Parts, batches: list[Any], threads: int) -> float:
-    """The median of a few steps with so many threads, after one that wakes them."""
+    """The median of a few steps with so many threads; the first wakes them, and counts only where it is a long one."""
     torch.set_num_threads(threads)
-    parts.whole_step(batches)
     walls: list[float] = []
     start = time.perf_counter()
-    while len(walls) < 2 or (len(walls) < 15 and time.perf_counter() - start < 0.03):
+    while not walls or (len(walls) < 16 and time.perf_counter() - start < _A_LOOK):
         mark = time.perf_counter()
         parts.whole_step(batches)
         walls.append(time.perf_counter() - mark)
-    return sorted(walls)[len(walls) // 2]
+    return statistics.median(walls[1:] or walls)
 
 
 def copies(parts: Parts, batch: Any, box: float) -> JsonDict:
@@ -150,7 +162,7 @@ def evaluation(parts: Parts, box: float) -> JsonDict:
     if not batches:
         return {}
     with _evaluating(parts):
-        timing = repeat(lambda: evaluate(batches), box, wait=parts.synchronize, least=2, most=5)
+        timing = repeat(lambda: evaluate(batches), box, wait=parts.synchronize, least=2, most=5, pace=pace_of(parts))
     if total is None:
         total = sum(1 for _ in itertools.islice(parts.valid_batches, 10_000))
     loading, scale = first + (total - 1) * following, total / len(batches)
@@ -160,6 +172,8 @@ def evaluation(parts: Parts, box: float) -> JsonDict:
             low=timing.low * scale + loading,
             high=timing.high * scale + loading,
             n=timing.n,
+            pace=timing.pace,
+            sensitivity=timing.sensitivity,
         ),
         "evaluated_batches": len(batches),
         "evaluation_batches": total,
@@ -204,10 +218,11 @@ def checkpoint(parts: Parts, box: float) -> JsonDict:
             file.flush()
             os.fsync(file.fileno())
 
-    memory = repeat(to_memory, box / 2, least=2, most=5)
+    pace = pace_of(parts)
+    memory = repeat(to_memory, box / 2, least=2, most=5, pace=pace)
     return {
         "checkpoint_memory": memory,
-        "checkpoint_disk": repeat(to_disk, box / 2, least=2, most=5),
+        "checkpoint_disk": repeat(to_disk, box / 2, least=2, most=5, pace=pace),
         "checkpoint_bytes": size,
     }
 

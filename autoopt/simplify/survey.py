@@ -12,6 +12,8 @@ class Timing(Record):
 
     ``cold_seconds``: the first call, where it differs. ``cpu_seconds``: CPU time of the calling
     thread. ``wait_seconds``: neither on a core nor waiting for one: storage, network, sleep.
+    ``pace``: of the machine while it was timed (``simplify.pace``), to which the repeats were evened;
+    ``sensitivity``: how far ``seconds`` follow it; None where that was not read.
     """
 
     seconds: float
@@ -21,6 +23,8 @@ class Timing(Record):
     cpu_seconds: float | None = None
     wait_seconds: float | None = None
     cold_seconds: float | None = None
+    pace: float | None = None
+    sensitivity: float | None = None
 
 
 class InputSurvey(Record):
@@ -59,7 +63,9 @@ class Survey(Record):
     ``doubled``: forward and backward of twice the micro-batch over those of one. ``issue``: seconds in which
     the training process has issued such a step. ``evaluate``: one whole evaluation, scaled from
     ``evaluated_batches``. ``deeper``: below a stage,
-    by its name, seconds per micro-batch, of the optimizer per step.
+    by its name, seconds per micro-batch, of the optimizer per step. ``pace``: of the machine while the
+    training ran, before and after the stubs; None on a device. ``product``: a square product of
+    ``ceilings.PRODUCT`` rows in float32, turn by turn with the compute's stubs; the CPU only.
     """
 
     device: str
@@ -104,5 +110,7 @@ class Survey(Record):
     launches: int | None = None
     deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
     memory_used: float | None = None
+    product: Timing | None = None
+    pace: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

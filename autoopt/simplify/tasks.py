@@ -23,6 +23,7 @@ from autoopt.simplify.parts import Parts, cores_available
 from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.restore import random_state, restored, set_random_state
 from autoopt.simplify.roofline import count_operators, operators
+from autoopt.simplify.running import running_block
 from autoopt.simplify.survey import InputSurvey, Survey
 
 _NEGLIGIBLE = 0.02
@@ -35,6 +36,12 @@ _HALF = 0.5
 def measure_peaks(live: Any) -> JsonDict:
     """The peaks of the device that the trial runs on (``records.Peaks``)."""
     return measured_peaks(live.training.device.torch).model_dump(mode="json")
+
+
+def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
+    """The running system: its ``block`` (:class:`~autoopt.measurements.Block`), and the machine's mean ``pace``."""
+    block, pace = running_block(live.training, seconds, min_steps, ramp_seconds)
+    return {"block": block.model_dump(mode="json"), "pace": pace}
 
 
 def survey(live: Any, seconds: float = 8.0) -> JsonDict:
@@ -190,11 +197,11 @@ def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: fl
 
     batches = [parts.to_device(batch) for batch in host_batches]
     attempt("copying", lambda: stubs.copies(parts, host_batches[0], box * 0.08))
-    attempt("compute", lambda: stubs.compute(parts, batches, box * 0.4))
+    attempt("compute", lambda: stubs.compute(parts, batches, box * 0.45))
     if parts.device.type == "cpu" and "compute" in values:
         attempt(
             "compute by threads",
-            lambda: {"compute_by_threads": stubs.by_threads(parts, batches, values["compute"], box * 0.15)},
+            lambda: {"compute_by_threads": stubs.by_threads(parts, batches, values["compute"], box * 0.1)},
         )
     attempt("operators", lambda: _operators(parts, batches[0]))
     if can_fork() and "compute" in values:
@@ -202,7 +209,7 @@ def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: fl
         if inputs_of_step(inputs, parts) > _NEGLIGIBLE * seconds:
             attempt(
                 "preparation beside steps",
-                lambda: {"beside": preparation_beside_steps(parts, batches, seconds, box * 0.25)},
+                lambda: {"beside": preparation_beside_steps(parts, batches, box * 0.25)},
             )
         attempt("twice the batch", lambda: _doubled(parts, batches[0], box * 0.1))
     if "forward" in values and parts.setup.compile is None:

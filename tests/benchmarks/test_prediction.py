@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import prediction
 import prediction_table
 from planted import plants
-from prediction_cases import CHANGES, WORKLOADS, names
+from prediction_cases import CHANGES, WORKLOADS, in_turns, names
 
 
 def timing(seconds: float) -> Timing:
@@ -74,6 +74,25 @@ def test_every_case_has_a_name_of_its_own_and_a_strategy() -> None:
     registry = load_strategies()
     assert all(change.strategy in registry or change.strategy == "graph" for change in CHANGES)
     assert {change.workload for change in CHANGES} == set(WORKLOADS)
+
+
+def test_changes_of_all_workloads_take_turns() -> None:
+    order = in_turns()
+    assert sorted(order) == sorted(change.name for change in CHANGES)
+    assert [name.split(":")[1] for name in order[: len(WORKLOADS)]] == list(WORKLOADS)
+    assert list(names(1))[-len(order) :] == order
+
+
+def test_what_was_disturbed_is_measured_again_after_what_is_missing() -> None:
+    done = {
+        "plant:a": {"foreign_cores": 0.01},
+        "plant:b": {"foreign_cores": 0.9},
+        "step:c:0": {"examined": {"foreign_cores": 1.2}},
+        "gain:d": {"comparison": {}},
+        "plant:e": {"foreign_cores": None},
+    }
+    wanted = [*done, "plant:new"]
+    assert prediction.missing(wanted, done) == ["plant:new", "plant:b", "step:c:0"]
 
 
 def test_there_are_twelve_plants_and_their_lines_are_found() -> None:

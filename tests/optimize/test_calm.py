@@ -82,7 +82,7 @@ class Counting:
 
     def call(self, task: str, **arguments: Any) -> Any:
         name = task.rpartition(":")[2]
-        answers = {"warm_up": STARTUP.model_dump(), "run_block": seen(0.1).block.model_dump()}
+        answers = {"warm_up": STARTUP.model_dump(), "running": {"block": seen(0.1).block.model_dump(), "pace": None}}
         return self.clocks.pop(0) if name == "cpu_clock" else answers.get(name, {})
 
 

@@ -22,7 +22,7 @@ class FakeBench:
     registry: tuple[str, ...] = ()
 
     def __init__(self, **answers: Any) -> None:
-        self.answers = {"warm_up": STARTUP, "run_block": BLOCK, **answers}
+        self.answers = {"warm_up": STARTUP, "running": {"block": BLOCK, "pace": None}, **answers}
         self.asked: list[str] = []
 
     @contextmanager

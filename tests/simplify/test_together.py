@@ -79,7 +79,7 @@ def test_a_workloads_own_preparation_is_put_beside_its_step(plant: Callable[[str
             return workload()
     """).training()
     batch = training.next()[0]
-    found = preparation_beside_steps(parts_of(training), [batch], 1e-4, 0.3)
+    found = preparation_beside_steps(parts_of(training), [batch], 0.3)
     assert {(item.threads, item.workers) for item in found} <= set(combinations(2, 2)) | {
         (0, item.workers) for item in found
     }
@@ -97,4 +97,4 @@ def test_a_dataset_that_breaks_beside_the_step_leaves_the_shares_of_the_machine(
             return workload(train_data=Broken())
     """)
     training = planted.training()
-    assert preparation_beside_steps(parts_of(training), [], 1e-4, 0.2) == ()
+    assert preparation_beside_steps(parts_of(training), [], 0.2) == ()
