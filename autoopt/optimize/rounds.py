@@ -115,14 +115,15 @@ class Rounds:
 
     def _settle(self, round_: Round, pipeline: Pipeline | None) -> bool:
         """Spends what time is left on trials that looked worth keeping and were not decided. True where one is kept."""
-        while not self.over():
+        while not self.tools.stopping():
             earlier = self._undecided()
             if earlier is None:
                 return False
             self._settled.add(earlier.trial.id)
             proposal = Proposal(self.tools.bench.registry[earlier.trial.strategy], earlier.trial.predicted)
-            case = self.search.case(self.tools.bench.registry, pipeline, self._left)
-            if StrategySearch(self.tools, self.search, proposal, case, self._deadline).go_on(earlier):
+            case = self.search.case(self.tools.bench.registry, pipeline, self._left_for(earlier))
+            deadline = self._deadline_for(earlier)
+            if StrategySearch(self.tools, self.search, proposal, case, deadline).go_on(earlier):
                 self._seen_bottleneck[earlier.trial.strategy] = round_.bottleneck
                 self._announce_kept()
                 return True
@@ -132,7 +133,7 @@ class Rounds:
         """Of the trials on this incumbent that more pairs of processes may settle, the one that promises most."""
         search = self.search
         found = [
-            (comparison.estimate.value, Earlier(trial, comparison, search.noise_before[trial.id]))
+            Earlier(trial, comparison, search.noise_before[trial.id])
             for trial in search.trials
             if trial.verdict is Verdict.INCONCLUSIVE and trial.id not in self._settled
             for comparison in [search.comparisons[trial.id]]
@@ -141,13 +142,20 @@ class Rounds:
             and comparison.estimate is not None
             and comparison.estimate.value > self.threshold
         ]
-        rule = self.tools.rule(self._left)
-        open_ = [
-            (value, earlier)
-            for value, earlier in found
-            if Ledger(rule, earlier.noise, earlier.comparison.pairs).decide(self._left) is None
-        ]
-        return max(open_, key=lambda item: item[0])[1] if open_ else None
+        return max(filter(self._may_be_settled, found), key=_seen, default=None)
+
+    def _may_be_settled(self, earlier: Earlier) -> bool:
+        left = self._left_for(earlier)
+        return Ledger(self.tools.rule(left), earlier.noise, earlier.comparison.pairs).decide(left) is None
+
+    def _deadline_for(self, earlier: Earlier) -> float:
+        """Until when an undecided trial may go on: were it kept, its training would take less time by what was seen."""
+        search = self.search
+        speedup = search.speedup_so_far * max(_seen(earlier), 1.0)
+        return self.tools.shares.search_deadline(len(search.found) + 1, speedup)
+
+    def _left_for(self, earlier: Earlier) -> float:
+        return self._deadline_for(earlier) - self.tools.now()
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""
@@ -169,6 +177,12 @@ class Rounds:
         best = configuration(search.incumbent, search.environment, side=side)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
         tools.announce(Kept(at=tools.now(), plan=search.incumbent, best=best, speedup=speedup))
+
+
+def _seen(earlier: Earlier) -> float:
+    """The speedup that an undecided trial showed so far."""
+    estimate = earlier.comparison.estimate
+    return estimate.value if estimate else 0.0
 
 
 def _stop(round_: Round, plan: Agenda, threshold: float) -> Stop:

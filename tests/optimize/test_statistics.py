@@ -124,3 +124,22 @@ def test_sequence_covers_at_all_looks(luck_sd: float) -> None:
             inside &= not level.above(0.05, 0.05) and not level.below(0.05, 0.05)
         held += inside
     assert held >= 0.93 * 120
+
+
+def test_a_large_effect_needs_no_more_than_two_pairs_though_little_is_known_of_luck() -> None:
+    """1.8 times as fast in two pairs of processes, after an A/A control of two."""
+    luck = Luck().after([0.01, -0.07], [0.045, 0.032])
+    assert TwoLevel([0.61, 0.57], [0.066, 0.061], luck).above(np.log(1.01), 0.02)
+
+
+def test_bounds_hold_at_all_looks_with_little_known_of_luck() -> None:
+    """Luck drawn from what is assumed of it, errors as blocks leave them: at most one sequence in twenty errs."""
+    rng, luck, wrong = np.random.default_rng(5), Luck(0.05, 1.5), 0
+    for _ in range(300):
+        tau = min(luck.sd * (luck.dof / rng.chisquare(luck.dof)) ** 0.5, 0.2)
+        errors = rng.uniform(0.03, 0.09, 8)
+        values = list(rng.normal(0.4, np.sqrt(tau**2 + errors**2)))
+        looks = [TwoLevel(values[:n], list(errors[:n]), luck) for n in range(1, 9)]
+        wrong += any(level.above(0.4, 0.05) or level.below(0.4, 0.05) for level in looks)
+    assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
+    assert wrong > 0, "a check that cannot fail: bounds this wide tell nothing"
