@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from autoopt.benchmark.captured import Captured
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import compilations
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.straight import Enough, train_straight
 from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
-
-Enough = Callable[[int, float], bool]
-"""``enough(steps, seconds)``: whether a block may end."""
 
 
 def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, settle: bool = True) -> Block:
@@ -54,18 +50,21 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, 
 
 def train_until(training: Training, enough: Enough) -> tuple[Lap, Captured]:
     """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once."""
-    clock, late, steps = training.clock, training.late, 0
+    clock, late, steps, over = training.clock, training.late, 0, False
     captured = Captured(training.device.kind == "cpu")
     late.begin()
     clock.start()
-    while True:
+    while not over:
+        if training.straight():
+            steps, over = train_straight(training, enough, steps, captured)
+            continue
         batches = training.next()
         captured.add(training.advance(batches))
         if late.watching:
             late.look(batches)
         steps += 1
-        if enough(steps, clock.elapsed()):
-            return clock.stop(), captured
+        over = enough(steps, clock.elapsed())
+    return clock.stop(), captured
 
 
 def _ramp(training: Training, seconds: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,14 +33,23 @@ class Captured:
     def add(self, loss: torch.Tensor) -> None:
         """The loss of one more step."""
         if self._on_cpu:
-            value: Any = loss.tolist() if loss.ndim == 0 else loss.item()
-            self._taken.append(value)
+            self.extend([loss.tolist()])
         else:
             self._taken.append(loss.detach().clone())
+
+    def extend(self, read: Iterable[Any]) -> None:
+        """The losses of more steps as ``tolist`` gave them: numbers, or lists around one number."""
+        self._taken += [value if type(value) is float else _number(value) for value in read]
 
     def losses(self) -> tuple[float | None, ...]:
         """All of them, by step; None where one is not finite."""
         return finite_losses(self._taken)
+
+
+def _number(value: Any) -> float:
+    while isinstance(value, list):
+        (value,) = value
+    return float(value)
 
 
 def finite_losses(losses: Sequence[Loss]) -> tuple[float | None, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from operator import sub
 from time import perf_counter
 from typing import Any
 
@@ -45,9 +46,10 @@ class StageClock:
     Attributes:
         fine: whether the step under way is split: only then need ``mark`` be called within it.
         every: one step in so many is split.
+        began: when ``start`` was called, by ``perf_counter``.
     """
 
-    def __init__(self, fine_above: float = 0.008) -> None:
+    def __init__(self, fine_above: float = 0.02) -> None:
         self._fine_above = fine_above
         self._lot = random.Random(0)
         self.every = 1
@@ -58,7 +60,7 @@ class StageClock:
         self._unsplit = 0.0
         self._steps: list[float] = []
         self.fine, self._until_fine = True, self._distance()
-        self._began = self._last = self._step_began = perf_counter()
+        self.began = self._last = self._step_began = perf_counter()
 
     def mark(self, stage: str) -> None:
         """The stage that ends here."""
@@ -81,21 +83,55 @@ class StageClock:
         if self._until_fine == 0:
             self._split_next()
 
+    @property
+    def coarse(self) -> int:
+        """Steps before the next one that is split."""
+        return 0 if self.fine else self._until_fine
+
+    def split(self, arrived: float) -> None:
+        """A step is split whose batch had come then; the times of who calls this go to ``passed`` later."""
+        self.fine, self._last = True, arrived
+        self._unsplit += arrived
+
+    def split_done(self, end: float) -> int:
+        """It ended; the steps to the next one that is split."""
+        self._totals["other"] += end - self._last
+        self._unsplit -= end
+        self.fine = False
+        return self._distance()
+
+    def passed(self, arrivals: list[float], ends: list[float], left: int) -> None:
+        """Some steps at once, in place of ``mark("data")`` and ``step_done`` for each.
+
+        Args:
+            arrivals: when the batch of each had come, by ``perf_counter``.
+            ends: when each ended.
+            left: steps before the next one that is split.
+        """
+        begins = [self._step_began, *ends[:-1]]
+        self._totals["data"] += sum(map(sub, arrivals, begins))
+        self._unsplit += sum(map(sub, ends, arrivals))
+        self._steps += map(sub, ends, begins)
+        self._last = self._step_began = ends[-1] if ends else self._step_began
+        self.fine, self._until_fine = left <= 0, left
+        if self.fine:
+            self._split_next()
+
     def _split_next(self) -> None:
         self.fine, self._until_fine = True, self._distance()
 
     def _distance(self) -> int:
         """Steps to the next one that is split; ``every`` on average."""
-        return self._lot.randint(1, 2 * self.every - 1) if self.every > 1 else 1
+        return 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
 
     def elapsed(self) -> float:
         """Seconds since ``start``."""
-        return perf_counter() - self._began
+        return perf_counter() - self.began
 
     def stop(self) -> Lap:
         self.fine = True
         self.mark("other")
-        seconds = self._last - self._began
+        seconds = self._last - self.began
         within = [stage for stage in STAGES if stage not in BETWEEN]
         split = sum(self._totals[stage] for stage in within)
         for stage in within if split > 0 else ():
@@ -160,11 +196,11 @@ class EventClock(StageClock):
         so that who ends a block by time does not end it with a long queue."""
         if len(self._boundaries) > _AHEAD:
             self._boundaries[-1 - _AHEAD].synchronize()
-        return perf_counter() - self._began
+        return perf_counter() - self.began
 
     def stop(self) -> Lap:
         self._device.synchronize()
-        seconds = perf_counter() - self._began
+        seconds = perf_counter() - self.began
         self._read(self._events)
         self._events, self._boundaries = [], []
         totals, steps = self._totals, self._steps

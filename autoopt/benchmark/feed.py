@@ -28,8 +28,6 @@ class Feed:
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
 
     Attributes:
-        group: gives the micro-batches of the next step, on their device. Raises ``WorkloadError`` where the
-            loader gave no batch in a whole epoch.
         latest, taken: the group that was given last, and the samples in it.
     """
 
@@ -56,36 +54,16 @@ class Feed:
         self.taken = 0
         self._sizes: Sizes | None = None
         self._sizes_hold = True
+        self._more = 0
         self._next = self._read_ahead if self.ahead else self._read
-        self.group: Callable[[], list[Any]]
-        self._set_group()
+        self._single = accumulation == 1 and move is None
 
-    def _set_group(self) -> None:
-        single = self._accumulation == 1 and self._move is None
-        self.group = self._singles().__next__ if single else self._grouped
+    def group(self) -> list[Any]:
+        """The micro-batches of the next step, on their device.
 
-    def _singles(self) -> Iterator[list[Any]]:
-        """Group after group where each is one batch that needs no moving: one call for all that a step needs."""
-        clock = self._clock
-        while True:
-            if self._iterator is None:
-                self._start_epoch()
-            assert self._iterator is not None
-            for batch in self._iterator:
-                clock.mark("data")
-                index, sizes = self.batch, self._sizes
-                if sizes is None or clock.fine:
-                    self.taken = self._size(batch)
-                else:
-                    self.taken = sizes.size if index < sizes.whole else sizes.rest
-                    self.batch = index + 1
-                self.latest = group = [batch]
-                yield group
-            self._iterator = None
-            if self.batch == 0:
-                raise self._no_batch()
-
-    def _grouped(self) -> list[Any]:
+        Raises:
+            WorkloadError: the loader gave no batch in a whole epoch.
+        """
         first = self._next()
         if first is _END:
             self._start_epoch()
@@ -101,6 +79,43 @@ class Feed:
             group.append(following)
             self.taken += self._size(following)
         return group
+
+    def ready(self) -> bool:
+        """Whether each batch of the epoch, which is begun where there is none, is a step's whole group, needs no
+        moving and has a known size."""
+        if not (self._single and self._sizes_hold):
+            return False
+        if self._iterator is None:
+            self._start_epoch()
+        return self._sizes is not None
+
+    def straight(self) -> Iterator[Any]:
+        """The rest of the epoch's batches, once it is ``ready``, to be read without ``group``; ``passed`` and
+        ``ended`` are told of it."""
+        assert self._iterator is not None
+        return self._iterator
+
+    def surprised(self, batch: Any, further: int) -> bool:
+        """Whether a batch that was read so many further on is not as large as the loader told."""
+        assert self._sizes is not None
+        self._more = (samples_of(batch) or 1) - self._sizes.of(self.batch + further)
+        self._sizes_hold = self._more == 0
+        return not self._sizes_hold
+
+    def passed(self, read: int, trained: int) -> int:
+        """So many batches were read off ``straight``; the samples of those that were trained."""
+        assert self._sizes is not None
+        samples = self._sizes.of_first(self.batch + trained) - self._sizes.of_first(self.batch) + self._more
+        self.batch, self._more = self.batch + read, 0
+        if not self._sizes_hold:
+            self._sizes = None
+        return samples
+
+    def ended(self, read: int) -> None:
+        """There was no further batch in ``straight`` after so many."""
+        self._iterator = None
+        if self.batch + read == 0:
+            raise self._no_batch()
 
     def _no_batch(self) -> WorkloadError:
         return WorkloadError(
@@ -188,7 +203,6 @@ class Feed:
         """Goes to where another feed stood, by reading over what it had given: the workers' own random
         numbers are then where they were."""
         self._iterator = None
-        self._set_group()
         self.epoch, self.batch = state["epoch"], state["batch"]
         if self.epoch < 0:
             return
@@ -205,7 +219,6 @@ class Feed:
     def close(self) -> None:
         """Ends the loader's workers."""
         self._iterator = None
-        self._set_group()
         inner = self._loader.loader
         iterator = inner._iterator
         if iterator is not None:

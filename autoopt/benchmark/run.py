@@ -78,14 +78,14 @@ def train(
 
 def _leg(live: Live, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
     """Trains to a step or to the end of the time, and tells how it stands about once a second."""
-    told = 0.0
+    told, first = 0.0, training.steps
 
-    def enough(_: int, elapsed: float) -> bool:
+    def enough(done: int, elapsed: float) -> bool:
         nonlocal told
         if elapsed - told >= 1.0:
             told = elapsed
-            live.emit({"step": training.steps, "seconds": log.seconds + elapsed})
-        return training.steps >= stop_at or log.seconds + elapsed >= max_seconds
+            live.emit({"step": first + done, "seconds": log.seconds + elapsed})
+        return first + done >= stop_at or log.seconds + elapsed >= max_seconds
 
     lap, captured = train_until(training, enough)
     log.training_seconds += lap.seconds

@@ -20,6 +20,11 @@ class Sizes:
         """Samples of a batch by its number in the epoch, from 0."""
         return self.size if batch < self.whole else self.rest
 
+    def of_first(self, batches: int) -> int:
+        """Samples of so many batches from the epoch's beginning."""
+        whole = min(batches, self.whole)
+        return whole * self.size + (batches - whole) * self.rest
+
 
 def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
     """What the loader's batch sampler will give in the coming epoch; None where only the batches tell."""

@@ -81,24 +81,33 @@ class Stepper:
         return loss
 
     def flat(self) -> Callable[[list[Any]], torch.Tensor]:
-        """:meth:`train` for short steps: what most of them need in one call, the rest by way of all methods.
+        """:meth:`train` in one call where steps need no more than most do.
 
         Each call costs such a step a thousandth and more, and so does another place in which the last loss, and its
         graph, is let go of: here it is as in a loop by hand, once there is a new one.
         """
-        if self.scaler is not None or self.clip is not None or self.new_graph is not None or not self._bare:
+        if self.scaler is not None or self.clip is not None or self.new_graph is not None:
             return self.train
-        model, loss_of, optimizer, clock = self.model, self.loss, self.optimizer, self.clock
+        model, optimizer, clock = self.model, self.optimizer, self.clock
+        loss_of = self.loss if self._bare else self._cast
         loss: torch.Tensor | None = None
 
         def train(batches: list[Any]) -> torch.Tensor:
             nonlocal loss
-            if clock.fine or self._unchecked or len(batches) > 1:
-                return self.train(batches)
+            if self._unchecked or len(batches) > 1:
+                loss = self.train(batches)
+                return loss
+            fine = clock.fine
             loss = loss_of(model, batches[0])
+            if fine:
+                clock.mark("forward")
             loss.backward()  # type: ignore[no-untyped-call]
+            if fine:
+                clock.mark("backward")
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+            if fine:
+                clock.mark("optimizer")
             return loss
 
         return train
@@ -106,15 +115,15 @@ class Stepper:
     def forward(self, batch: Any) -> torch.Tensor:
         if self.new_graph is not None:
             self.new_graph()
-        if self._bare:
-            loss = self.loss(self.model, batch)
-        else:
-            with self.autocast:
-                loss = self.loss(self.model, batch)
+        loss = self.loss(self.model, batch) if self._bare else self._cast(self.model, batch)
         if self._unchecked:
             self._unchecked -= 1
             check_loss(loss)
         return loss
+
+    def _cast(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        with self.autocast:
+            return self.loss(model, batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         if self.scaler is None:

@@ -55,6 +55,7 @@ class Training:
         total_steps, steps_per_epoch, evaluate_every: optimizer steps with this setup's batch.
         clock: what measures the stages.
         late: which steps compiled again, or searched.
+        one_step: ``one_step(batches) -> loss``, as the setup has wrapped it.
     """
 
     def __init__(
@@ -115,9 +116,10 @@ class Training:
             clock=self.clock,
             new_graph=new_graph_hook(device, setup.compile),
         )
-        self._step: Any = self.stepper.flat()
+        self.one_step: Any = self.stepper.flat()
         for number, transform in enumerate(setup.step):
-            self._step = transform(self._step if number else self.stepper)
+            self.one_step = transform(self.one_step if number else self.stepper)
+        self._plain = self.device.kind == "cpu" and self.device.tensors is None
         self.evaluation = self._evaluation(move)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -204,16 +206,11 @@ class Training:
     def advance(self, batches: list[Any]) -> torch.Tensor:
         """The same; the loss may still have its graph, since letting go of it costs short steps a per cent."""
         if self.device.tensors is None:
-            loss: torch.Tensor = self._step(batches)
+            loss = self.compute(batches)
         else:
             with self.device.tensors:
                 self.device.tensors.add(batches)
-                loss = self._step(batches)
-        if self.setup.step:
-            self.clock.mark("whole")  # a step that is replayed as a whole tells no stages apart
-        if not self.schedule.idle:
-            self.schedule.step()
-            self.clock.mark("optimizer")
+                loss = self.compute(batches)
         self.steps += 1
         feed = self.feed
         self.samples += feed.taken if batches is feed.latest else sum(samples_of(batch) or 1 for batch in batches)
@@ -223,10 +220,37 @@ class Training:
         self.clock.step_done()
         return loss
 
+    def compute(self, batches: list[Any]) -> torch.Tensor:
+        """What a step does, without the book that is kept of it."""
+        loss: torch.Tensor = self.one_step(batches)
+        if self.setup.step:
+            self.clock.mark("whole")  # a step that is replayed as a whole tells no stages apart
+        if not self.schedule.idle:
+            self.schedule.step()
+            self.clock.mark("optimizer")
+        return loss
+
+    def straight(self) -> bool:
+        """Whether the next steps may be trained without ``next`` and ``advance`` (``benchmark.straight``)."""
+        return self._plain and self.feed.ready()
+
+    def passed(self, arrivals: list[float], ends: list[float], left: int) -> None:
+        """The book that is kept of such steps.
+
+        Args:
+            arrivals: when the batch of each had come, by ``perf_counter``; one more where a step failed.
+            ends: when each ended.
+            left: steps before the next one that the clock splits.
+        """
+        self.steps += len(ends)
+        self.samples += self.feed.passed(len(arrivals), len(ends))
+        self.clock.passed(arrivals, ends, left)
+
     def step_by_stages(self) -> None:
         """From now on every step calls each method of the stepper, for tools that wrap them."""
+        self._plain = False
         if not self.setup.step:
-            self._step = self.stepper.train
+            self.one_step = self.stepper.train
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the model as it is now; training goes on as if it had not been called.

@@ -24,7 +24,7 @@ def parts_of(training: Training) -> Parts:
         setup=setup,
         accumulation=training.lengths.accumulation,
         move=mover(training.device.torch, non_blocking=setup.transfer.non_blocking) or _as_it_is,
-        step=training._step,
+        step=training.one_step,
         scaler=training.scaler,
         clip_grad_norm=workload.clip_grad_norm,
         evaluate=_evaluate(training) if evaluation else None,

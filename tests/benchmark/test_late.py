@@ -98,9 +98,10 @@ def test_a_block_of_a_training_that_compiles_late() -> None:
         if len(spent) == 12:
             graphs[0] += 1
             training.clock._step_began -= 50.0  # this step took so much longer
-            training.clock._began -= 50.0
+            training.clock.began -= 50.0
         step()
 
+    training.step_by_stages()
     training.clock.step_done = slow_once  # type: ignore[method-assign]
     block = run_block(training, lambda steps, _: steps >= 20)
     assert block.late_seconds == pytest.approx(50.0, abs=1.0)

@@ -115,8 +115,8 @@ def test_only_a_plain_loader_tells_its_sizes() -> None:
     assert training.samples == 20
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_short_steps_call_each_method_of_the_stepper_only_where_they_are_split(split: bool) -> None:
+@pytest.mark.parametrize("by_stages", [False, True])
+def test_steps_call_each_method_of_the_stepper_only_for_tools_that_wrap_them(by_stages: bool) -> None:
     training = Training(workload(), device="cpu")
     training.step(training.next())
     training.clock.every = 100
@@ -125,10 +125,10 @@ def test_short_steps_call_each_method_of_the_stepper_only_where_they_are_split(s
     update = training.stepper.update
     training.stepper.update = lambda: (calls.append("update"), update())[1]  # type: ignore[method-assign]
     training.stepper._unchecked = 0
-    if split:
+    if by_stages:
         training.step_by_stages()
-    losses(training, 10)
-    assert len(calls) == (10 if split else 1)
+    run_block(training, lambda steps, _: steps >= 10)
+    assert len(calls) == (10 if by_stages else 0)
 
 
 def test_a_feed_goes_on_after_it_was_closed_and_raises_where_an_epoch_is_empty() -> None:

@@ -116,7 +116,7 @@ def test_the_learning_rate_of_a_replay_is_that_of_the_schedule(recorder: type[Ag
     for group in run.optimizer.param_groups:
         group["lr"] = 0.0
     for _ in range(2):
-        run._step(run.next())  # the schedule stands beside it
+        run.one_step(run.next())  # the schedule stands beside it
     assert recorder.replayed > 0
     for was, now in zip(before, run.model.parameters(), strict=True):
         assert torch.equal(was, now)
@@ -159,7 +159,7 @@ def test_a_survey_that_puts_everything_back_leaves_no_stale_recording(recorder: 
     batches = run.next()
     with restored(parts_of(run)):
         for _ in range(3):
-            run._step(batches)
+            run.one_step(batches)
     found.append(float(run.step(batches)))
     assert [*found, *losses(run, 5)] == pytest.approx(expected, rel=1e-5)
     assert recorder.recorded >= 2
