@@ -45,8 +45,9 @@ def _ready(change: Change, done: dict[str, Any]) -> bool:
 def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
     """Whether the planted bottleneck was named, and whether the chain below it ends at its line."""
     peaks = Peaks.model_validate(document["peaks"])
-    survey = at_running_pace(Survey.model_validate(document["survey"]))
-    round_ = analyse(0, Plan(), survey, Block.model_validate(document["block"]), peaks)
+    as_timed, block = Survey.model_validate(document["survey"]), Block.model_validate(document["block"])
+    survey = at_running_pace(as_timed)
+    round_ = analyse(0, Plan(), survey, block, peaks)
     right = round_.bottleneck in plant.bottleneck if plant.bottleneck else round_.bottleneck is None
     last = next((item for item in reversed(round_.deeper) if item.line is not None), None)
     return {
@@ -56,6 +57,7 @@ def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
         "right": bool(right and plant.kind in (None, round_.bottleneck_class)),
         "line": None if plant.line is None else bool(last and last.line == plant.line),
         **_simulated(round_),
+        "error_unpaced": _unpaced(as_timed, block, peaks),
         "foreign_cores": document.get("foreign_cores"),
         "violations": violations(round_, survey, peaks, round_.step_seconds),
     }
@@ -69,17 +71,24 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         Examined.model_validate(document["examined"]),
     )
     round_, _ = look(inspection, examined)
-    survey = at_running_pace(Survey.model_validate(examined.survey))
+    as_timed, peaks = Survey.model_validate(examined.survey), inspection.environment.peaks
+    survey = at_running_pace(as_timed)
     fastest = min([round_.step_seconds, *_steps_seen(workload, done)])
     return {
         "name": name,
         "bottleneck": round_.bottleneck,
         "class": round_.bottleneck_class,
         **_simulated(round_),
+        "error_unpaced": _unpaced(as_timed, examined.block, peaks),
         "survey_seconds": survey.seconds,
         "foreign_cores": examined.foreign_cores,
-        "violations": violations(round_, survey, inspection.environment.peaks, fastest),
+        "violations": violations(round_, survey, peaks, fastest),
     }
+
+
+def _unpaced(survey: Survey, block: Block, peaks: Peaks) -> float | None:
+    """The error of the same stubs as they were timed, each at the pace that the machine then had."""
+    return analyse(0, Plan(), survey.model_copy(update={"pace": None}), block, peaks).simulation_error
 
 
 def _simulated(round_: Round) -> dict[str, Any]:
@@ -160,12 +169,15 @@ def _once(change: Change, done: dict[str, Any], registry: Registry, number: int)
 def summary(planted: Rows, steps: Rows, gains: Rows) -> dict[str, Any]:
     """The figures that stand for the whole."""
     errors = [abs(row["error"]) for row in (*planted, *steps)]
+    unpaced = [abs(row["error_unpaced"]) for row in (*planted, *steps) if row["error_unpaced"] is not None]
     lines = [row["line"] for row in planted if row["line"] is not None]
     found: dict[str, Any] = {
         "named_right": f"{sum(row['right'] for row in planted)} of {len(planted)}",
         "line_found": f"{sum(lines)} of {len(lines)}",
         "step_error_median": _median(errors),
         "step_error_worst": max(errors, default=None),
+        "step_error_median_unpaced": _median(unpaced),
+        "step_error_worst_unpaced": max(unpaced, default=None),
         "ceilings_violated": sum(len(row["violations"]) for row in (*planted, *steps)),
     }
     for side in ("input", "compute"):

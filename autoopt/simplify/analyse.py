@@ -9,7 +9,7 @@ from autoopt.measurements import Block
 from autoopt.records import Environment, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
 from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
-from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings
+from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings, uncapped_ceiling_step
 from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.roofline import operator_ceiling
 from autoopt.simplify.survey import Survey, Timing
@@ -49,7 +49,7 @@ def analyse(
 
     Stubs are taken at the pace of the running steps, so that what is summed up was as fast as what is measured.
     """
-    measured, survey = survey, at_running_pace(survey)
+    survey = at_running_pace(survey)
     step = block.seconds / max(block.steps, 1)
     simulation = _simulation(survey, peaks)
     ceilings = stage_ceilings(survey, peaks)
@@ -75,7 +75,7 @@ def analyse(
         }
     )
     pipeline = Pipeline(round_)
-    name = bottleneck(pipeline, of_peak(measured, peaks))
+    name = bottleneck(pipeline, uncapped_ceiling_step(pipeline, survey, peaks, of_peak(survey, peaks)))
     return round_.model_copy(
         update={
             "bottleneck": name,

@@ -23,18 +23,18 @@ _FULL_MEMORY = 0.95
 _DISPATCHES = 6
 
 
-def bottleneck(pipeline: Pipeline, of_peak: float = 1.0) -> str | None:
+def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
     """The stage whose absence would save the most; where none saves much, the heaviest on the critical path.
 
     None where the step is within a quarter of its ceiling.
 
     Args:
-        of_peak: share of its peak at which the machine worked meanwhile; the step is held to what that allows.
+        reach: the ceiling at the share of its peak that the machine gave meanwhile, where that is known.
     """
-    ceiling = pipeline.round.ceiling_step_seconds
+    ceiling = reach or pipeline.round.ceiling_step_seconds
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions
-    if not pipeline.stages or (ceiling and step * of_peak <= ceiling * WITHIN_REACH):
+    if not pipeline.stages or (ceiling and step <= ceiling * WITHIN_REACH):
         return None
     savings = {stage.name: pipeline.saving(stage.name) for stage in pipeline.stages}
     best = max(savings, key=lambda name: savings[name])

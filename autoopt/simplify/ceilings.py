@@ -77,10 +77,10 @@ def of_peak(survey: Survey, peaks: Peaks) -> float:
 
     Of a peak that was reached in the best moment a shared machine gives less in most others, whatever it computes.
     """
-    peak, product = peaks.matmul_fp32_flops_per_second, survey.product
-    if product is None or not peak or product.seconds <= 0:
+    peak, seconds = peaks.matmul_fp32_flops_per_second, survey.product_seconds
+    if not peak or not seconds:
         return 1.0
-    return min(1.0, 2.0 * PRODUCT**3 / product.seconds / peak)
+    return min(1.0, 2.0 * PRODUCT**3 / seconds / peak)
 
 
 def ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | None:
@@ -89,8 +89,11 @@ def ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | No
     return None if ceiling is None else min(ceiling, pipeline.step_seconds)
 
 
-def uncapped_ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | None:
+def uncapped_ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks, of_peak: float = 1.0) -> float | None:
     """The best step when everything that can overlap does, from the ceilings as they were computed.
+
+    Args:
+        of_peak: share of their peak that products reach just now.
 
     On the CPU, preparation and compute share the cores, so that their best times add up.
     """
@@ -98,7 +101,7 @@ def uncapped_ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> f
     best = {name: value for name, value in stage_ceilings(survey, peaks).items() if name in present}
     if "forward" not in best or "backward" not in best:
         return None
-    compute = sum(best.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+    compute = (best["forward"] + best["backward"]) / of_peak + best.get("optimizer", 0.0)
     preparation = best.get("preparation", 0.0) + best.get("collate", 0.0)
     link = max((best.get(name, 0.0) for name in LINK), default=0.0)
     together = preparation + compute if survey.device == "cpu" else max(preparation, compute)

@@ -8,7 +8,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,9 +65,6 @@ def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
         "forward_backward": Stub(both, no_gradients, wait),
         "optimizer": Stub(update, cached_gradients, wait),
     }
-    if parts.device.type == "cpu":
-        square = torch.ones(PRODUCT, PRODUCT)
-        stubs["product"] = Stub(lambda: square @ square)
     # differences turn by turn: a burst of the machine spoils one turn, not the difference of two medians
     derived = {
         "backward": lambda turn: turn[2] - turn[1],
@@ -83,6 +80,22 @@ def compute(parts: Parts, batches: list[Any], box: float) -> JsonDict:
 def pace_of(parts: Parts) -> Pace | None:
     """What reads the machine's pace beside stubs; None on a device, which has its own."""
     return Pace() if parts.device.type == "cpu" else None
+
+
+def with_products(parts: Parts, measure: Callable[[], JsonDict], box: float) -> JsonDict:
+    """Stubs with the square product before and after them, not between: small steps would find their caches cleared.
+
+    Args:
+        measure: the stubs.
+        box: seconds for the products.
+    """
+    if parts.device.type != "cpu" or torch.get_num_threads() < cores_available():
+        return measure()  # some threads alone reach no peak, and that is their own doing
+    square = torch.ones(PRODUCT, PRODUCT)
+    before = repeat(lambda: square @ square, box / 2, least=3)
+    found = measure()
+    after = repeat(lambda: square @ square, box / 2, least=3)
+    return {**found, "product_seconds": (before.seconds + after.seconds) / 2}
 
 
 def issue(parts: Parts, batches: list[Any], repeats: int = 5) -> Timing:

@@ -64,8 +64,8 @@ class Survey(Record):
     the training process has issued such a step. ``evaluate``: one whole evaluation, scaled from
     ``evaluated_batches``. ``deeper``: below a stage,
     by its name, seconds per micro-batch, of the optimizer per step. ``pace``: of the machine while the
-    training ran, before and after the stubs; None on a device. ``product``: a square product of
-    ``ceilings.PRODUCT`` rows in float32, turn by turn with the compute's stubs; the CPU only.
+    training ran, before and after the stubs; None on a device. ``product_seconds``: of a square
+    product of ``ceilings.PRODUCT`` rows in float32 before and after the compute's stubs; all cores of a CPU only.
     """
 
     device: str
@@ -110,7 +110,7 @@ class Survey(Record):
     launches: int | None = None
     deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
     memory_used: float | None = None
-    product: Timing | None = None
+    product_seconds: float | None = None
     pace: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

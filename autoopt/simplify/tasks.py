@@ -197,7 +197,7 @@ def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: fl
 
     batches = [parts.to_device(batch) for batch in host_batches]
     attempt("copying", lambda: stubs.copies(parts, host_batches[0], box * 0.08))
-    attempt("compute", lambda: stubs.compute(parts, batches, box * 0.45))
+    attempt("compute", lambda: stubs.with_products(parts, lambda: stubs.compute(parts, batches, box * 0.4), box * 0.05))
     if parts.device.type == "cpu" and "compute" in values:
         attempt(
             "compute by threads",

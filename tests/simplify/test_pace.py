@@ -153,7 +153,7 @@ def products(step: float, pace: float | None = None, rate: float | None = None) 
         inputs=InputSurvey(sample=timing(1e-9), collate=timing(1e-9)), operators=(counted,), pace=pace,
         forward=timing(step / 3), backward=timing(2 * step / 3), forward_backward=timing(step), compute=timing(step),
         optimizer=timing(1e-9), operators_forward_share=1 / 3,
-        product=None if rate is None else timing(2 * PRODUCT**3 / rate),
+        product_seconds=None if rate is None else 2 * PRODUCT**3 / rate,
     )  # fmt: skip
 
 
@@ -171,6 +171,16 @@ def products(step: float, pace: float | None = None, rate: float | None = None) 
 def test_a_step_is_held_to_what_the_machine_gives_just_now(step: float, rate: float | None, named: str | None) -> None:
     block = Block(steps=10, samples=40, seconds=10 * step)
     assert analyse(0, Plan(), products(step, rate=rate), block, PEAKS).bottleneck == named
+
+
+def test_products_far_from_their_peak_excuse_no_preparation() -> None:
+    """Samples take all of the step, at their ceiling on one of two cores; what products reach has no say in that."""
+    busy = products(1e-4, rate=4e11).model_copy(
+        update={"inputs": InputSurvey(sample=timing(0.0025), collate=timing(1e-9))}
+    )
+    busy = busy.model_copy(update={"operators": (busy.operators[0].model_copy(update={"flops": 1e8}),)})
+    block = Block(steps=10, samples=40, seconds=0.101)
+    assert analyse(0, Plan(), busy, block, PEAKS).bottleneck == "preparation"
 
 
 def test_peaks_of_a_slower_moment_are_none() -> None:
