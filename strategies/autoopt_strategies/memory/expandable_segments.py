@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting
 
-VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-VALUE = "expandable_segments:True"
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The first is what torch 2.9 and later read first; the second is what all read."""
+KEY, ON = "expandable_segments", "expandable_segments:True"
 PRESSED = 0.7
+
+
+def configured() -> tuple[str, str]:
+    """The allocator's variable with this turned on; whatever else the user has set in it stays."""
+    variable = next((name for name in VARIABLES if os.environ.get(name)), VARIABLES[-1])
+    rest = [part for part in os.environ.get(variable, "").split(",") if part and part.split(":")[0].strip() != KEY]
+    return variable, ",".join([*rest, ON])
 
 
 class ExpandableSegments(Strategy):
     """Lets the allocator of CUDA memory extend its segments.
 
-    What it does: sets ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` before torch is imported.
+    What it does: sets ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`` before torch is imported, beside what
+        you have set there (or in ``PYTORCH_ALLOC_CONF``) yourself.
     When it helps: sizes change from step to step and fragmentation makes the allocator free and retry;
         a batch that almost fits.
     When it does not: memory to spare; static shapes.
@@ -29,6 +40,9 @@ class ExpandableSegments(Strategy):
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":
             return Applies.no(f"the allocator in question is that of CUDA; the device is {case.device}")
+        variable, value = configured()
+        if os.environ.get(variable) == value:
+            return Applies.no(f"{variable} has it already")
         if not case.fits:
             return Applies.yes()
         simulation = case.pipeline.round.simulation if case.pipeline is not None else None
@@ -49,9 +63,11 @@ class ExpandableSegments(Strategy):
         return [(0.0, {"enabled": True})]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_flags(env={VARIABLE: VALUE})
+        variable, value = configured()
+        return setup.with_flags(env={variable: value})
 
     def recipe(self, setting: Setting) -> Recipe:
-        line = f'os.environ["{VARIABLE}"] = "{VALUE}"  # before torch is imported'
-        note = {"_note": f"{VARIABLE}={VALUE} in the environment"}
+        variable, value = configured()
+        line = f'os.environ["{variable}"] = "{value}"  # before torch is imported'
+        note = {"_note": f"{variable}={value} in the environment"}
         return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
