@@ -16,25 +16,29 @@ from autoopt.simplify.contention import Busy, observe
 from autoopt.simplify.inputs import Fetch
 from autoopt.simplify.parts import Parts, cores_available
 
-_ROUNDS = 3
+_ROUNDS, _LEAST_ROUNDS = 4, 2
 _LEAST = 0.02
-_WINDOW = 0.05
+_WINDOW, _LONGEST = 0.05, 0.15
+_COUNTED = 10
 
 
-def preparation_beside_steps(parts: Parts, batches: list[Any], box: float) -> tuple[Beside, ...]:
+def preparation_beside_steps(
+    parts: Parts, batches: list[Any], box: float, sample_seconds: float = 0.0
+) -> tuple[Beside, ...]:
     """Speeds of workers that prepare samples and of the training step, while they compete, over their speeds alone.
 
     Args:
         batches: micro-batches of one step, on the device.
         box: seconds for all of it; each window holds a step at least.
+        sample_seconds: of one sample; so many as can be counted should fall into a window.
     """
     cores, threads = cores_available(), torch.get_num_threads()
     wanted = combinations(cores, threads) if parts.device.type == "cpu" else [(0, cores)]
-    window = max(box / (_ROUNDS * (2 * len(wanted) + 1)), _WINDOW)
+    window = max(box / (_ROUNDS * 3 * len(wanted)), _WINDOW, min(_COUNTED * sample_seconds, _LONGEST))
     context = multiprocessing.get_context("fork")
     workers = [Busy(context, _preparing(parts)) for _ in range(max(count for _, count in wanted))]
     try:
-        return _measure(workers, lambda: parts.whole_step(batches), wanted, window, threads)
+        return _measure(workers, lambda: parts.whole_step(batches), wanted, window, box)
     finally:
         torch.set_num_threads(threads)
         for worker in workers:
@@ -72,30 +76,29 @@ def _preparing(parts: Parts) -> Callable[[], int]:
 
 
 def _measure(
-    workers: list[Busy], step: Callable[[], Any], wanted: list[tuple[int, int]], window: float, threads: int
+    workers: list[Busy], step: Callable[[], Any], wanted: list[tuple[int, int]], window: float, box: float
 ) -> tuple[Beside, ...]:
+    """Alone and together turn by turn: a core's speed shifts within tenths of a second, and their ratio does not."""
     prepared: dict[tuple[int, int], list[float]] = defaultdict(list)
     stepped: dict[tuple[int, int], list[float]] = defaultdict(list)
+    start = time.perf_counter()
     observe(workers, lambda: time.sleep(window))  # first samples are colder than those that follow
-    for _ in range(_ROUNDS):
-        alone = observe(workers[:1], lambda: time.sleep(window)).per_second
-        if alone <= 0:
-            continue
-        rates: dict[int, float] = {}
-        for team, count in wanted:
-            if team and team not in rates:
+    for number in range(_ROUNDS):
+        if number >= _LEAST_ROUNDS and time.perf_counter() - start > box:
+            break
+        for team, count in wanted[:: 1 if number % 2 else -1]:
+            alone = observe(workers[:1], lambda: time.sleep(window)).per_second
+            if alone <= 0:
+                continue
+            if not team:
+                together = observe(workers[:count], lambda: time.sleep(window))
+            else:
                 torch.set_num_threads(team)
                 step()
-                rates[team] = _rate(step, window)
-            seen: list[float] = []
-            if team:
-                torch.set_num_threads(team)
+                before, seen = _rate(step, window), [0.0]
                 together = observe(workers[:count], lambda: seen.append(_rate(step, window)))  # noqa: B023
-                stepped[team, count].append(seen[0] / rates[team])
-            else:
-                together = observe(workers[:count], lambda: time.sleep(window))
+                stepped[team, count].append(seen[-1] / before)
             prepared[team, count].append(together.per_second / alone)
-    torch.set_num_threads(threads)
     return tuple(
         Beside(
             threads=team,

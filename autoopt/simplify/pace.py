@@ -20,8 +20,9 @@ SETTLED = 2.5e-3
 SAMPLES, TENSORS = 0.7, 0.4
 """Sensitivities of work of which nothing is known: preparing samples is mostly Python; large operators follow by a
 third, small ones by two thirds."""
-_TOLD = 0.15
-"""Relative difference of two paces from which on repeats tell their sensitivity about as well as the usual does."""
+_TOLD = 0.25
+"""Relative difference of two paces from which on repeats tell their sensitivity about as well as the usual does: with
+fewer than that between them a fit said 0 of plain Python."""
 _ENOUGH = 8
 """Repeats below which they tell nothing."""
 _ROUNDS = 2_000

@@ -209,7 +209,7 @@ def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: fl
         if inputs_of_step(inputs, parts) > _NEGLIGIBLE * seconds:
             attempt(
                 "preparation beside steps",
-                lambda: {"beside": preparation_beside_steps(parts, batches, box * 0.25)},
+                lambda: {"beside": preparation_beside_steps(parts, batches, box * 0.25, _sample_seconds(inputs))},
             )
         attempt("twice the batch", lambda: _doubled(parts, batches[0], box * 0.1))
     if "forward" in values and parts.setup.compile is None:
@@ -227,6 +227,10 @@ def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: fl
     values["gradient_bytes"] = sum(p.numel() * p.element_size() for p in model if p.requires_grad)
     values["optimizer_bytes"] = stubs.optimizer_bytes(parts)
     return values
+
+
+def _sample_seconds(inputs: InputSurvey) -> float:
+    return inputs.sample.seconds if inputs.sample else 0.0
 
 
 def inputs_of_step(inputs: InputSurvey, parts: Parts) -> float:
