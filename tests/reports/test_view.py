@@ -104,11 +104,22 @@ def test_throughput_is_not_called_time_to_target() -> None:
 
 
 def test_a_plan_that_was_not_run_again_says_so() -> None:
-    view = report_view(with_speedup(sample_estimate(1.5), end_to_end_verified=False))
+    untrained = with_speedup(sample_estimate(1.5), end_to_end_verified=False)
+    untrained = untrained.model_copy(update={"best": untrained.best.model_copy(update={"curves": ()})})
+    view = report_view(untrained)
     check = next(check for check in view.trust if check.label == "End to end")
     assert check.level == "caution"
     assert "not run again" in str(check.text)
     assert view.verdict.commands[0].text == "autoopt verify autoopt-runs/synthetic-1"
+
+
+def test_a_plan_that_was_run_again_without_a_gain_is_not_said_to_be_unchecked() -> None:
+    assert WIN.best.curves
+    view = report_view(with_speedup(r.Estimate(value=1.5, low=0.5, high=3.2, n=1), end_to_end_verified=False))
+    check = next(check for check in view.trust if check.label == "End to end")
+    assert check.level == "caution"
+    assert "was run again" in str(check.text)
+    assert "did not show" in str(check.text)
 
 
 def test_a_gain_inside_the_noise_is_marked() -> None:
