@@ -51,6 +51,24 @@ def test_the_search_ends_at_the_ceiling(tmp_path: Path) -> None:
     assert verdicts(outcome)["quick"] == [Verdict.KEPT]
 
 
+def test_at_the_ceiling_the_time_that_was_short_for_the_rest_is_not_the_reason(tmp_path: Path) -> None:
+    """Strategies that predict nothing are tried all the same; whether all came to their turn does not matter."""
+    names = [f"unknown_{number}" for number in range(9)]
+    made = World(
+        tmp_path,
+        *(strategy(name) for name in names),
+        speed=product(dict.fromkeys(names, 1.0)),
+        behave=lambda plan, behaviour: Behaviour(step_seconds=1.05 * CEILING),
+        budget=200.0,
+    )
+    made.bench.survey = survey_of
+    made.bench.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    outcome = made.go()
+    assert outcome.search.rounds[0].bottleneck is None
+    assert [Verdict.NOT_TRIED] in verdicts(outcome).values()
+    assert outcome.stop.reason is StopReason.AT_THE_CEILING
+
+
 def test_below_the_ceiling_it_ends_for_another_reason(tmp_path: Path) -> None:
     assert world(tmp_path, 1.0).go().stop.reason is StopReason.EXHAUSTED
 

@@ -80,8 +80,14 @@ class Rounds:
         return None
 
     def stop(self, round_: Round, plan: Agenda) -> Stop:
-        """Why a round in which nothing was kept ends the search."""
-        return self.over() or _stop(round_, plan, self.threshold)
+        """Why a round in which nothing was kept ends the search.
+
+        Where no stage holds the step back, that is the reason, also where something was left for lack of time.
+        """
+        over = self.over()
+        if over and over.reason is StopReason.INTERRUPTED:
+            return over
+        return _at_the_ceiling(round_) or over or _nothing_left(plan, self.threshold)
 
     @property
     def threshold(self) -> float:
@@ -185,14 +191,18 @@ def _seen(earlier: Earlier) -> float:
     return estimate.value if estimate else 0.0
 
 
-def _stop(round_: Round, plan: Agenda, threshold: float) -> Stop:
+def _at_the_ceiling(round_: Round) -> Stop | None:
     ceiling = round_.ceiling_step_seconds
-    if ceiling and round_.stages and round_.bottleneck is None:
-        return Stop(
-            reason=StopReason.AT_THE_CEILING,
-            detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
-            f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
-        )
+    if not ceiling or not round_.stages or round_.bottleneck is not None:
+        return None
+    return Stop(
+        reason=StopReason.AT_THE_CEILING,
+        detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
+        f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
+    )
+
+
+def _nothing_left(plan: Agenda, threshold: float) -> Stop:
     best = max((p.predicted.high for p in plan.refusals if p.predicted), default=None)
     if not plan.proposals and best is not None:
         return Stop(
