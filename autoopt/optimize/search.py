@@ -12,6 +12,7 @@ from autoopt.events import Announcer, TrialEnded, TrialProgress, TrialStarted
 from autoopt.optimize.bench import Bench
 from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Comparison, Decision, Rule
+from autoopt.optimize.evidence import Judgement
 from autoopt.optimize.gate import Gate
 from autoopt.optimize.noise import learned
 from autoopt.optimize.planner import PLUGIN_ERRORS, Choice, Proposal, candidate_plan, plugin_error, predict
@@ -112,6 +113,16 @@ class Earlier:
     noise: Noise
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A setting to try: its change, the companions that come with it, the plan of all, and what was predicted."""
+
+    change: Change
+    companions: tuple[Change, ...]
+    plan: Plan
+    predicted: Estimate | None
+
+
 class StrategySearch:
     """The search over one strategy's settings in one round. ``remaining``: strategies that follow in this round."""
 
@@ -142,7 +153,7 @@ class StrategySearch:
         old = earlier.trial
         change = Change(strategy=old.strategy, setting=old.setting)
         plan = earlier.comparison.candidate.plan
-        trial = self._measure(change, old.companions, plan, old.predicted, earlier)
+        trial = self._measure(Candidate(change, old.companions, plan, old.predicted), earlier)
         return trial.verdict is Verdict.KEPT
 
     def _refuse(self, verdict: Verdict, reason: str) -> None:
@@ -166,7 +177,7 @@ class StrategySearch:
             return None
         if not self.search.first_time((change, *companions)):
             return None
-        return self._measure(change, companions, plan, predicted)
+        return self._measure(Candidate(change, companions, plan, predicted))
 
     def _companions(self, setting: JsonDict) -> tuple[Change, ...]:
         registry, choice = self.tools.bench.registry, self.tools.choice
@@ -177,31 +188,14 @@ class StrategySearch:
                 wanted.append(companion)
         return tuple(wanted)
 
-    def _measure(
-        self,
-        change: Change,
-        companions: tuple[Change, ...],
-        plan: Plan,
-        predicted: Estimate | None,
-        earlier: Earlier | None = None,
-    ) -> Trial:
+    def _measure(self, candidate: Candidate, earlier: Earlier | None = None) -> Trial:
         tools, search = self.tools, self.search
         number, began = search.next_id(), tools.now()
-        tools.announce(
-            TrialStarted(
-                at=began,
-                id=number,
-                round=len(search.rounds),
-                strategy=change.strategy,
-                setting=change.setting,
-                predicted=predicted.value if predicted else None,
-                remaining=self.remaining,
-            )
-        )
+        self._announce_start(number, began, candidate)
         comparison = tools.compare(
             "trial",
             search.incumbent,
-            plan,
+            candidate.plan,
             search,
             seconds=self.deadline - began if earlier else tools.shares.trial,
             more_seconds=tools.shares.trial,
@@ -213,7 +207,7 @@ class StrategySearch:
         search.comparisons[number] = comparison
         search.noise_before[number] = earlier.noise if earlier else search.noise
         ruling = tools.gate.rule(
-            plan,
+            candidate.plan,
             comparison,
             search.facts,
             search.objective,
@@ -222,17 +216,44 @@ class StrategySearch:
             number=number,
         )
         search.noise = learned(search.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
-        trial = Trial(
+        trial = self._trial(number, began, candidate, comparison, ruling)
+        if earlier:
+            trial = trial.model_copy(update={"reason": f"{trial.reason}; goes on from trial {earlier.trial.id}"})
+        search.trials.append(trial)
+        if trial.verdict is Verdict.KEPT:
+            self._keep(trial, candidate)
+        tools.announce(TrialEnded(at=tools.now(), trial=trial))
+        return trial
+
+    def _announce_start(self, number: int, began: float, candidate: Candidate) -> None:
+        self.tools.announce(
+            TrialStarted(
+                at=began,
+                id=number,
+                round=len(self.search.rounds),
+                strategy=candidate.change.strategy,
+                setting=candidate.change.setting,
+                predicted=candidate.predicted.value if candidate.predicted else None,
+                remaining=self.remaining,
+            )
+        )
+
+    def _trial(
+        self, number: int, began: float, candidate: Candidate, comparison: Comparison, ruling: Judgement
+    ) -> Trial:
+        """The document of a trial that has just ended."""
+        tools, search = self.tools, self.search
+        return Trial(
             id=number,
             round=len(search.rounds),
-            strategy=change.strategy,
-            setting=change.setting,
-            companions=companions,
+            strategy=candidate.change.strategy,
+            setting=candidate.change.setting,
+            companions=candidate.companions,
             base=search.base,
             verdict=ruling.verdict,
-            reason=f"{ruling.reason}; goes on from trial {earlier.trial.id}" if earlier else ruling.reason,
+            reason=ruling.reason,
             risk=self.strategy.risk.value,
-            predicted=predicted,
+            predicted=candidate.predicted,
             throughput=comparison.estimate,
             time_to_target=ruling.time_to_target,
             quality=ruling.quality,
@@ -243,16 +264,12 @@ class StrategySearch:
             samples_per_second=comparison.candidate.samples_per_second,
             finished_at=tools.now(),
         )
-        search.trials.append(trial)
-        if trial.verdict is Verdict.KEPT:
-            self._keep(trial, change, companions, plan)
-        tools.announce(TrialEnded(at=tools.now(), trial=trial))
-        return trial
 
-    def _keep(self, trial: Trial, change: Change, companions: tuple[Change, ...], plan: Plan) -> None:
+    def _keep(self, trial: Trial, candidate: Candidate) -> None:
         """Makes the plan the incumbent, without those halves that do not carry their weight."""
-        before = self.search.incumbent
-        for passenger in self._passengers(before, (change, *companions), plan, trial.id):
+        before, plan = self.search.incumbent, candidate.plan
+        changes = (candidate.change, *candidate.companions)
+        for passenger in self._passengers(before, changes, plan, trial.id):
             old = before.setting(passenger.strategy)
             plan = plan.without(passenger.strategy)
             if old is not None:
