@@ -103,6 +103,17 @@ def test_throughput_is_not_called_time_to_target() -> None:
     assert str(verdict_view(result).headline) == "1.50× faster in samples per second"
 
 
+def test_one_trained_pair_is_not_passed_off_as_what_the_factor_rests_on() -> None:
+    """Its ratio may differ visibly from the headline's."""
+    once = r.Estimate(value=23.7, low=20.0, high=28.0, n=1)
+    best = WIN.best.model_copy(update={"time_to_target_seconds": once, "time_to_target_source": "measured"})
+    speedup = WIN.speedup.model_copy(update={"trained": None})
+    told = str(verdict_view(WIN.model_copy(update={"best": best, "speedup": speedup})).support[0])
+    assert "from one seed" in told
+    assert "interleaved comparison" in told
+    assert "from one seed" not in str(verdict_view(WIN).support[0])
+
+
 def test_a_plan_that_was_not_run_again_says_so() -> None:
     untrained = with_speedup(sample_estimate(1.5), end_to_end_verified=False)
     untrained = untrained.model_copy(update={"best": untrained.best.model_copy(update={"curves": ()})})

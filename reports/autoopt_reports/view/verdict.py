@@ -173,6 +173,8 @@ def _your_run(result: Result, status: Status) -> Phrase:
     best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
     source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
     ending = source[result.best.time_to_target_source]
+    if result.best.time_to_target_source == "measured" and after.n == 1 and result.speedup.trained is None:
+        ending = " (trained to it from one seed; the factor is that of the interleaved comparison, at equal steps)"
     return say("Your {} run to {} takes {}" + ending + ".", baseline, target_phrase(result), best)
 
 
