@@ -226,7 +226,7 @@ class Loop:
     # optimize
 
     def _rounds(self, search: Search) -> Stop:
-        rounds = Rounds(self.tools, search, self.options.budget_seconds)
+        rounds = Rounds(self.tools, search)
         while True:
             over = rounds.over()
             if over:
@@ -247,8 +247,8 @@ class Loop:
     def _conclude(self, search: Search) -> tuple[Verification, list[Ablation]]:
         self._phase("ablate", len(search.rounds))
         end = self.options.budget_seconds
-        shares, registry = self.tools.shares, self.tools.bench.registry
-        exact = all(registry[change.strategy].risk is Risk.EXACT for change in search.found)
+        shares = self.tools.shares
+        exact = self.tools.gate.risk_over(search.incumbent, search.baseline) is Risk.EXACT
         # where the losses are the same, a second seed tells less than what each change is worth
         reserve = shares.verification(1 if exact else 2, search.speedup_so_far) + shares.comparison
         rows, dropped = ablate(self.tools, search, end - reserve)

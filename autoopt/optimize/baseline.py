@@ -84,7 +84,7 @@ def measure_noise(tools: Tools, search: Search) -> AAControl:
             rule,
             clock=tools.now,
             pairs=AA_PAIRS,
-            deadline=began + max(seconds, NOISE_AT_MOST * tools.shares.budget),
+            deadline=began + NOISE_AT_MOST * tools.shares.budget,
             rng=rng,
         )[1]
 

@@ -23,11 +23,10 @@ class Rounds:
 
     Args:
         tools, search: of the run.
-        budget_seconds: the whole.
     """
 
-    def __init__(self, tools: Tools, search: Search, budget_seconds: float) -> None:
-        self.tools, self.search, self.budget_seconds = tools, search, budget_seconds
+    def __init__(self, tools: Tools, search: Search) -> None:
+        self.tools, self.search = tools, search
         self._seen_bottleneck: dict[str, str | None] = {}
         self._spent: dict[str, float] = {}
         self._settled: set[int] = set()
@@ -36,7 +35,7 @@ class Rounds:
         """What is worth trying on the incumbent; notes and announces the rest."""
         tools, search = self.tools, self.search
         registry = tools.bench.registry
-        plan = agenda(registry, search.case(registry, pipeline, self._left), tools.choice, self.threshold)
+        plan = agenda(registry, search.case(registry, pipeline, self._left()), tools.choice, self.threshold)
         for refusal in plan.refusals:
             known = search.refusals.get(refusal.strategy.name)
             trial = search.refuse(
@@ -57,7 +56,7 @@ class Rounds:
         """
         waiting = [proposal for proposal in plan.proposals if self._comes_back(proposal, round_)]
         while waiting and not self.over():
-            chosen = fitting(tuple(waiting), self._left, self._cost)
+            chosen = fitting(tuple(waiting), self._left(), self._cost)
             waiting.remove(chosen[0])
             if self._try(chosen[0], len(chosen) - 1, round_, pipeline):
                 self._announce_kept()
@@ -69,13 +68,12 @@ class Rounds:
         """Why nothing more may be started: the user, or the budget. None while there is time."""
         if self.tools.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
-        deadline = self._deadline
-        if self.tools.now() + self.tools.shares.comparison > deadline:
-            kept = self.budget_seconds - deadline
+        deadline, shares = self._deadline(), self.tools.shares
+        if self.tools.now() + shares.comparison > deadline:
             return Stop(
                 reason=StopReason.BUDGET,
-                detail=f"the search had {deadline:.0f} s of the {self.budget_seconds:.0f} s budget; "
-                f"{kept:.0f} s were kept back for ablation and verification",
+                detail=f"the search had {deadline:.0f} s of the {shares.budget:.0f} s budget; "
+                f"{shares.budget - deadline:.0f} s were kept back for ablation and verification",
             )
         return None
 
@@ -94,15 +92,18 @@ class Rounds:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
         return 1 + max(self.tools.min_gain, self.search.noise.floor or 0.0)
 
-    @property
-    def _deadline(self) -> float:
-        search = self.search
-        changes = len(search.found) + 1
-        return self.tools.shares.search_deadline(changes, search.speedup_so_far)
+    def _deadline(self, earlier: Earlier | None = None) -> float:
+        """Until when may be searched.
 
-    @property
-    def _left(self) -> float:
-        return self._deadline - self.tools.now()
+        Args:
+            earlier: an undecided trial that would go on; were it kept, its training would take less by what was seen.
+        """
+        search = self.search
+        speedup = search.speedup_so_far * (max(_seen(earlier), 1.0) if earlier else 1.0)
+        return self.tools.shares.search_deadline(len(search.found) + 1, speedup)
+
+    def _left(self, earlier: Earlier | None = None) -> float:
+        return self._deadline(earlier) - self.tools.now()
 
     @property
     def _cost(self) -> float:
@@ -113,9 +114,9 @@ class Rounds:
     def _try(self, proposal: Proposal, remaining: int, round_: Round, pipeline: Pipeline | None) -> bool:
         tools, search, name = self.tools, self.search, proposal.strategy.name
         self._seen_bottleneck[name] = round_.bottleneck
-        case = search.case(tools.bench.registry, pipeline, self._left)
+        case = search.case(tools.bench.registry, pipeline, self._left())
         began = tools.now()
-        kept = StrategySearch(tools, search, proposal, case, self._deadline, remaining).run()
+        kept = StrategySearch(tools, search, proposal, case, self._deadline(), remaining).run()
         self._spent[name] = tools.now() - began
         return kept
 
@@ -127,8 +128,8 @@ class Rounds:
                 return False
             self._settled.add(earlier.trial.id)
             proposal = Proposal(self.tools.bench.registry[earlier.trial.strategy], earlier.trial.predicted)
-            case = self.search.case(self.tools.bench.registry, pipeline, self._left_for(earlier))
-            deadline = self._deadline_for(earlier)
+            case = self.search.case(self.tools.bench.registry, pipeline, self._left(earlier))
+            deadline = self._deadline(earlier)
             if StrategySearch(self.tools, self.search, proposal, case, deadline).go_on(earlier):
                 self._seen_bottleneck[earlier.trial.strategy] = round_.bottleneck
                 self._announce_kept()
@@ -143,25 +144,14 @@ class Rounds:
             for trial in search.trials
             if trial.verdict is Verdict.INCONCLUSIVE and trial.id not in self._settled
             for comparison in [search.comparisons[trial.id]]
-            if comparison.decision is Decision.INCONCLUSIVE
-            and comparison.incumbent.plan == search.incumbent
-            and comparison.estimate is not None
-            and comparison.estimate.value > self.threshold
+            if comparison.decision is Decision.INCONCLUSIVE and comparison.incumbent.plan == search.incumbent
         ]
         return max(filter(self._may_be_settled, found), key=_seen, default=None)
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
-        left = self._left_for(earlier)
-        return Ledger(self.tools.rule(left), earlier.noise, earlier.comparison.pairs).decide(left) is None
-
-    def _deadline_for(self, earlier: Earlier) -> float:
-        """Until when an undecided trial may go on: were it kept, its training would take less time by what was seen."""
-        search = self.search
-        speedup = search.speedup_so_far * max(_seen(earlier), 1.0)
-        return self.tools.shares.search_deadline(len(search.found) + 1, speedup)
-
-    def _left_for(self, earlier: Earlier) -> float:
-        return self._deadline_for(earlier) - self.tools.now()
+        left = self._left(earlier)
+        ledger = Ledger(self.tools.rule(left), earlier.noise, earlier.comparison.pairs)
+        return ledger.promising() and ledger.decide(left) is None
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""

@@ -30,7 +30,7 @@ def preparation_beside_steps(
     Args:
         batches: micro-batches of one step, on the device.
         box: seconds for all of it; each window holds a step at least.
-        sample_seconds: of one sample; so many as can be counted should fall into a window.
+        sample_seconds: of one sample; a window is long enough to count several.
     """
     cores, threads = cores_available(), torch.get_num_threads()
     wanted = combinations(cores, threads) if parts.device.type == "cpu" else [(0, cores)]
@@ -95,9 +95,10 @@ def _measure(
             else:
                 torch.set_num_threads(team)
                 step()
-                before, seen = _rate(step, window), [0.0]
+                before = _rate(step, window)
+                seen: list[float] = []
                 together = observe(workers[:count], lambda: seen.append(_rate(step, window)))  # noqa: B023
-                stepped[team, count].append(seen[-1] / before)
+                stepped[team, count].append(seen[0] / before)
             prepared[team, count].append(together.per_second / alone)
     return tuple(
         Beside(

@@ -235,7 +235,7 @@ def _sample_seconds(inputs: InputSurvey) -> float:
 
 def inputs_of_step(inputs: InputSurvey, parts: Parts) -> float:
     """Seconds of one core that a step's samples take; 0 where they were not measured."""
-    sample = inputs.sample.seconds * (parts.loader.batch_size or 1) if inputs.sample else 0.0
+    sample = _sample_seconds(inputs) * (parts.loader.batch_size or 1)
     collate = inputs.collate.seconds if inputs.collate else 0.0
     return (sample + collate) * parts.accumulation
 

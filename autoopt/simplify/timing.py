@@ -134,9 +134,7 @@ def interleaved(
     """
     start = time.perf_counter()
     colds = [_once(stub.call, stub.before, stub.wait, 1)[0] for stub in stubs]
-    at_once = [
-        1 if s.before else max(1, min(1000, int(SHORTEST / max(c, 1e-7)))) for s, c in zip(stubs, colds, strict=True)
-    ]
+    at_once = [1 if stub.before else _several(cold) for stub, cold in zip(stubs, colds, strict=True)]
     walls: list[list[float]] = [[] for _ in stubs]
     cpus: list[list[float]] = [[] for _ in stubs]
     paces: list[list[float]] = [[] for _ in stubs]

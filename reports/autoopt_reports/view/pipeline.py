@@ -122,13 +122,13 @@ def _lanes(round_: Round, path: str, fresh: list[str], snippets: tuple[Snippets,
 def _headline(round_: Round) -> Phrase:
     if round_.bottleneck is None:
         return say("no single stage holds the step back")
-    text = say("{} is the bottleneck", name(round_.bottleneck, 60))
-    return text + say(": {}", name(kind, 120)) if (kind := bottleneck_kind(round_)) else text
+    return with_kind(say("{} is the bottleneck", name(round_.bottleneck, 60)), round_)
 
 
-def bottleneck_kind(round_: Round) -> str | None:
-    """The class of the bottleneck where it says more than the stage's own name does."""
-    return round_.bottleneck_class if round_.bottleneck_class != round_.bottleneck else None
+def with_kind(text: Phrase, round_: Round, mark: str = ": ") -> Phrase:
+    """What names the bottleneck, and its class where that says more than the stage's own name does."""
+    kind = round_.bottleneck_class
+    return text + say(mark + "{}", name(kind, 120)) if kind and kind != round_.bottleneck else text
 
 
 def _simulated(round_: Round, path: str) -> Phrase:

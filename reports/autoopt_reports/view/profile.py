@@ -9,7 +9,7 @@ from urllib.parse import quote
 from autoopt.records import Profile, Profiled
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
-from autoopt_reports.view.pipeline import Lanes, bottleneck_kind, lanes_views, pipeline_headline
+from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline, with_kind
 from autoopt_reports.view.roofline import Roofline, roofline_view
 from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
@@ -129,8 +129,7 @@ def _support(profile: Profile) -> tuple[Phrase, ...]:
             )
         )
     if round_.bottleneck:
-        text = say("The bottleneck is {}", name(round_.bottleneck, 60))
-        lines.append((text + say(": {}", name(kind, 120)) if (kind := bottleneck_kind(round_)) else text) + ".")
+        lines.append(with_kind(say("The bottleneck is {}", name(round_.bottleneck, 60)), round_) + ".")
     lines.append(say("Nothing was changed and nothing was tried: these are measurements and predictions."))
     return tuple(lines)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from autoopt.records import Change, Estimate, Result, StopReason, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.pipeline import bottleneck_kind
+from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
 
@@ -185,9 +185,7 @@ def _why(result: Result, status: Status) -> list[Phrase]:
         last = len(result.rounds) - 1
         round_ = result.rounds[last]
         if round_.bottleneck:
-            what = say("What holds it back: {}", name(round_.bottleneck, 60))
-            if kind := bottleneck_kind(round_):
-                what = what + say(", {}", name(kind, 120))
+            what = with_kind(say("What holds it back: {}", name(round_.bottleneck, 60)), round_, ", ")
             if round_.ceiling_step_seconds is not None:
                 what = what + say(
                     "; the step takes {}, its ceiling on this machine is {}",
