@@ -107,12 +107,16 @@ def test_nothing_listens_on_the_network_and_temporary_files_are_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINY_WORKERS", "2")
-    before = set(psutil.Process().children(recursive=True))
     with Launcher() as launcher:
         log = tmp_path / "logs" / "a.log"
         with launcher.start(TrialSpec(workload=f"{TINY}:build"), log=log, timeout=60) as trial:
             trial.call("autoopt.benchmark.tasks:run_block", timeout=60, seconds=0.1)
-            new = set(psutil.Process().children(recursive=True)) - before
+            assert launcher._server is not None
+            assert launcher._server._process is not None
+            server = psutil.Process(launcher._server._process.pid)
+            keeper = psutil.Process(trial.pid).parent()
+            assert keeper is not None
+            new = {server, *server.children(recursive=True), keeper, *keeper.children(recursive=True)}
             assert len(new) >= 5, "server, keeper, trial and two workers"
             for process in (*new, psutil.Process()):
                 assert [c for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN] == []
