@@ -14,7 +14,7 @@ import torch
 from planted import Plant, plants
 from prediction_cases import CHANGES, ROOT, WORKLOADS, Change
 
-from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.cputime import cpu_times, foreign_cores
 from autoopt.benchmark.training import Training
 from autoopt.optimize.baseline import objective_of
 from autoopt.optimize.bench import Bench
@@ -71,8 +71,7 @@ def plant(item: Plant) -> dict[str, Any]:
         first, pace = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
         document = survey(SimpleNamespace(training=training), seconds=4.0)
         second, later = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
-        foreign = foreign_seconds(before[0], cpu_times(with_children=True))
-        passed = time.perf_counter() - before[1]
+        foreign = foreign_cores(before[0], cpu_times(with_children=True), time.perf_counter() - before[1])
     finally:
         training.close()
         torch.set_num_threads(threads)
@@ -81,7 +80,7 @@ def plant(item: Plant) -> dict[str, Any]:
         "survey": {**document, "pace": mean},
         "block": block.model_dump(mode="json"),
         "peaks": peaks.model_dump(mode="json"),
-        "foreign_cores": None if foreign is None else foreign / passed,
+        "foreign_cores": foreign,
     }
 
 

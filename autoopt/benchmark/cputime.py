@@ -51,6 +51,12 @@ def foreign_seconds(before: CpuTimes, after: CpuTimes) -> float | None:
     return max((after.busy - before.busy) - (after.own - before.own), 0.0)
 
 
+def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | None:
+    """Cores that others used, on average, between two readings that lie so many seconds apart."""
+    foreign = foreign_seconds(before, after)
+    return None if foreign is None or seconds <= 0 else foreign / seconds
+
+
 def _seconds_of(pid: int) -> float:
     try:
         with open(f"/proc/{pid}/stat") as file:

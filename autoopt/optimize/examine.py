@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from autoopt.benchmark.cputime import CpuTimes, foreign_seconds
+from autoopt.benchmark.cputime import CpuTimes, foreign_cores
 from autoopt.errors import TrialFailed
 from autoopt.facts import WorkloadFacts
 from autoopt.measurements import Block, Startup
@@ -150,12 +150,11 @@ def examine(bench: Bench, plan: Plan, *, seconds: float, advise: bool, trace: st
 
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:
-    """Cores that others used between two readings; None where the system does not tell."""
-    if not before or not after or after["at"] <= before["at"]:
+    """Cores that others used between two readings of the trial's process; None where one of them failed."""
+    if not before or not after:
         return None
     first, last = (CpuTimes(own=seen["own"], busy=seen["busy"]) for seen in (before, after))
-    foreign = foreign_seconds(first, last)
-    return None if foreign is None else foreign / float(after["at"] - before["at"])
+    return foreign_cores(first, last, after["at"] - before["at"])
 
 
 def _joules(monitored: JsonDict) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.cputime import cpu_times, foreign_cores
 from autoopt.records import Peaks
 from autoopt.simplify.contention import contention
 from autoopt.simplify.pace import Pace
@@ -134,7 +134,7 @@ def measure(device: torch.device, box: float = 6.0) -> Peaks:
         values["matmul_tf32_flops_per_second"] = _tf32(device, box * 0.1)
         values |= copy_rates(device)
     launch, storage = launch_cost(device), storage_rate()
-    foreign = foreign_seconds(before, cpu_times(with_children=True))
+    foreign = foreign_cores(before, cpu_times(with_children=True), time.perf_counter() - start)
     return Peaks(
         **values,
         memory_bytes_per_second=by_size[_SIZES[-1]],
@@ -144,7 +144,7 @@ def measure(device: torch.device, box: float = 6.0) -> Peaks:
         core_share_under_load=shares.worker,
         compute_share_under_load=shares.team,
         parallel_share=shares.parallel,
-        foreign_cores=None if foreign is None else foreign / (time.perf_counter() - start),
+        foreign_cores=foreign,
         pace_seconds=min(paces),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
