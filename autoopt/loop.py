@@ -32,8 +32,8 @@ from autoopt.optimize.fit import Fitting
 from autoopt.optimize.headroom import memory_limit
 from autoopt.optimize.profile import look
 from autoopt.optimize.rounds import Rounds
-from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
+from autoopt.optimize.tools import Tools
 from autoopt.optimize.verify import Verification, verify
 from autoopt.options import Options
 from autoopt.records import (

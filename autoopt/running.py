@@ -23,8 +23,8 @@ from autoopt.optimize.bench import BaselineFailed, Bench
 from autoopt.optimize.gate import Gate
 from autoopt.optimize.planner import Choice
 from autoopt.optimize.profile import profile
-from autoopt.optimize.search import Tools
 from autoopt.optimize.shares import Shares
+from autoopt.optimize.tools import Tools
 from autoopt.optimize.trainings import Trainings
 from autoopt.options import Options, check_names
 from autoopt.profilers import profile_with

@@ -15,8 +15,8 @@ from autoopt.loop import Loop, Outcome
 from autoopt.measurements import TrainingRun
 from autoopt.optimize.gate import Gate
 from autoopt.optimize.planner import Choice
-from autoopt.optimize.search import Tools
 from autoopt.optimize.shares import Shares
+from autoopt.optimize.tools import Tools
 from autoopt.optimize.trainings import Trainings
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict

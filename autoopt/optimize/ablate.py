@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autoopt.events import AblationMeasured
 from autoopt.optimize.comparison import Decision
-from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
+from autoopt.optimize.tools import Tools
 from autoopt.records import Ablation, Change, Estimate, Plan
 
 

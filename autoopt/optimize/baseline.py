@@ -11,11 +11,11 @@ from autoopt.measurements import TrainingRun
 from autoopt.optimize.bench import BaselineFailed
 from autoopt.optimize.comparison import Comparison, Decision, Rule, Side
 from autoopt.optimize.noise import control, doubts, noise_of
-from autoopt.optimize.search import Tools
 from autoopt.optimize.shares import NOISE_AT_MOST, Shares
 from autoopt.optimize.state import Search
 from autoopt.optimize.statistics import MIN_BLOCKS
 from autoopt.optimize.timing import parts_to
+from autoopt.optimize.tools import Tools
 from autoopt.optimize.trainings import PATIENCE
 from autoopt.options import Options
 from autoopt.records import Noise, Objective, Record

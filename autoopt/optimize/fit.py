@@ -16,8 +16,8 @@ from autoopt.measurements import Block
 from autoopt.optimize.bench import BaselineFailed, Bench
 from autoopt.optimize.headroom import crowded
 from autoopt.optimize.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
-from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search, changes_text
+from autoopt.optimize.tools import Tools
 from autoopt.records import Change, Plan, Record, Trial, Verdict
 from autoopt.strategy import Strategy
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from autoopt.errors import TrialFailed
 from autoopt.optimize.comparison import Comparison
 from autoopt.optimize.headroom import crowded, lost_room
-from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
+from autoopt.optimize.tools import Tools
 from autoopt.records import Plan, Record
 
 SECONDS = 600.0

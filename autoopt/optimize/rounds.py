@@ -9,8 +9,9 @@ from autoopt.optimize.comparison import Decision
 from autoopt.optimize.configuration import configuration
 from autoopt.optimize.decide import Ledger
 from autoopt.optimize.planner import Agenda, Proposal, agenda, fitting
-from autoopt.optimize.search import Earlier, StrategySearch, Tools
+from autoopt.optimize.search import StrategySearch
 from autoopt.optimize.state import Search
+from autoopt.optimize.tools import Earlier, Tools
 from autoopt.records import Round, Speedup, Stop, StopReason, Verdict
 from autoopt.simplify.pipeline import Pipeline
 

@@ -5,112 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from autoopt.errors import TrialFailed
-from autoopt.events import Announcer, TrialEnded, TrialProgress, TrialStarted
-from autoopt.optimize.bench import Bench
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Comparison, Decision, Rule
+from autoopt.events import TrialEnded, TrialStarted
+from autoopt.optimize.comparison import Comparison, Decision
 from autoopt.optimize.evidence import Judgement
-from autoopt.optimize.gate import Gate
 from autoopt.optimize.noise import learned
-from autoopt.optimize.planner import PLUGIN_ERRORS, Choice, Proposal, candidate_plan, plugin_error, predict
-from autoopt.optimize.shares import Shares
+from autoopt.optimize.planner import PLUGIN_ERRORS, Proposal, candidate_plan, plugin_error, predict
 from autoopt.optimize.state import Search, changes_text
-from autoopt.records import Change, Estimate, JsonDict, Noise, Plan, Trial, Verdict
-from autoopt.storage.run import Run
+from autoopt.optimize.tools import Earlier, Tools
+from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.strategy import Case, Strategy
 
 MOST_SETTINGS = 12
 """A strategy that goes on asking for more settings in one round is stopped here."""
-
-
-@dataclass
-class Tools:
-    """What the search works with; the same for the whole run."""
-
-    bench: Bench
-    run: Run
-    announce: Announcer
-    choice: Choice
-    min_gain: float
-    seed: int
-    stopping: Callable[[], bool]
-    shares: Shares
-    gate: Gate
-
-    def now(self) -> float:
-        return self.run.clock.elapsed()
-
-    def rule(self, seconds: float, *, more_seconds: float = 0.0, until_error: float | None = None) -> Rule:
-        """When a comparison that may take so long ends."""
-        return Rule(
-            min_gain=self.min_gain,
-            max_seconds=max(seconds, 1.0),
-            more_seconds=more_seconds,
-            until_error=until_error,
-        )
-
-    def compare(
-        self,
-        kind: str,
-        incumbent: Plan,
-        candidate: Plan,
-        search: Search,
-        *,
-        seconds: float,
-        deadline: float,
-        purpose: str,
-        more_seconds: float = 0.0,
-        until_error: float | None = None,
-        progress_id: int | None = None,
-        earlier: Earlier | None = None,
-    ) -> Comparison:
-        """A durable comparison: measured once, read back from the journal by a resumed run."""
-
-        def progress(note: str, estimate: Estimate | None) -> None:
-            if progress_id is not None:
-                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
-                self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
-
-        def measure() -> Comparison:
-            rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error)
-            made = len(search.comparisons) + len(search.ablations)
-            return compare(
-                self.bench.start,
-                incumbent,
-                candidate,
-                rule,
-                clock=self.now,
-                deadline=deadline,
-                noise=earlier.noise if earlier else search.noise,
-                rng=np.random.default_rng([self.seed, made, search.numbers]),
-                on_progress=progress,
-                earlier=earlier.comparison.pairs if earlier else (),
-            )
-
-        key = {
-            "purpose": purpose,
-            "incumbent": incumbent.model_dump(mode="json"),
-            "candidate": candidate.model_dump(mode="json"),
-        }
-        return self.run.step(kind, key, measure, Comparison)
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A trial that was left undecided, of whose pairs of processes another goes on.
-
-    Args:
-        trial: it.
-        comparison: its pairs.
-        noise: what was known of the noise before it, since a pair must not count twice.
-    """
-
-    trial: Trial
-    comparison: Comparison
-    noise: Noise
 
 
 @dataclass(frozen=True)

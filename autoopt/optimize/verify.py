@@ -11,9 +11,9 @@ from autoopt.optimize.baseline import AAControl
 from autoopt.optimize.comparison import Comparison, Decision, Side
 from autoopt.optimize.judge import judge_runs
 from autoopt.optimize.largest import no_room
-from autoopt.optimize.search import Tools
 from autoopt.optimize.state import Search
 from autoopt.optimize.timing import parts_to, same_steps_ratio, trained_ratio
+from autoopt.optimize.tools import Tools
 from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
 from autoopt.strategy import Risk
 
