@@ -1,0 +1,122 @@
+"""What the report's charts show: bars that sum up, fronts that nothing beats, stages that each have a place."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt import records as r
+from autoopt_reports import sample
+from autoopt_reports.view import report_view
+from autoopt_reports.view.learning import at, thin
+from autoopt_reports.view.pipeline import columns_of, lanes_views
+from autoopt_reports.view.steps import step_basis, waterfall_view
+from autoopt_reports.view.tradeoff import knee, pareto
+
+WIN = sample.win()
+positive = st.floats(0.01, 100)
+
+
+def gain(ratio: float) -> r.Estimate:
+    return r.Estimate(value=ratio, low=ratio, high=ratio, n=5)
+
+
+@given(st.lists(st.floats(0.2, 5), max_size=12), positive, positive)
+def test_the_waterfall_sums_exactly_also_as_printed(ratios: list[float], before: float, after: float) -> None:
+    trials = tuple(
+        WIN.trials[0].model_copy(update={"id": k, "throughput": gain(ratio)}) for k, ratio in enumerate(ratios)
+    )
+    percentiles = [r.Percentiles(p50=s, p95=s, p99=s) for s in (before, after)]
+    base, best = (c.model_copy(update={"step_seconds": p, "samples_per_second": None})
+                  for c, p in zip((WIN.baseline, WIN.best), percentiles, strict=True))  # fmt: skip
+    view = waterfall_view(WIN.model_copy(update={"trials": trials, "baseline": base, "best": best}))
+    assert view is not None
+    first, *middle, last = view.bars
+    assert math.isclose(first.end + sum(bar.end - bar.start for bar in middle), last.end)
+    for one, following in zip(view.bars, view.bars[1:-1], strict=False):
+        assert one.end == following.start
+    printed = [printed_number(bar.shown.text) for bar in view.bars]
+    assert math.isclose(sum(printed[:-1]), printed[-1], abs_tol=1e-9 * max(map(abs, printed))), [
+        b.shown.text for b in view.bars
+    ]
+
+
+def printed_number(text: str) -> float:
+    return float(text.split()[0].replace("−", "-").replace(",", ""))
+
+
+def test_a_larger_batch_is_compared_on_as_many_samples() -> None:
+    doubled = WIN.best.model_copy(
+        update={"samples_per_second": 1200.0, "step_seconds": r.Percentiles(p50=0.4267, p95=0.5, p99=0.6)}
+    )
+    basis = step_basis(WIN.model_copy(update={"best": doubled}))
+    assert basis is not None
+    assert basis.after == 256 / 1200
+    assert "256" in str(basis.words)
+
+
+points = st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=40)
+
+
+@given(points)
+def test_nothing_beats_a_point_of_the_front(pairs: list[tuple[float, float]]) -> None:
+    front = pareto(pairs)
+    assert front
+    for i in front:
+        assert not any(x <= pairs[i][0] and y <= pairs[i][1] and (x, y) != pairs[i] for x, y in pairs)
+    bend = knee(pairs, front)
+    assert bend is None or bend in front
+
+
+def test_the_knee_is_where_the_front_bends() -> None:
+    pairs = [(0.0, 10.0), (1.0, 2.0), (5.0, 1.0), (10.0, 0.0)]
+    assert knee(pairs, pareto(pairs)) == 1
+    straight = [(0.0, 2.0), (1.0, 1.0), (2.0, 0.0)]
+    assert knee(straight, pareto(straight)) is None
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=30))
+    )
+)
+def test_columns_follow_the_edges_and_circles_do_not_hang(case: tuple[int, list[tuple[int, int]]]) -> None:
+    count, pairs = case
+    names = [str(k) for k in range(count)]
+    columns = columns_of(names, [(str(a), str(b)) for a, b in pairs if a != b])
+    assert set(columns) == set(names)
+    if all(a < b for a, b in pairs):
+        assert all(columns[str(a)] < columns[str(b)] for a, b in pairs)
+
+
+def test_no_two_stages_share_a_place_and_new_changes_are_pinned() -> None:
+    for view in lanes_views(WIN.rounds, WIN.snippets):
+        places = [(node.lane, node.column) for node in view.nodes]
+        assert len(set(places)) == len(places)
+    pins = [
+        {str(node.label): [str(p) for p in node.pins] for node in view.nodes}
+        for view in lanes_views(WIN.rounds, WIN.snippets)
+    ]
+    assert pins[0]["decode"] == []
+    assert pins[1]["decode"] == ["workers"]
+    assert pins[2]["decode"] == []
+    assert pins[2]["forward"] == ["amp", "compile"]
+
+
+def test_curves_are_read_between_their_points_and_not_beyond() -> None:
+    line = ((0.0, 0.0), (10.0, 1.0))
+    assert at(line, 5.0) == 0.5
+    assert at(line, 11.0) is None
+    assert len(thin(tuple(range(1000)))) == 48
+    assert thin(tuple(range(1000)))[-1] == 999
+
+
+def test_stages_in_the_bar_have_colours_of_their_own() -> None:
+    view = report_view(WIN).stages
+    assert view is not None
+    for bar in view.bars:
+        colours = [segment.colour for segment in bar.segments]
+        assert len(set(colours)) == len(colours)
+    assert {str(label) for label, _ in view.legend} == {str(s.label) for bar in view.bars for s in bar.segments}
