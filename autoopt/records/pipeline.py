@@ -86,8 +86,10 @@ class Simulation(Record):
     what the training process spends to take them. ``launches``: operators or kernels in one step.
     ``host_seconds``: what the training process needs to issue one step to the device.
     ``beside``: what this workload's preparation and step are worth to each other, where it was measured;
-    the shares are those of the machine. ``doubled``: forward and backward of twice the batch over those
-    of one.
+    the shares are those of the machine. ``in_turn``: a batch that the training process prepares between two
+    steps, over one prepared after another; ``rested``: a step on the CPU after a pause of ``rest_seconds``,
+    over one after another step; 1 where they were not measured. ``doubled``: forward and backward of twice
+    the batch over those of one.
     """
 
     device: str = "cpu"
@@ -108,6 +110,9 @@ class Simulation(Record):
     compute_share: float | None = None
     parallel_share: float | None = None
     beside: tuple[Beside, ...] = ()
+    in_turn: float = 1.0
+    rested: float = 1.0
+    rest_seconds: float = 0.0
     doubled: float | None = None
     memory_used: float | None = None
 

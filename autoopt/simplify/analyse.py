@@ -173,7 +173,7 @@ def _loader_overhead(survey: Survey) -> float:
     if survey.workers or not (inputs.loader and inputs.sample and inputs.collate):
         return 0.0
     extra = _cpu(inputs.loader) - _cpu(inputs.sample) * survey.batch_size - _cpu(inputs.collate)
-    return max(0.0, extra) * survey.accumulation
+    return max(0.0, extra) * survey.accumulation * (survey.in_turn or 1.0)
 
 
 def _cpu(timing: Timing) -> float:
@@ -246,6 +246,9 @@ def _simulation(survey: Survey, peaks: Peaks) -> Simulation:
         compute_share=peaks.compute_share_under_load,
         parallel_share=peaks.parallel_share,
         beside=survey.beside,
+        in_turn=survey.in_turn or 1.0,
+        rested=survey.rested or 1.0,
+        rest_seconds=survey.rest_seconds or 0.0,
         doubled=survey.doubled,
         memory_used=survey.memory_used,
     )

@@ -31,6 +31,8 @@ class Demand:
         host: of the training process's core besides.
         worker_share, compute_share: speeds where the cores are asked for twice over, in which a fair share is a half.
         parallel_share: one core's speed while all cores work, over its speed alone.
+        rested: seconds of ``compute`` on the CPU after the training process paused for ``rest`` seconds or longer, over
+            those without a pause; in between on a line.
         beside: speeds that were measured of this workload, which then stand for the shares.
     """
 
@@ -50,6 +52,8 @@ class Demand:
     worker_share: float = 0.5
     compute_share: float = 0.25
     parallel_share: float = 1.0
+    rested: float = 1.0
+    rest: float = 0.0
     beside: Together | None = None
 
 
@@ -85,6 +89,7 @@ class _Flow:
         self.done: list[float] = []
         self.now = 0.0
         self.running = False
+        self.idle_since: float | None = None
 
     def period(self) -> float:
         """Seconds between micro-batches once the flow is steady."""
@@ -101,6 +106,10 @@ class _Flow:
                 worker.load([("wait", demand.wait), ("core", demand.prepare), ("made", 2 * _TINY)])
         if self.main.idle and not self.running:
             self._take()
+            if self.running:
+                self.idle_since = None
+            elif self.idle_since is None:
+                self.idle_since = self.now
         if self.device.idle and self.queued:
             self.queued -= 1
             # the device starts with the first thing that is issued, and ends no sooner than the last
@@ -116,13 +125,21 @@ class _Flow:
         self.taken += 1
         self.running = True
         alone = [] if demand.workers else [("wait", demand.wait), ("core", demand.prepare)]
-        compute = [("team", demand.compute)] if demand.issue is None else []
+        paused = 0.0 if self.idle_since is None else self.now - self.idle_since
+        paused += sum(seconds for _, seconds in alone)
+        compute = [("team", demand.compute * self._roused(paused))] if demand.issue is None else []
         drain = [("drain", 2 * _TINY)] if demand.issue is not None and demand.copy_waits and demand.copy else []
         self.main.load([
             *alone, ("core", demand.receive), *drain, ("link", demand.pin + demand.copy), *compute,
             ("issued", 2 * _TINY),
             ("core", (demand.issue or 0.0) + demand.host), ("stepped", 2 * _TINY),
         ])  # fmt: skip
+
+    def _roused(self, paused: float) -> float:
+        """How much longer a step takes after a pause of so many seconds."""
+        demand = self.demand
+        share = min(1.0, paused / demand.rest) if demand.rest > 0 else 0.0
+        return 1.0 + (demand.rested - 1.0) * share
 
     def _advance(self) -> None:
         actors = [*self.workers, self.main, self.device]

@@ -153,9 +153,10 @@ class Pipeline:
         handing = known.handover_seconds / known.accumulation if workers else 0.0
         on_cpu = known.device == "cpu"
         compute = sum(self._seconds(name, changed) for name in COMPUTE)
+        prepare = self._seconds("preparation", changed) + self._seconds("collate", changed)
         demand = Demand(
             wait=self._seconds("storage", changed),
-            prepare=self._seconds("preparation", changed) + self._seconds("collate", changed) + handing,
+            prepare=prepare + handing if workers else prepare * known.in_turn,
             receive=known.receive_seconds / known.accumulation if workers else 0.0,
             pin=self._seconds("pin", changed),
             copy=self._seconds("copy", changed),
@@ -167,6 +168,8 @@ class Pipeline:
             prefetch=prefetch or known.prefetch or DEFAULT_PREFETCH,
             cores=known.cores,
             threads=min(threads or known.threads, 4 * known.cores),
+            rested=known.rested if on_cpu else 1.0,
+            rest=known.rest_seconds / known.accumulation,
         )
         return replace(
             demand,

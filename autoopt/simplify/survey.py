@@ -59,7 +59,8 @@ class Survey(Record):
     difference, turn by turn. ``optimizer``: one optimizer step on
     cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
     batches that are on the device. ``host``: what that step takes beyond forward, backward and optimizer,
-    turn by turn. ``beside``: speeds of workers and of that step while they compete.
+    turn by turn. ``beside``: speeds of workers and of that step while they compete. ``in_turn``, ``rested``,
+    ``rest_seconds``: what batches and steps cost in the step's own order (``simplify.rhythm``).
     ``doubled``: forward and backward of twice the micro-batch over those of one. ``issue``: seconds in which
     the training process has issued such a step. ``evaluate``: one whole evaluation, scaled from
     ``evaluated_batches``. ``deeper``: below a stage,
@@ -95,6 +96,9 @@ class Survey(Record):
     host: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)
     beside: tuple[Beside, ...] = ()
+    in_turn: float | None = None
+    rested: float | None = None
+    rest_seconds: float | None = None
     doubled: float | None = None
     issue: Timing | None = None
     evaluate: Timing | None = None

@@ -22,6 +22,7 @@ from autoopt.simplify.live import parts_of
 from autoopt.simplify.parts import Parts, cores_available
 from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.restore import random_state, restored, set_random_state
+from autoopt.simplify.rhythm import in_rhythm
 from autoopt.simplify.roofline import count_operators, operators
 from autoopt.simplify.running import running_block
 from autoopt.simplify.survey import InputSurvey, Survey
@@ -207,6 +208,8 @@ def _compute(parts: Parts, host_batches: list[Any], inputs: InputSurvey, box: fl
     if can_fork() and "compute" in values:
         seconds = values["compute"].seconds
         if inputs_of_step(inputs, parts) > _NEGLIGIBLE * seconds:
+            if parts.device.type == "cpu" and not parts.loader.num_workers and parts.setup.compile is None:
+                attempt("stages in their turn", lambda: in_rhythm(parts, batches, inputs, seconds, box * 0.2))
             attempt(
                 "preparation beside steps",
                 lambda: {"beside": preparation_beside_steps(parts, batches, box * 0.25, _sample_seconds(inputs))},

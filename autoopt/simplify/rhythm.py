@@ -1,0 +1,109 @@
+"""What stages cost in their turn: a stub in a loop of its own finds caches, branch tables and threads as it left them.
+
+In a running step whatever is small finds them as another stage left them, or asleep: batches of a few microseconds a
+sample take up to twice as long between two training steps as one after the other, small steps a third longer after a
+pause, and threads that went to sleep must be woken. So both are timed in the step's own order beside the same thing
+repeated at once, and their ratio is kept. It is a mean over a median: what happens in one step of ten is part of a
+step's mean, and of no stub's median.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from autoopt.records import JsonDict
+from autoopt.simplify.forked import in_child
+from autoopt.simplify.inputs import fresh_loader
+from autoopt.simplify.parts import Parts
+from autoopt.simplify.survey import InputSurvey
+
+LEAST = 20
+"""Turns below which a mean says nothing; what is so long that fewer fit the box warms its own caches."""
+MOST = 2000
+_HIGHEST = 10.0
+_SHORTEST_SLEEP = 5e-5
+
+
+def in_rhythm(parts: Parts, batches: list[Any], inputs: InputSurvey, step_seconds: float, box: float) -> JsonDict:
+    """Both ratios of a training that prepares its own batches on the CPU, where enough turns fit.
+
+    Args:
+        batches: micro-batches of one step, on the device.
+        step_seconds: of one step on them, alone.
+        box: seconds for all of it.
+
+    Returns:
+        ``in_turn``: CPU seconds of a batch of the loader after a step over those of one after another batch;
+        ``rested``: seconds of a step after a pause as long as its input over those of one after another step;
+        ``rest_seconds``: that pause. Empty where it is not measured.
+    """
+    sample, loader = inputs.sample, inputs.loader
+    if sample is None or loader is None:
+        return {}
+    wait = min((sample.wait_seconds or 0.0) * (parts.loader.batch_size or 1), loader.seconds)
+    rest = loader.seconds * parts.accumulation
+    found: JsonDict = {}
+    if LEAST * (2 * loader.seconds + step_seconds) < box:
+        found |= in_child(lambda: {"in_turn": batches_in_turn(parts, batches, box / 2)}, timeout=10 * box + 20.0)
+    if LEAST * (rest + 2 * step_seconds) < box:
+        pause = rest_of(wait * parts.accumulation, rest - wait * parts.accumulation)
+        found |= {"rested": steps_after(lambda: parts.whole_step(batches), pause, box / 2), "rest_seconds": rest}
+    return found
+
+
+def batches_in_turn(parts: Parts, batches: list[Any], box: float) -> float:
+    """Meant for a forked child, which has one compute thread and a training of its own to go on with."""
+    source = fresh_loader(parts.loader)
+    stream = iter(source)
+
+    def batch() -> None:
+        nonlocal stream
+        if next(stream, None) is None:  # a loader that starts again is part of every epoch
+            stream = iter(source)
+            next(stream, None)
+
+    return _ratio(batch, lambda: parts.whole_step(batches), box, time.thread_time)
+
+
+def steps_after(step: Callable[[], Any], pause: Callable[[], Any], box: float) -> float:
+    """Seconds of a step after a pause, over those of a step after a step."""
+    return _ratio(step, pause, box, time.perf_counter)
+
+
+def rest_of(wait: float, work: float) -> Callable[[], None]:
+    """A pause that waits so long and then keeps a core at plain work, as preparing a batch does."""
+
+    def pause() -> None:
+        if wait > _SHORTEST_SLEEP:
+            time.sleep(wait)
+        end = time.perf_counter() + work
+        made: list[int] = []
+        while time.perf_counter() < end:
+            made.append(len(made))
+
+    return pause
+
+
+def _ratio(
+    call: Callable[[], Any],
+    other: Callable[[], Any],
+    box: float,
+    clock: Callable[[], float],
+    now: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Mean of ``call`` after ``other`` over its median after itself; 1 at least."""
+    after: list[float] = []
+    again: list[float] = []
+    call()
+    end = now() + box
+    while len(after) < 2 or (len(after) < MOST and now() < end):
+        other()
+        for seconds in (after, again):
+            start = clock()
+            call()
+            seconds.append(clock() - start)
+    usual = statistics.median(again)
+    return min(_HIGHEST, max(1.0, statistics.fmean(after) / usual)) if usual > 0 else 1.0
