@@ -56,6 +56,12 @@ def per_sample(case: Case, times: float) -> float | None:
     return 1 - min(0.95, simulation.launches * cost / both) * (1 - 1 / times)
 
 
+def memory_used(case: Case) -> float | None:
+    """Share of the device's memory that training uses now; None where that is not known."""
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    return simulation.memory_used if simulation is not None else None
+
+
 def between(low: Estimate | None, value: Estimate, high: Estimate | None) -> Estimate:
     """One prediction from three: the pessimist's, the likeliest and the optimist's."""
     bottom = min(value.low, low.low if low is not None else value.low)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import log2
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, compute_gain, kept, per_sample
+from autoopt_strategies.common import Setting, Settings, compute_gain, kept, memory_used, per_sample
 
 FULL = 0.85
 """Share of the device memory from which on smaller pieces are worth a try."""
@@ -38,7 +38,7 @@ class Accumulation(Strategy):
         size, count = _now(case)
         if count > 1 or (not case.fits and size > 1):
             return Applies.yes()
-        used = _memory_used(case)
+        used = memory_used(case)
         if size < 2:
             return Applies.no("a batch of one sample cannot be split")
         if used is not None and used > FULL:
@@ -58,7 +58,7 @@ class Accumulation(Strategy):
             size, count = size * divisor, count // divisor
             if not kept((yield {"size": size, "accumulation": count})):
                 break
-        if (_memory_used(case) or 0.0) > FULL:
+        if (memory_used(case) or 0.0) > FULL:
             size, count = _now(case)
             while size % 2 == 0 and not kept((yield {"size": size // 2, "accumulation": 2 * count})):
                 size, count = size // 2, 2 * count
@@ -102,8 +102,3 @@ def _impossible(case: Case) -> str:
 def _now(case: Case) -> tuple[int, int]:
     batch = case.setup.batch
     return batch.size or case.workload.batch_size or 1, batch.accumulation or case.workload.accumulation
-
-
-def _memory_used(case: Case) -> float | None:
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    return simulation.memory_used if simulation is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, gain, per_sample, seconds_of
+from autoopt_strategies.common import Setting, Settings, climb, gain, memory_used, per_sample, seconds_of
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
 WARMUP = 0.05
@@ -113,7 +113,7 @@ class BatchSize(Strategy):
         now = _size(case)
         samples = case.workload.train_samples
         most = 64 * now if samples is None else samples // (LEAST_STEPS * case.workload.accumulation)
-        used = _memory_used(case)
+        used = memory_used(case)
         if used:
             most = min(most, int(now * HEADROOM / used))
         smallest_failure = min(
@@ -122,7 +122,7 @@ class BatchSize(Strategy):
         return most if smallest_failure is None else min(most, smallest_failure - 1)
 
     def _limit(self, case: Case) -> str:
-        used = _memory_used(case)
+        used = memory_used(case)
         if used and used > HEADROOM / 2:
             return f"the device memory is {used:.0%} full already"
         samples = case.workload.train_samples
@@ -140,11 +140,6 @@ def _size_of(setting: Setting, otherwise: int) -> int:
 def _was_memory(trial: object) -> bool:
     reason = str(getattr(trial, "reason", ""))
     return getattr(trial, "strategy", "") == "batch_size" and reason.startswith(("out_of_memory", "memory:"))
-
-
-def _memory_used(case: Case) -> float | None:
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    return simulation.memory_used if simulation is not None else None
 
 
 def _half_way(case: Case, changed: dict[str, float]) -> dict[str, float]:

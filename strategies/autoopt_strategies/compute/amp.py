@@ -10,10 +10,8 @@ from autoopt_strategies.common import (
     at_most,
     between,
     compute_gain,
-    gain,
     low_precision,
     operator_share,
-    seconds_of,
 )
 from autoopt_strategies.compute.channels_last import to_channels_last
 
@@ -64,8 +62,8 @@ class Amp(Strategy):
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
             return None
-        likely = gain(case, _faster(case, 1 - share * (1 - 1 / ratio)))
-        best = gain(case, _faster(case, share / ratio + (1 - share) / 2))
+        likely = compute_gain(case, 1 - share * (1 - 1 / ratio))
+        best = compute_gain(case, share / ratio + (1 - share) / 2)
         return None if likely is None else between(None, at_most(likely) or likely, best)
 
     def settings(self, case: Case) -> list[Setting]:
@@ -128,10 +126,6 @@ def _tried(live: Any, name: str) -> Setting:
     if any(isinstance(module, torch.nn.Conv2d) for module in live.training.model.modules()):
         found[f"{name}_channels_last"] = live.ratio_with(to_channels_last, dtype=dtype)
     return found
-
-
-def _faster(case: Case, factor: float) -> dict[str, float]:
-    return {name: seconds_of(case, name) * factor for name in ("forward", "backward")}
 
 
 def _peak(case: Case, dtype: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, gain, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
 
 MOST = 0.5
 """The most of a convolution's time that the layout is expected to save (1.37x seen on a small net on a CPU)."""
@@ -48,8 +48,7 @@ class ChannelsLast(Strategy):
         share = operator_share(case, names=("conv", "batch_norm", "pool"))
         if share is None:
             return None
-        factor = 1 - share * MOST
-        return at_most(gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")}))
+        return at_most(compute_gain(case, 1 - share * MOST))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{}]

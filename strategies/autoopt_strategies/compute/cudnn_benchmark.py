@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
 
 MOST = 0.5
 
@@ -36,8 +36,7 @@ class CudnnBenchmark(Strategy):
         share = operator_share(case, names=("conv",))
         if share is None:
             return None
-        factor = 1 - share * MOST
-        return at_most(gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")}))
+        return at_most(compute_gain(case, 1 - share * MOST))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, gain, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
@@ -102,7 +102,7 @@ class FlashAttention(Strategy):
         share = operator_share(case, names=SCORES)
         if share is None:
             return None
-        return at_most(gain(case, {name: seconds_of(case, name) * (1 - share) for name in ("forward", "backward")}))
+        return at_most(compute_gain(case, 1 - share))
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)

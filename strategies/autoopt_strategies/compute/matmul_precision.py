@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, gain, low_precision, operator_share, seconds_of
+from autoopt_strategies.common import Setting, at_most, compute_gain, low_precision, operator_share
 
 WORTH = 1.05
 
@@ -46,7 +46,7 @@ class MatmulPrecision(Strategy):
         if ratio is None or share is None:
             return None
         factor = 1 - share * (1 - 1 / ratio)
-        return at_most(gain(case, {name: seconds_of(case, name) * factor for name in ("forward", "backward")}))
+        return at_most(compute_gain(case, factor))
 
     def settings(self, case: Case) -> list[Setting]:
         levels = ("high", "medium") if case.device == "cuda" else ("medium",)

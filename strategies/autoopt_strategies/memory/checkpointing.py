@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, gain, kept, per_sample, seconds_of
+from autoopt_strategies.common import Setting, Settings, gain, kept, memory_used, per_sample, seconds_of
 
 PRESSED = 0.5
 """Share of the device memory from which on room for a larger batch is worth computing activations again."""
@@ -110,7 +110,7 @@ class Checkpointing(Strategy):
             return Applies.no("blocks inside a CUDA graph cannot be run again")
         if not case.fits:
             return Applies.yes()
-        used = _memory_used(case)
+        used = memory_used(case)
         if case.device == "cpu" and used is None:
             return Applies.no("memory does not limit the batch on the CPU, and checkpointing alone only costs time")
         if used is None or used < PRESSED:
@@ -168,8 +168,3 @@ class Checkpointing(Strategy):
             transformers={"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
             accelerate=note,
         )
-
-
-def _memory_used(case: Case) -> float | None:
-    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-    return simulation.memory_used if simulation is not None else None

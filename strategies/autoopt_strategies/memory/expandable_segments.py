@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting
+from autoopt_strategies.common import Setting, memory_used
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The first is what torch 2.9 and later read first; the second is what all read."""
@@ -45,8 +45,7 @@ class ExpandableSegments(Strategy):
             return Applies.no(f"{variable} has it already")
         if not case.fits:
             return Applies.yes()
-        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-        used = simulation.memory_used if simulation is not None else None
+        used = memory_used(case)
         if used is not None and used < PRESSED and case.workload.static_shapes is not False:
             return Applies.no(f"{used:.0%} of the memory is used and shapes are static: nothing fragments")
         return Applies.yes()

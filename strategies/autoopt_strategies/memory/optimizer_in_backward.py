@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, gain
+from autoopt_strategies.common import Setting, at_most, gain, memory_used
 
 
 def in_backward(factory: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -86,8 +86,7 @@ class OptimizerInBackward(Strategy):
             return Applies.no("the gradient scaler looks at all gradients before the step")
         if not case.fits:
             return Applies.yes()
-        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-        used = simulation.memory_used if simulation is not None else None
+        used = memory_used(case)
         if used is None or used < 0.5:
             return Applies.no("memory is not short, and that is all it saves")
         return Applies.yes()
