@@ -29,10 +29,15 @@ def test_the_first_ctrl_c_asks_and_the_second_stops() -> None:
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_who_does_not_wait_is_answered_at_once(name: str) -> None:
-    with Interrupts() as interrupts:
-        with pytest.raises(KeyboardInterrupt, match=name):
-            send(name)
-        assert interrupts.stopping()
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup it is ignored, and would stay so
+    try:
+        with Interrupts() as interrupts:
+            with pytest.raises(KeyboardInterrupt, match=name):
+                send(name)
+            assert interrupts.stopping()
+    finally:
+        signal.signal(number, before)
 
 
 def test_writing_the_last_result_is_not_broken_off() -> None:
