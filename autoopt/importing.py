@@ -113,7 +113,7 @@ def import_file(where: str) -> ModuleType:
         hint = f"did you mean {beside / near[0]}?" if near else "paths are taken from the working directory"
         raise WorkloadError(f"there is no file {where}, searched from {Path.cwd()}", hint=hint)
     path = path.resolve()
-    root, name = _dotted(path)
+    root, name = dotted(path)
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     if _leads_to(name, path):
@@ -121,8 +121,8 @@ def import_file(where: str) -> ModuleType:
     return _import_under(f"autoopt_user_{path.stem}", path)
 
 
-def _dotted(path: Path) -> tuple[Path, str]:
-    """The folder to put on ``sys.path`` and the dotted name under it."""
+def dotted(path: Path) -> tuple[Path, str]:
+    """The folder to put on ``sys.path`` and a file's dotted name under it."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").exists() and folder.name.isidentifier():

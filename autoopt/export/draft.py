@@ -11,6 +11,7 @@ from typing import Any
 from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.text import literal
 from autoopt.facts import WorkloadFacts
+from autoopt.importing import dotted
 from autoopt.records import Plan
 from autoopt.setup import Setup
 
@@ -133,18 +134,8 @@ def user_import(spec: str) -> tuple[list[str], list[str], str]:
     before = ["sys.path.insert(0, os.getcwd())  # run this where you run your own training"]
     module = where
     if where.endswith(".py") or "/" in where or os.sep in where:
-        folder, module = _module_of(Path(where))
-        if folder not in ("", "."):
-            before.append(f"sys.path.insert(0, {literal(folder)})")
+        folder, module = dotted(Path(where))
+        if folder != Path():
+            before.append(f"sys.path.insert(0, {literal(folder.as_posix())})")
     name = ".".join([first, *rest])
     return before, [f"from {module} import {first}"], name
-
-
-def _module_of(path: Path) -> tuple[str, str]:
-    """The folder that must be on ``sys.path`` and the dotted name under it, as an import string names it."""
-    parts = [path.stem] if path.name != "__init__.py" else []
-    folder = path.parent
-    while (folder / "__init__.py").exists() and folder.name.isidentifier():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    return folder.as_posix(), ".".join(parts)
