@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -40,3 +42,15 @@ def apply_flags(setup: Setup) -> None:
         torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])  # type: ignore[no-untyped-call]
     if setup.precision.matmul is not None:
         torch.set_float32_matmul_precision(setup.precision.matmul)
+
+
+@contextmanager
+def matmul_precision(precision: str | None) -> Iterator[None]:
+    """float32 products at this precision, or as they are where None; then as they were."""
+    before = torch.get_float32_matmul_precision()
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

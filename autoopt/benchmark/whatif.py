@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import psutil
 import torch
 from torch import nn
 
+from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.training import Training
 
 SECONDS = 0.5
@@ -82,7 +83,7 @@ def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmu
     """Seconds of one forward and backward."""
     model.zero_grad(set_to_none=True)
     training.device.synchronize()
-    with _precision(matmul):
+    with matmul_precision(matmul):
         began = training.device.now()
         with autocast:
             loss = training.loss(model, batch)
@@ -103,14 +104,3 @@ def _turns(training: Training, plain: Callable[[], float], changed: Callable[[],
     while len(ratios) < _LEAST or (len(ratios) < _MOST and training.device.now() < end):
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)
-
-
-@contextmanager
-def _precision(matmul: str | None) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    if matmul is not None:
-        torch.set_float32_matmul_precision(matmul)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

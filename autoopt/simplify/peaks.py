@@ -8,8 +8,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.cputime import cpu_times, foreign_cores
+from autoopt.benchmark.flags import matmul_precision
 from autoopt.records import Peaks
 from autoopt.simplify.contention import contention
 from autoopt.simplify.pace import Pace
@@ -120,7 +120,7 @@ def measure(device: torch.device, box: float = 6.0) -> Peaks:
     paces: list[float] = []
     for number in range(_ROUNDS):
         paces.append(pace.now())
-        with _fp32_as("highest"):  # whatever the user's code has set
+        with matmul_precision("highest"):  # whatever the user's code has set
             _raise_rates(rates, device, box * 0.12 / _ROUNDS)
         paces.append(pace.now())
         for size in _SIZES:
@@ -193,19 +193,8 @@ def matmul_rate(device: torch.device, precision: str, box: float) -> float | Non
 
 
 def _tf32(device: torch.device, box: float) -> float | None:
-    with _fp32_as("high"):
+    with matmul_precision("high"):
         return matmul_rate(device, "fp32", box)
-
-
-@contextmanager
-def _fp32_as(precision: str) -> Iterator[None]:
-    """float32 products at this precision, then as they were."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def stream_rate(device: torch.device, size: int, box: float) -> float:
