@@ -13,6 +13,8 @@ from autoopt.facts import WorkloadFacts
 from autoopt.records import Change, Environment, Estimate, JsonDict, Objective, Plan, Round, Stage, Trial
 from autoopt.setup import Setup
 
+MOST_SETTINGS = 12
+"""A strategy that goes on asking for more settings in one round is stopped here."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

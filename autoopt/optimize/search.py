@@ -14,10 +14,7 @@ from autoopt.optimize.planner import PLUGIN_ERRORS, Proposal, candidate_plan, pl
 from autoopt.optimize.state import Search, changes_text
 from autoopt.optimize.tools import Earlier, Tools
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
-from autoopt.strategy import Case, Strategy
-
-MOST_SETTINGS = 12
-"""A strategy that goes on asking for more settings in one round is stopped here."""
+from autoopt.strategy import MOST_SETTINGS, Case, Strategy
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,8 @@ from autoopt.records import (
 )
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.setup import Setup
-from autoopt.strategy import Applies, Case, Recipe, Risk, Strategy, check_strategy
+from autoopt.strategy import MOST_SETTINGS, Applies, Case, Recipe, Risk, Strategy, check_strategy
 
-MOST_SETTINGS = 12
 TRANSFORMS = ("dataset", "model", "loss", "optimizer", "step", "scheduler")
 
 
