@@ -43,13 +43,14 @@ def in_rhythm(parts: Parts, batches: list[Any], inputs: InputSurvey, step_second
     sample, loader = inputs.sample, inputs.loader
     if sample is None or loader is None:
         return {}
-    wait = min((sample.wait_seconds or 0.0) * (parts.loader.batch_size or 1), loader.seconds)
+    samples = parts.loader.batch_size or 1
+    wait = min(sample.wait_seconds or 0.0, loader.seconds / samples)
     rest = loader.seconds * parts.accumulation
     found: JsonDict = {}
     if LEAST * (2 * loader.seconds + step_seconds) < box:
         found |= in_child(lambda: {"in_turn": batches_in_turn(parts, batches, box / 2)}, timeout=10 * box + 20.0)
     if LEAST * (rest + 2 * step_seconds) < box:
-        pause = rest_of(wait * parts.accumulation, rest - wait * parts.accumulation)
+        pause = rest_of(wait, loader.seconds / samples - wait, samples * parts.accumulation)
         found |= {"rested": steps_after(lambda: parts.whole_step(batches), pause, box / 2), "rest_seconds": rest}
     return found
 
@@ -73,16 +74,26 @@ def steps_after(step: Callable[[], Any], pause: Callable[[], Any], box: float) -
     return _ratio(step, pause, box, time.perf_counter)
 
 
-def rest_of(wait: float, work: float) -> Callable[[], None]:
-    """A pause that waits so long and then keeps a core at plain work, as preparing a batch does."""
+def rest_of(wait: float, work: float, samples: int) -> Callable[[], None]:
+    """A pause that waits and then keeps a core at plain work, sample by sample, as preparing a batch does.
+
+    Args:
+        wait: seconds of each sample without a core.
+        work: seconds of each sample on one.
+        samples: how many.
+    """
+    waits = wait > _SHORTEST_SLEEP
 
     def pause() -> None:
-        if wait > _SHORTEST_SLEEP:
-            time.sleep(wait)
-        end = time.perf_counter() + work
         made: list[int] = []
-        while time.perf_counter() < end:
-            made.append(len(made))
+        end = time.perf_counter()
+        for _ in range(samples if waits else 1):
+            if waits:
+                time.sleep(wait)
+                end = time.perf_counter()
+            end += work if waits else work * samples
+            while time.perf_counter() < end:
+                made.append(len(made))
 
     return pause
 
