@@ -35,8 +35,8 @@ class Rule(Record):
         block_seconds: the shortest block; a block holds ``min_steps`` steps at least.
         ramp_seconds: trained after each thaw and not measured.
         warm_up_seconds: the most that either side may take to become steady.
-        alpha: 1 less the confidence of the reported interval, which holds at all times.
-        alpha_accept: the same for keeping a change, where an error costs more.
+        alpha: 1 less the confidence of the reported interval, which holds at all times: what is kept clears
+            ``min_gain`` with all of it.
         alpha_reject: the same for ``no gain``, where an error costs a missed gain and no untruth.
         foreign_share: foreign CPU seconds per block second, beyond what is usual in this comparison,
             from which a block pair counts as disturbed.
@@ -54,7 +54,6 @@ class Rule(Record):
     ramp_seconds: float = 0.1
     warm_up_seconds: float = 60.0
     alpha: float = 0.05
-    alpha_accept: float = 0.02
     alpha_reject: float = 0.2
     foreign_share: float = 0.15
     until_error: float | None = None

@@ -91,7 +91,7 @@ class Ledger:
     def _proved(self, level: TwoLevel) -> Decision | None:
         """What the confidence sequence has settled, if anything."""
         rule = self.rule
-        if level.n >= rule.min_pairs and level.above(log1p(rule.min_gain), rule.alpha_accept):
+        if level.n >= rule.min_pairs and level.above(log1p(rule.min_gain), rule.alpha):
             return Decision.ACCEPT if exp(level.value) > 1 + self._floor else None
         if level.below(0.0, rule.alpha):
             return Decision.HARMFUL
@@ -136,7 +136,7 @@ class Ledger:
         if the luck is what it seems.
         """
         rule, share = self.rule, level.n / possible
-        end = known_radius(level.error * sqrt(share), rule.alpha_accept)
+        end = known_radius(level.error * sqrt(share), rule.alpha)
         spread = level.error * sqrt(1 - share)
         accept = norm.sf((log1p(rule.min_gain) + end - level.value) / spread)
         end = known_radius(level.error * sqrt(share), rule.alpha_reject)
