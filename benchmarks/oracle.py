@@ -52,6 +52,7 @@ def slice_of(examples: list[str], state: State, options: argparse.Namespace) -> 
                 rounds=options.rounds,
                 replays=table.REPLAYS if options.replay else 0,
                 share=options.share,
+                without=dict(item.split("=", 1) for item in options.without),
                 say=say,
             )
             if not stages.run(one, options.until):
@@ -69,6 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--top", type=int, default=5, help="points of the lattice that are measured again")
     parser.add_argument("--rounds", type=int, default=4, help="pairs of processes of each choice in the race")
     parser.add_argument("--share", type=float, default=0.25, help="of the lattice's seconds that autoopt gets")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="KNOB=WHY", help="no contestant gets this knob"
+    )
     parser.add_argument("--replay", action="store_true", help="Optuna reads the lattice's readings, measures nothing")
     parser.add_argument("--write", action="store_true", help="the document of what there is")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -76,6 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.state is None and (options.minutes or options.write):
         parser.error("--minutes and --write need --state FILE")
+    if not all("=" in item for item in options.without):
+        parser.error("--without needs a knob and the reason, as in --without 'workers=nothing to prepare'")
     if options.minutes:
         os.chdir(HERE.parent)
         slice_of(options.example or list(table.EXAMPLES), State(options.state), options)

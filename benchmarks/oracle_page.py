@@ -88,6 +88,9 @@ def _commit(name: str | None) -> str:
 def _knobs(found: dict[str, Any]) -> list[str]:
     lines = [f"* {knob}: {', '.join(choices)}" for knob, choices in found["setup"]["knobs"].items()]
     lines += [f"* {name}: left out: {why}" for name, why in found["setup"]["left_out"].items() if "measured)" in why]
+    lines += [
+        f"* {knob}: left out for every contestant: {why}" for knob, why in found["setup"].get("without", {}).items()
+    ]
     lines.append(f"* compile: left out; {_compiling(found)}")
     return lines
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import oracle_space as space
@@ -30,6 +30,7 @@ class Slice:
         replays: 0 lets Optuna measure for itself; else its studies read the lattice's readings, from so many
             seeds, and the median choice runs in the race.
         share: of the lattice's seconds that autoopt gets.
+        without: knobs that no contestant gets, each with the reason.
     """
 
     example: str
@@ -41,6 +42,7 @@ class Slice:
     rounds: int = 4
     replays: int = 0
     share: float = 0.25
+    without: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     say: Callable[[str], None] = lambda text: None
 

@@ -39,12 +39,17 @@ def set_up(s: Slice) -> None:
     registry = s.trials.registry
     case = s.trials.case(PROFILE_SECONDS)
     knobs = space.knobs(registry, case)
+    unknown = sorted(set(s.without) - set(knobs))
+    if unknown:
+        raise SystemExit(f"--without {unknown[0]}: {s.example} has no such knob; it has {', '.join(knobs)}")
+    knobs = {name: choices for name, choices in knobs.items() if name not in s.without}
     baseline = s.trials.baseline(case)
     points = list(space.lattice(knobs))
     each = s.lattice_seconds / len(points) - OVERHEAD_SECONDS
     s.add(
         "setup",
         knobs=knobs,
+        without=dict(s.without),
         left_out=space.left_out(registry, case, knobs),
         points=len(points),
         reading_seconds=round(min(max(each, LEAST), MOST), 2),

@@ -342,10 +342,27 @@ def test_every_option_reaches_the_slice(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     given = ["--minutes", "1", "--state", str(tmp_path / "s.jsonl"), "--example", "photos", "--until", "race"]
     oracle.main([*given, *["--lattice-seconds", "7", "--top", "2", "--rounds", "3", "--share", "0.5", "--replay"]])
-    ((one, until),) = seen
+    oracle.main([*given, "--without", "precision=no units for it"])
+    (one, until), (other, _) = seen
+    assert (one.without, other.without) == ({}, {"precision": "no units for it"})
     assert (one.example, one.lattice_seconds, one.top, one.rounds, one.share) == ("photos", 7.0, 2, 3, 0.5)
     assert one.replays == table.REPLAYS
     assert until == "race"
+
+
+def test_a_knob_is_left_out_with_its_reason_or_not_at_all(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        oracle.main(["--minutes", "1", "--state", str(tmp_path / "s"), "--without", "precision"])
+    assert "needs a knob and the reason" in capsys.readouterr().err
+    autoopt_chose([WORKERS], monkeypatch)
+    one = part(tmp_path, registry)
+    one.state.add("digits", "setup", **{**SETUP, "without": {"precision": "no units for it"}})
+    stages.run(one)
+    machine = {"cpu": "a CPU", "cores": 2, "python": "3.11", "at": "2026-01-01T00:00:00"}
+    text = page.render(json.loads(json.dumps(table.document(one.state, machine, replays=3))))
+    assert "* precision: left out for every contestant: no units for it" in text
 
 
 def test_measuring_needs_a_place_for_what_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
