@@ -39,8 +39,8 @@ from autoopt.trial.protocol import TrialSpec
 
 BOX = 9.0
 BLOCK_SECONDS = 0.5
-RULE = Rule(max_seconds=30.0, until_error=0.03, min_pairs=2, max_pairs=2, warm_up_seconds=8.0)
-"""Two pairs of processes, which a rule with ``until_error`` waits for: how processes differ needs two."""
+RULE = Rule(max_seconds=45.0, until_error=0.03, min_pairs=3, max_pairs=3, warm_up_seconds=8.0)
+"""Three pairs of processes, which a rule with ``until_error`` waits for: two leave a factor of two open."""
 COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "max_pairs": 2})
 
 
