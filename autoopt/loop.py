@@ -30,7 +30,7 @@ from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
 from autoopt.optimize.fit import Fitting
 from autoopt.optimize.headroom import memory_limit
-from autoopt.optimize.profile import look
+from autoopt.optimize.profile import apart, look
 from autoopt.optimize.rounds import Rounds
 from autoopt.optimize.state import Search
 from autoopt.optimize.tools import Tools
@@ -192,6 +192,7 @@ class Loop:
                         self.tools.bench, search.incumbent, seconds=seconds, advise=index == 0, trace=trace
                     ),
                     self._usual_step(search),
+                    apart(Inspection(facts=search.facts, environment=search.environment)),
                 ),
                 Examined,
             )

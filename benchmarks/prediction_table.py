@@ -59,6 +59,7 @@ def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
         **_simulated(round_),
         "error_unpaced": _unpaced(as_timed, block, peaks),
         "foreign_cores": document.get("foreign_cores"),
+        "looks": document.get("looks", 1),
         "violations": violations(round_, survey, peaks, round_.step_seconds),
     }
 
@@ -82,6 +83,7 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         "error_unpaced": _unpaced(as_timed, examined.block, peaks),
         "survey_seconds": survey.seconds,
         "foreign_cores": examined.foreign_cores,
+        "looks": document.get("looks", 1),
         "violations": violations(round_, survey, peaks, fastest),
     }
 

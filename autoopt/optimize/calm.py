@@ -12,18 +12,28 @@ ASTRAY = 1.3
 """How far the profile's own step may be from the one that the paired comparison measured."""
 
 
-def calmest(look: Callable[[], Examined], usual_step: float | None) -> Examined:
+APART = 0.2
+"""How far the simulated step may be from the one that ran between the stubs: two ways to measure one thing. Beyond it
+the machine most likely changed its speed between the two."""
+
+
+def calmest(
+    look: Callable[[], Examined],
+    usual_step: float | None,
+    apart: Callable[[Examined], float | None] = lambda seen: None,
+) -> Examined:
     """Looks at a plan, and once more where that was disturbed; gives the calmer of the two.
 
     Args:
         look: examines the plan.
         usual_step: seconds of its step in a paired comparison; None where there was none.
+        apart: the simulated step over the measured one, less 1; None where that is not known.
     """
     first = look()
-    if not disturbance(first, usual_step):
+    if not disturbance(first, usual_step) and abs(apart(first) or 0.0) <= APART:
         return first
     second = look()
-    return min((first, second), key=lambda seen: _distance(seen, usual_step))
+    return min((first, second), key=lambda seen: max(_distance(seen, usual_step), abs(apart(seen) or 0.0) / APART))
 
 
 def disturbance(seen: Examined, usual_step: float | None) -> str:

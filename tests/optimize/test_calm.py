@@ -57,6 +57,18 @@ def test_a_second_look_where_the_first_was_disturbed(looks: list[Examined], kept
     assert next(rest, None) is None
 
 
+@pytest.mark.parametrize(
+    ("errors", "kept"),
+    [([0.19], 0), ([-0.2], 0), ([0.5, -0.1], 1), ([-0.3, 0.4], 0), ([0.3, None], 1), ([None], 0)],
+)
+def test_stages_that_do_not_add_up_to_their_step_are_measured_again(errors: list[float | None], kept: int) -> None:
+    looks = [seen(0.1) for _ in errors]
+    by_look = {id(look): error for look, error in zip(looks, errors, strict=True)}
+    rest = iter(looks)
+    assert calmest(lambda: next(rest), None, lambda look: by_look[id(look)]) is looks[kept]
+    assert next(rest, None) is None
+
+
 @given(st.floats(1e-4, 10), st.floats(0, 4), st.floats(1e-4, 10))
 def test_a_profile_near_the_usual_step_on_a_calm_machine_stands(step: float, foreign: float, usual: float) -> None:
     near = 1 / ASTRAY < seen(step).step_seconds / usual < ASTRAY  # type: ignore[operator]
