@@ -254,7 +254,7 @@ def test_time_that_cheap_trials_leave_goes_to_those_that_promised_less(tmp_path:
 def test_what_looked_worth_keeping_and_was_not_decided_gets_the_time_that_is_left(tmp_path: Path) -> None:
     """Its pairs of processes are kept: the second trial goes on from the first, and says so."""
     world = World(
-        tmp_path, strategy("slight"), speed=product({"slight": 1.06}), noise=NoiseModel("normal"), budget=260.0
+        tmp_path, strategy("slight"), speed=product({"slight": 1.05}), noise=NoiseModel("normal"), budget=260.0
     )
     outcome = world.go()
     first, *more = [trial for trial in outcome.search.trials if trial.strategy == "slight"]
