@@ -25,7 +25,7 @@ from autoopt.measurements import TrainingRun
 from autoopt.optimize.ablate import ablate, alone
 from autoopt.optimize.baseline import AAControl, measure_baseline, measure_noise, objective_of, shares_after
 from autoopt.optimize.bench import BaselineFailed
-from autoopt.optimize.calm import calmest, disturbance
+from autoopt.optimize.calm import calmest, disturbance, doubt_of
 from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
 from autoopt.optimize.fit import Fitting
@@ -183,6 +183,7 @@ class Loop:
         self._phase("simplify", index)
         seconds = min(max(EXAMINE_SHARE * self.options.budget_seconds, 5.0), 60.0)
         trace = str(self.tools.run.directory.traces) if index == 0 else None
+        inspection, usual = Inspection(facts=search.facts, environment=search.environment), self._usual_step(search)
         try:
             examined = self.tools.run.step(
                 "examine",
@@ -191,8 +192,7 @@ class Loop:
                     lambda: examine(
                         self.tools.bench, search.incumbent, seconds=seconds, advise=index == 0, trace=trace
                     ),
-                    self._usual_step(search),
-                    apart(Inspection(facts=search.facts, environment=search.environment)),
+                    lambda seen: doubt_of(seen, usual, apart(inspection, seen)),
                 ),
                 Examined,
             )

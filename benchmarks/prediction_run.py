@@ -19,7 +19,7 @@ from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
 from autoopt.optimize.baseline import objective_of
 from autoopt.optimize.bench import Bench
-from autoopt.optimize.calm import APART, calmest
+from autoopt.optimize.calm import APART, calmest, doubt_of
 from autoopt.optimize.compare import compare
 from autoopt.optimize.comparison import Rule
 from autoopt.optimize.examine import RAMP_SECONDS, Examined, Inspection, examine, inspect
@@ -44,7 +44,7 @@ BOX = 9.0
 BLOCK_SECONDS = 0.5
 RULE = Rule(max_seconds=45.0, until_error=0.03, min_pairs=3, max_pairs=3, warm_up_seconds=8.0)
 """Three pairs of processes, which a rule with ``until_error`` waits for: two leave a factor of two open."""
-COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "max_pairs": 2})
+COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "min_pairs": 2, "max_pairs": 2})
 
 
 def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
@@ -64,10 +64,15 @@ def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
 
 def plant(item: Plant) -> dict[str, Any]:
     """A planted pipeline, looked at once more where its stages do not add up to its step, as a run does it."""
-    first = plant_once(item)
-    if abs(plant_apart(first)) <= APART:
-        return {**first, "looks": 1}
-    return {**min(first, plant_once(item), key=lambda document: abs(plant_apart(document))), "looks": 2}
+    looks: list[dict[str, Any]] = []
+    calm = calmest(lambda: _kept(looks, plant_once(item)), lambda document: abs(plant_apart(document)) / APART)
+    return {**calm, "looks": len(looks)}
+
+
+def _kept(looks: list[Any], look: Any) -> Any:
+    """A look, counted."""
+    looks.append(look)
+    return look
 
 
 def plant_apart(document: dict[str, Any]) -> float:
@@ -120,16 +125,13 @@ def step(workload: str) -> dict[str, Any]:
     """The baseline looked at as the first round of a run does it."""
     with bench_of(workload) as bench:
         inspection = inspect(bench)
-        looks = 0
-
-        def once() -> Examined:
-            nonlocal looks
-            looks += 1
-            return examine(bench, Plan(), seconds=BOX, advise=False)
-
-        examined = calmest(once, None, apart(inspection))
+        looks: list[Examined] = []
+        examined = calmest(
+            lambda: _kept(looks, examine(bench, Plan(), seconds=BOX, advise=False)),
+            lambda seen: doubt_of(seen, None, apart(inspection, seen)),
+        )
     documents = {"inspection": inspection, "examined": examined}
-    return {**{name: document.model_dump(mode="json") for name, document in documents.items()}, "looks": looks}
+    return {**{name: document.model_dump(mode="json") for name, document in documents.items()}, "looks": len(looks)}
 
 
 def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:

@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from autoopt.optimize.examine import Examined
+
+Seen = TypeVar("Seen")
 
 FOREIGN_CORES = 0.3
 """What others may use of the machine meanwhile: two busy-waiting compute threads lose far more than that share."""
 ASTRAY = 1.3
 """How far the profile's own step may be from the one that the paired comparison measured."""
-
-
 APART = 0.2
 """How far the simulated step may be from the one that ran between the stubs: two ways to measure one thing. Beyond it
 the machine most likely changed its speed between the two."""
 
 
-def calmest(
-    look: Callable[[], Examined],
-    usual_step: float | None,
-    apart: Callable[[Examined], float | None] = lambda seen: None,
-) -> Examined:
-    """Looks at a plan, and once more where that was disturbed; gives the calmer of the two.
+def calmest(look: Callable[[], Seen], doubt: Callable[[Seen], float]) -> Seen:
+    """Looks, and once more where that was disturbed; gives the calmer of the two.
 
     Args:
-        look: examines the plan.
+        look: examines a plan.
+        doubt: how much that was disturbed; 1 is as much as is let pass.
+    """
+    first = look()
+    return first if doubt(first) <= 1 else min(first, look(), key=doubt)
+
+
+def doubt_of(seen: Examined, usual_step: float | None, apart: float | None) -> float:
+    """How much a profile was disturbed; 1 is as much as is let pass.
+
+    Args:
         usual_step: seconds of its step in a paired comparison; None where there was none.
         apart: the simulated step over the measured one, less 1; None where that is not known.
     """
-    first = look()
-    if not disturbance(first, usual_step) and abs(apart(first) or 0.0) <= APART:
-        return first
-    second = look()
-    return min((first, second), key=lambda seen: max(_distance(seen, usual_step), abs(apart(seen) or 0.0) / APART))
+    step = seen.step_seconds
+    astray = max(step / usual_step, usual_step / step) - 1 if usual_step and step else 0.0
+    return max(astray / (ASTRAY - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES, abs(apart or 0.0) / APART)
 
 
 def disturbance(seen: Examined, usual_step: float | None) -> str:
@@ -47,10 +52,3 @@ def disturbance(seen: Examined, usual_step: float | None) -> str:
     if seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
         return f"while its stages were measured other programs used {seen.foreign_cores:.1f} cores"
     return ""
-
-
-def _distance(seen: Examined, usual_step: float | None) -> float:
-    """How much a profile was disturbed; 1 is as much as is let pass."""
-    step = seen.step_seconds
-    astray = max(step / usual_step, usual_step / step) - 1 if usual_step and step else 0.0
-    return max(astray / (ASTRAY - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from autoopt.optimize.baseline import objective_of
 from autoopt.optimize.bench import Bench
-from autoopt.optimize.calm import calmest
+from autoopt.optimize.calm import calmest, doubt_of
 from autoopt.optimize.configuration import configuration
 from autoopt.optimize.examine import Examined, Inspection, examine, inspect
 from autoopt.optimize.planner import Choice, agenda
@@ -32,7 +31,8 @@ def profile(bench: Bench, options: Options, choice: Choice, *, traces: str | Non
     inspection = inspect(bench)
     seconds = min(SECONDS, options.budget_seconds / 3)
     examined = calmest(
-        lambda: examine(bench, Plan(), seconds=seconds, advise=True, trace=traces), None, apart(inspection)
+        lambda: examine(bench, Plan(), seconds=seconds, advise=True, trace=traces),
+        lambda seen: doubt_of(seen, None, apart(inspection, seen)),
     )
     round_, pipeline = look(inspection, examined)
     predictions = _predictions(bench, options, choice, inspection, examined, pipeline)
@@ -50,9 +50,9 @@ def profile(bench: Bench, options: Options, choice: Choice, *, traces: str | Non
     )
 
 
-def apart(inspection: Inspection) -> Callable[[Examined], float | None]:
+def apart(inspection: Inspection, examined: Examined) -> float | None:
     """How far the simulated step of a profile is from its measured one (0.1: a tenth longer); None without stages."""
-    return lambda examined: look(inspection, examined)[0].simulation_error
+    return look(inspection, examined)[0].simulation_error
 
 
 def look(inspection: Inspection, examined: Examined, index: int = 0) -> tuple[Round, Pipeline | None]:

@@ -89,7 +89,7 @@ class _Flow:
         self.done: list[float] = []
         self.now = 0.0
         self.running = False
-        self.idle_since: float | None = None
+        self.stepped_at = 0.0
 
     def period(self) -> float:
         """Seconds between micro-batches once the flow is steady."""
@@ -106,10 +106,6 @@ class _Flow:
                 worker.load([("wait", demand.wait), ("core", demand.prepare), ("made", 2 * _TINY)])
         if self.main.idle and not self.running:
             self._take()
-            if self.running:
-                self.idle_since = None
-            elif self.idle_since is None:
-                self.idle_since = self.now
         if self.device.idle and self.queued:
             self.queued -= 1
             # the device starts with the first thing that is issued, and ends no sooner than the last
@@ -125,8 +121,7 @@ class _Flow:
         self.taken += 1
         self.running = True
         alone = [] if demand.workers else [("wait", demand.wait), ("core", demand.prepare)]
-        paused = 0.0 if self.idle_since is None else self.now - self.idle_since
-        paused += sum(seconds for _, seconds in alone)
+        paused = self.now - self.stepped_at + sum(seconds for _, seconds in alone)
         compute = [("team", demand.compute * self._roused(paused))] if demand.issue is None else []
         drain = [("drain", 2 * _TINY)] if demand.issue is not None and demand.copy_waits and demand.copy else []
         self.main.load([
@@ -164,6 +159,7 @@ class _Flow:
             self.done.append(self.now)
         if actor.kind == "stepped":
             self.running = False
+            self.stepped_at = self.now
         if actor.kind == "issued":
             self.queued += self.demand.issue is not None
         actor.next()

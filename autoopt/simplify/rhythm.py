@@ -51,7 +51,8 @@ def in_rhythm(parts: Parts, batches: list[Any], inputs: InputSurvey, step_second
         found |= in_child(lambda: {"in_turn": batches_in_turn(parts, batches, box / 2)}, timeout=10 * box + 20.0)
     if LEAST * (rest + 2 * step_seconds) < box:
         pause = rest_of(wait, loader.seconds / samples - wait, samples * parts.accumulation)
-        found |= {"rested": steps_after(lambda: parts.whole_step(batches), pause, box / 2), "rest_seconds": rest}
+        rested = _ratio(lambda: parts.whole_step(batches), pause, box / 2, time.perf_counter)
+        found |= {"rested": rested, "rest_seconds": rest}
     return found
 
 
@@ -69,11 +70,6 @@ def batches_in_turn(parts: Parts, batches: list[Any], box: float) -> float:
     return _ratio(batch, lambda: parts.whole_step(batches), box, time.thread_time)
 
 
-def steps_after(step: Callable[[], Any], pause: Callable[[], Any], box: float) -> float:
-    """Seconds of a step after a pause, over those of a step after a step."""
-    return _ratio(step, pause, box, time.perf_counter)
-
-
 def rest_of(wait: float, work: float, samples: int) -> Callable[[], None]:
     """A pause that waits and then keeps a core at plain work, sample by sample, as preparing a batch does.
 
@@ -87,11 +83,11 @@ def rest_of(wait: float, work: float, samples: int) -> Callable[[], None]:
     def pause() -> None:
         made: list[int] = []
         end = time.perf_counter()
-        for _ in range(samples if waits else 1):
+        for _ in range(samples):
             if waits:
                 time.sleep(wait)
                 end = time.perf_counter()
-            end += work if waits else work * samples
+            end += work
             while time.perf_counter() < end:
                 made.append(len(made))
 

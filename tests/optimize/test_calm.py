@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.measurements import Block, Startup
-from autoopt.optimize.calm import ASTRAY, FOREIGN_CORES, calmest, disturbance
+from autoopt.optimize.calm import ASTRAY, FOREIGN_CORES, calmest, disturbance, doubt_of
 from autoopt.optimize.examine import Examined, examine
 from autoopt.records import Plan
 
@@ -53,7 +53,7 @@ def test_what_speaks_against_a_profile(profile: Examined, usual: float | None, w
 )
 def test_a_second_look_where_the_first_was_disturbed(looks: list[Examined], kept: int) -> None:
     rest = iter(looks)
-    assert calmest(lambda: next(rest), 0.1) is looks[kept]
+    assert calmest(lambda: next(rest), lambda look: doubt_of(look, 0.1, None)) is looks[kept]
     assert next(rest, None) is None
 
 
@@ -65,7 +65,7 @@ def test_stages_that_do_not_add_up_to_their_step_are_measured_again(errors: list
     looks = [seen(0.1) for _ in errors]
     by_look = {id(look): error for look, error in zip(looks, errors, strict=True)}
     rest = iter(looks)
-    assert calmest(lambda: next(rest), None, lambda look: by_look[id(look)]) is looks[kept]
+    assert calmest(lambda: next(rest), lambda look: doubt_of(look, None, by_look[id(look)])) is looks[kept]
     assert next(rest, None) is None
 
 
