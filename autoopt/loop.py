@@ -22,19 +22,6 @@ from autoopt.events import (
     Warned,
 )
 from autoopt.measurements import TrainingRun
-from autoopt.optimize.ablate import ablate, alone
-from autoopt.optimize.baseline import AAControl, measure_baseline, measure_noise, objective_of, shares_after
-from autoopt.optimize.bench import BaselineFailed
-from autoopt.optimize.calm import calmest, disturbance, doubt_of
-from autoopt.optimize.configuration import configuration
-from autoopt.optimize.examine import Examined, Inspection, examine, inspect
-from autoopt.optimize.fit import Fitting
-from autoopt.optimize.headroom import memory_limit
-from autoopt.optimize.profile import apart, look
-from autoopt.optimize.rounds import Rounds
-from autoopt.optimize.state import Search
-from autoopt.optimize.tools import Tools
-from autoopt.optimize.verify import Verification, verify
 from autoopt.options import Options
 from autoopt.records import (
     Ablation,
@@ -46,6 +33,19 @@ from autoopt.records import (
     Stop,
     StopReason,
 )
+from autoopt.search.ablate import ablate, alone
+from autoopt.search.accept.memory_margin import memory_limit
+from autoopt.search.baseline import AAControl, measure_baseline, measure_noise, objective_of, shares_after
+from autoopt.search.build_round import apart, look
+from autoopt.search.configuration import configuration
+from autoopt.search.fit_memory import Fitting
+from autoopt.search.profile_validity import calmest, disturbance, doubt_of
+from autoopt.search.rounds import Rounds
+from autoopt.search.run_context import RunContext
+from autoopt.search.stage_profile import Examined, Inspection, examine, inspect
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import BaselineFailed
+from autoopt.search.verify import Verification, verify
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Risk
 
@@ -56,7 +56,7 @@ EXAMINE_SHARE = 0.03
 class Outcome:
     """What the loop found; ``autoopt.document`` makes result.json of it."""
 
-    search: Search
+    search: SearchState
     baseline: Configuration
     best: Configuration
     speedup: Speedup
@@ -76,13 +76,13 @@ class Loop:
         options: what the user asked for.
     """
 
-    def __init__(self, tools: Tools, options: Options) -> None:
+    def __init__(self, tools: RunContext, options: Options) -> None:
         self.tools, self.options = tools, options
         self.warnings: list[str] = []
         self.missing: list[str] = []
         self.advice: tuple[Advice, ...] = ()
         self.examined: dict[str, Examined] = {}
-        self.search: Search | None = None
+        self.search: SearchState | None = None
         self.control: AAControl | None = None
         self.trained: TrainingRun | None = None
 
@@ -114,7 +114,7 @@ class Loop:
         self.search.incumbent = self.search.baseline
         return self._outcome(self.search, Verification(speedup=Speedup(detail="broken off")), stop, [])
 
-    def _outcome(self, search: Search, verification: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
+    def _outcome(self, search: SearchState, verification: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
         baseline = self._baseline(search, verification)
         return Outcome(
             search=search,
@@ -131,11 +131,11 @@ class Loop:
 
     # benchmark
 
-    def _benchmark(self) -> Search:
+    def _benchmark(self) -> SearchState:
         self._phase("benchmark", 0)
         inspection = self._inspect()
         self.tools.announce(EnvironmentRead(at=self.tools.now(), environment=inspection.environment))
-        self.search = search = Search(
+        self.search = search = SearchState(
             facts=inspection.facts,
             environment=inspection.environment,
             objective=objective_of(inspection.facts, self.options),
@@ -150,7 +150,7 @@ class Loop:
         self.tools.announce(BaselineMeasured(at=self.tools.now(), baseline=baseline))
         return search
 
-    def _reference(self, search: Search) -> tuple[AAControl, TrainingRun]:
+    def _reference(self, search: SearchState) -> tuple[AAControl, TrainingRun]:
         """The baseline as it is; where that runs out of memory, the least costly plan under which it does not."""
         fitting: Fitting | None = None
         while True:
@@ -161,7 +161,7 @@ class Loop:
                 told = fitting.next(failed)
             self._warn(told)
 
-    def _measure_baseline(self, search: Search) -> tuple[AAControl, TrainingRun]:
+    def _measure_baseline(self, search: SearchState) -> tuple[AAControl, TrainingRun]:
         self.control = control = measure_noise(self.tools, search)
         search.noise = control.noise
         self._warn(*control.doubts)
@@ -178,7 +178,7 @@ class Loop:
 
     # simplify
 
-    def _simplify(self, search: Search) -> tuple[Round, Pipeline | None]:
+    def _simplify(self, search: SearchState) -> tuple[Round, Pipeline | None]:
         index = len(search.rounds)
         self._phase("simplify", index)
         seconds = min(max(EXAMINE_SHARE * self.options.budget_seconds, 5.0), 60.0)
@@ -202,7 +202,7 @@ class Loop:
             raise
         return self._analyse(search, examined, index)
 
-    def _analyse(self, search: Search, examined: Examined, index: int) -> tuple[Round, Pipeline | None]:
+    def _analyse(self, search: SearchState, examined: Examined, index: int) -> tuple[Round, Pipeline | None]:
         self.examined[examined.plan.key] = examined
         self.missing += [text for text in examined.missing if text not in self.missing]
         self._warn(*examined.doubts)
@@ -218,7 +218,7 @@ class Loop:
             self._warn(f"round {index}: {disturbed}; its predictions exclude nothing: measure again on a quiet machine")
         return round_, None if disturbed else pipeline
 
-    def _usual_step(self, search: Search) -> float | None:
+    def _usual_step(self, search: SearchState) -> float | None:
         """Seconds of the incumbent's step as the last comparison had them: of its typical block."""
         comparison = search.comparisons.get(int(search.base)) if search.base.isdigit() else None
         side = comparison.candidate if comparison else self.control.side if self.control else None
@@ -226,7 +226,7 @@ class Loop:
 
     # optimize
 
-    def _rounds(self, search: Search) -> Stop:
+    def _rounds(self, search: SearchState) -> Stop:
         rounds = Rounds(self.tools, search)
         while True:
             over = rounds.over()
@@ -245,7 +245,7 @@ class Loop:
 
     # ablate and verify
 
-    def _conclude(self, search: Search) -> tuple[Verification, list[Ablation]]:
+    def _conclude(self, search: SearchState) -> tuple[Verification, list[Ablation]]:
         self._phase("ablate", len(search.rounds))
         end = self.options.budget_seconds
         shares = self.tools.shares
@@ -261,7 +261,7 @@ class Loop:
         rows = [row for row in rows if row.strategy in kept and not verification.fell_back]
         return verification, alone(self.tools, search, rows, end)
 
-    def _best(self, search: Search, verification: Verification) -> Configuration:
+    def _best(self, search: SearchState, verification: Verification) -> Configuration:
         return configuration(
             search.incumbent,
             search.environment,
@@ -273,7 +273,7 @@ class Loop:
             price_per_hour=self.options.price,
         )
 
-    def _baseline(self, search: Search, verification: Verification) -> Configuration:
+    def _baseline(self, search: SearchState, verification: Verification) -> Configuration:
         trained = (self.trained,) if self.trained else ()
         return configuration(
             search.baseline,

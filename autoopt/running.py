@@ -19,17 +19,17 @@ from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
 from autoopt.export.snippets import snippets
 from autoopt.loop import Loop, Outcome
-from autoopt.optimize.bench import BaselineFailed, Bench
-from autoopt.optimize.gate import Gate
-from autoopt.optimize.planner import Choice
-from autoopt.optimize.profile import profile
-from autoopt.optimize.shares import Shares
-from autoopt.optimize.tools import Tools
-from autoopt.optimize.trainings import Trainings
 from autoopt.options import Options, check_names
 from autoopt.profilers import profile_with
 from autoopt.records import JsonDict, PlanDocument, Profile, Profiled, Reproduce, Result, StopReason
 from autoopt.registry import Registry, load_strategies
+from autoopt.search.accept.gate import Gate
+from autoopt.search.accept.trainings import Trainings
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.build_round import profile
+from autoopt.search.planner import Choice
+from autoopt.search.run_context import RunContext
+from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.storage.fingerprint import fingerprint
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
@@ -127,7 +127,7 @@ def profile_run(
     directory = RunDirectory.create(spec, options.out)
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
     with Launcher(compiler_cache=directory.compiler_cache) as launcher:
-        bench = Bench(launcher, _base(spec, options, registry), registry, directory.logs)
+        bench = TrialRunner(launcher, _base(spec, options, registry), registry, directory.logs)
         try:
             found = profile(bench, options, choice, traces=str(directory.traces))
         except TrialFailed as failure:
@@ -153,7 +153,7 @@ def profile_run(
     return document
 
 
-def _profiled(bench: Bench, tool: str, folder: Path) -> Profiled:
+def _profiled(bench: TrialRunner, tool: str, folder: Path) -> Profiled:
     """What a profiler found; that it failed, where it did: the profile itself stands."""
     try:
         return profile_with(bench, (tool,), folder)[0]
@@ -227,10 +227,10 @@ def _tools(
     announce: Announcer,
     interrupts: Interrupts,
     launcher: Launcher,
-) -> Tools:
-    bench = Bench(launcher, _base(spec, options, registry), registry, run.directory.logs)
+) -> RunContext:
+    bench = TrialRunner(launcher, _base(spec, options, registry), registry, run.directory.logs)
     trainings = Trainings(bench, run)
-    return Tools(
+    return RunContext(
         bench=bench,
         run=run,
         announce=announce,
@@ -238,7 +238,7 @@ def _tools(
         min_gain=options.min_gain,
         seed=options.seed,
         stopping=interrupts.stopping,
-        shares=Shares(budget=options.budget_seconds),
+        shares=BudgetAllocation(budget=options.budget_seconds),
         gate=Gate(trainings=trainings, registry=registry, seed=options.seed, now=run.clock.elapsed),
     )
 

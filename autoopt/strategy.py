@@ -190,7 +190,7 @@ class Strategy(ABC):
         return Recipe()
 
     def inspect(self, live: Any) -> JsonDict:
-        """Optional: facts that need the live workload (``autoopt.benchmark.live.Live``), as JSON.
+        """Optional: facts that need the live workload (``autoopt.benchmark.trial_context.Live``), as JSON.
 
         Runs in a trial's process under the incumbent; its crash is a result, not the end.
         """

@@ -5,7 +5,7 @@
     python benchmarks/oracle.py --state oracle.jsonl --write              # what there is, as a document
     python benchmarks/oracle.py --page                                           # docs/oracle.md from it
 
-Run it on a machine that does nothing else. Needs optuna (the dev extra).
+Run it on a machine that does nothing else. RequiredRuns optuna (the dev extra).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from autoopt.optimize.planner import PLUGIN_ERRORS
 from autoopt.records import Change, Plan
 from autoopt.registry import Registry
+from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.strategy import Case, Risk
 
 AS_IS = "as is"

@@ -11,8 +11,8 @@ import oracle_space as space
 from oracle_state import Record, State
 
 from autoopt.benchmark.target import Parts, time_ratio
-from autoopt.optimize.statistics import Luck, TwoLevel
 from autoopt.records import Estimate, Plan
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
 EXAMPLES = ("photos", "stdlib_gpt", "digits")
 SEARCHERS = ("autoopt", "tpe", "random")
@@ -63,7 +63,7 @@ def raced(setup: Record, chosen: Record, rows: list[Record]) -> dict[str, Any]:
     for row in rows:
         by_plan.setdefault(Plan.model_validate(row["plan"]).key, []).append(row)
     control = _good(by_plan.get(chosen["ran"]["baseline"], []))
-    luck = Luck().after([r["log_ratio"] for r in control], [r["standard_error"] for r in control])
+    luck = BetweenProcess().after([r["log_ratio"] for r in control], [r["standard_error"] for r in control])
     found = {}
     for name, plan in chosen["plans"].items():
         result = _speedups(setup, by_plan.get(chosen["ran"][name], []), luck)
@@ -80,7 +80,7 @@ def _good(rows: list[Record]) -> list[Record]:
     return [row for row in rows if "log_ratio" in row]
 
 
-def _speedups(setup: Record, rows: list[Record], luck: Luck) -> dict[str, Any]:
+def _speedups(setup: Record, rows: list[Record], luck: BetweenProcess) -> dict[str, Any]:
     """Of throughput and of the time to target, from all pairs of a plan with the baseline."""
     good = _good(rows)
     failed = next((row["failed"] for row in rows if "failed" in row), None)

@@ -12,15 +12,15 @@ import numpy as np
 
 from autoopt.benchmark.target import Parts, parts
 from autoopt.errors import TrialFailed
-from autoopt.optimize.bench import Bench
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Comparison, Decision, Rule
-from autoopt.optimize.examine import examine, inspect
-from autoopt.optimize.losses import common, same_on_average, same_within_tolerance
-from autoopt.optimize.profile import look
-from autoopt.optimize.state import Search
 from autoopt.records import Objective, Plan
 from autoopt.registry import Registry, load_strategies
+from autoopt.search.accept.loss_paths import common, same_on_average, same_within_tolerance
+from autoopt.search.build_round import look
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.stage_profile import examine, inspect
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
@@ -40,7 +40,7 @@ class Trials:
         registry: the strategies.
     """
 
-    def __init__(self, bench: Bench, registry: Registry) -> None:
+    def __init__(self, bench: TrialRunner, registry: Registry) -> None:
         self.bench, self.registry = bench, registry
 
     def case(self, seconds: float) -> Case:
@@ -53,7 +53,7 @@ class Trials:
         objective = Objective(
             metric=facts.metric, mode=facts.mode, target=facts.target, target_source="user", tolerance=0.0, min_gain=0.0
         )
-        search = Search(facts, inspection.environment, objective, planned_steps=facts.max_steps)
+        search = SearchState(facts, inspection.environment, objective, planned_steps=facts.max_steps)
         return search.case(self.registry, pipeline, None)
 
     def baseline(self, case: Case) -> Parts:
@@ -141,6 +141,6 @@ def trials(workload: str, directory: Path, logs: Path) -> Iterator[Trials]:
     registry = load_strategies()
     spec = TrialSpec(workload=workload, directory=str(directory), search_path=(str(directory),))
     with Launcher() as launcher:
-        bench = Bench(launcher, spec, registry, logs)
+        bench = TrialRunner(launcher, spec, registry, logs)
         bench.start(Plan(), "first").close()
         yield Trials(bench, registry)

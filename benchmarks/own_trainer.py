@@ -27,11 +27,11 @@ import numpy as np
 from autoopt.documents import read_result
 from autoopt.export import export
 from autoopt.export.trainers import trainer_code
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Rule
-from autoopt.optimize.contender import TrialContender
 from autoopt.records import Plan, Result
 from autoopt.registry import load_strategies
+from autoopt.search.compare.arm import TrialArm
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Rule
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
@@ -103,7 +103,7 @@ def steps(result: Result, seconds: float, logs: Path) -> dict[str, Any]:
     }
 
 
-class _Contender(TrialContender):
+class _Contender(TrialArm):
     """A side in a trial's process; its own tasks answer in place of autoopt's."""
 
     def __init__(self, process: Any, plan: Plan) -> None:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE))
 from prediction_cases import names  # noqa: E402
 from truth import environment  # noqa: E402
 
-from autoopt.optimize.calm import FOREIGN_CORES  # noqa: E402
+from autoopt.search.profile_validity import FOREIGN_CORES  # noqa: E402
 
 STATE = HERE.parent / "autoopt-runs" / "prediction.jsonl"
 RESULTS = HERE / "results" / "prediction.json"

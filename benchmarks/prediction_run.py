@@ -17,19 +17,19 @@ from prediction_cases import CHANGES, ROOT, WORKLOADS, Change
 from autoopt.benchmark.cputime import cpu_times, foreign_cores
 from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
-from autoopt.optimize.baseline import objective_of
-from autoopt.optimize.bench import Bench
-from autoopt.optimize.calm import APART, calmest, doubt_of
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Rule
-from autoopt.optimize.examine import RAMP_SECONDS, Examined, Inspection, examine, inspect
-from autoopt.optimize.planner import candidate_plan
-from autoopt.optimize.profile import apart, look
-from autoopt.optimize.state import Search
 from autoopt.options import Options
 from autoopt.records import Change as Item
 from autoopt.records import Peaks, Plan
 from autoopt.registry import Registry, load_strategies
+from autoopt.search.baseline import objective_of
+from autoopt.search.build_round import apart, look
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Rule
+from autoopt.search.planner import candidate_plan
+from autoopt.search.profile_validity import APART, calmest, doubt_of
+from autoopt.search.stage_profile import RAMP_SECONDS, Examined, Inspection, examine, inspect
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.peaks import measured_peaks
@@ -113,12 +113,12 @@ def setup_of(item: Plant, peaks: Peaks) -> Setup:
 
 
 @contextmanager
-def bench_of(workload: str) -> Iterator[Bench]:
+def bench_of(workload: str) -> Iterator[TrialRunner]:
     """Trials of a workload as a run of autoopt starts them."""
     registry = load_strategies()
     spec = TrialSpec(workload=WORKLOADS[workload], directory=str(ROOT), search_path=(str(ROOT),))
     with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
-        yield Bench(launcher, spec, registry, Path(logs))
+        yield TrialRunner(launcher, spec, registry, Path(logs))
 
 
 def step(workload: str) -> dict[str, Any]:
@@ -169,5 +169,5 @@ def case_of(workload: str, done: dict[str, Any], registry: Registry, number: int
     examined = Examined.model_validate(document["examined"])
     _, pipeline = look(inspection, examined)
     facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
-    search = Search(facts=facts, environment=inspection.environment, objective=objective_of(facts, Options()))
+    search = SearchState(facts=facts, environment=inspection.environment, objective=objective_of(facts, Options()))
     return search.case(registry, pipeline, None)

@@ -10,12 +10,12 @@ from prediction_cases import CHANGES, WORKLOADS, Change
 from prediction_run import case_of
 
 from autoopt.measurements import Block
-from autoopt.optimize.comparison import Comparison
-from autoopt.optimize.examine import Examined, Inspection
-from autoopt.optimize.planner import predict
-from autoopt.optimize.profile import look
 from autoopt.records import Estimate, Peaks, Plan, Round
 from autoopt.registry import Registry, load_strategies
+from autoopt.search.build_round import look
+from autoopt.search.compare.comparison import Comparison
+from autoopt.search.planner import predict
+from autoopt.search.stage_profile import Examined, Inspection
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.ceilings import stage_ceilings, uncapped_ceiling_step

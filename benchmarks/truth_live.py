@@ -14,11 +14,11 @@ import numpy as np
 import truth_workload
 from truth_document import environment
 
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Comparison, Rule
-from autoopt.optimize.contender import Contender, TrialContender
-from autoopt.optimize.noise import control, learned
 from autoopt.records import Change, Noise, Plan
+from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.noise import control, learned
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
@@ -37,7 +37,7 @@ class Starter:
     def __init__(self, launcher: Launcher, logs: Path) -> None:
         self._launcher, self._logs, self._count = launcher, logs, 0
 
-    def __call__(self, plan: Plan, label: str) -> Contender:
+    def __call__(self, plan: Plan, label: str) -> Arm:
         self._count += 1
         spec = TrialSpec(
             workload="truth_workload:build",
@@ -47,7 +47,7 @@ class Starter:
             search_path=(str(HERE),),
         )
         log = self._logs / f"{self._count:04d}-{label}.log"
-        return TrialContender(self._launcher.start(spec, log=log, timeout=120.0), plan)
+        return TrialArm(self._launcher.start(spec, log=log, timeout=120.0), plan)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _row(found: Comparison, true: float) -> dict[str, Any] | None:
         "pairs": [pair.log_ratio for pair in found.pairs],
         "errors": [pair.standard_error for pair in found.pairs],
         "disturbed": found.disturbed_share,
-        "luck_sd": found.luck_sd,
+        "between_process_sd": found.between_process_sd,
     }
 
 

@@ -28,7 +28,7 @@ from torch import nn
 from autoopt.benchmark.blocks import run_block, train_until
 from autoopt.benchmark.training import Training
 from autoopt.importing import load
-from autoopt.optimize.statistics import trimmed
+from autoopt.search.compare.statistics import trimmed
 from autoopt.validation import build
 
 SECONDS, RAMP = 0.15, 0.05

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Comparison, Decision, Rule
-from autoopt.optimize.noise import control, learned
 from autoopt.records import Change, Plan
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.noise import control, learned
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
 EFFECTS = (0.97, 1.0, 1.03, 1.1, 1.3, 1.5, 3.0)

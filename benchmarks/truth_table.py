@@ -73,7 +73,7 @@ def _loads(rows: list[dict[str, Any]]) -> str:
 def _live(live: dict[str, Any]) -> str:
     text = ""
     if placebos := live.get("placebos"):
-        text += "## Live: placebos\n\n" + table(
+        text += "## TrialContext: placebos\n\n" + table(
             ["processor", "comparisons", "kept", "hold 1", "load"], _placebos(placebos)
         )
     rows = []
@@ -98,7 +98,7 @@ def _live(live: dict[str, Any]) -> str:
             *("true effect", "comparisons", "covered", "decisions", "block seconds", "wall seconds", "error"),
             *("sequential: error in the same time", "load"),
         ]
-        text += "\n## Live: planted effects\n\n" + table(head, rows)
+        text += "\n## TrialContext: planted effects\n\n" + table(head, rows)
     return text
 
 

@@ -13,14 +13,14 @@ from autoopt.events import Announcer, Event
 from autoopt.facts import WorkloadFacts
 from autoopt.loop import Loop, Outcome
 from autoopt.measurements import TrainingRun
-from autoopt.optimize.gate import Gate
-from autoopt.optimize.planner import Choice
-from autoopt.optimize.shares import Shares
-from autoopt.optimize.tools import Tools
-from autoopt.optimize.trainings import Trainings
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
 from autoopt.registry import Registry, Source
+from autoopt.search.accept.gate import Gate
+from autoopt.search.accept.trainings import Trainings
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.planner import Choice
+from autoopt.search.run_context import RunContext
 from autoopt.setup import Setup
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
@@ -202,7 +202,7 @@ class World:
         announce.subscribe(self.events.append)
         bench: Any = self.bench
         trainings = Trainings(bench, self.run)
-        self.tools = Tools(
+        self.tools = RunContext(
             bench=bench,
             run=self.run,
             announce=announce,
@@ -210,7 +210,7 @@ class World:
             min_gain=0.01,
             seed=0,
             stopping=stopping,
-            shares=Shares(budget=budget),
+            shares=BudgetAllocation(budget=budget),
             gate=Gate(trainings=trainings, registry=registry, seed=0, now=self.run.clock.elapsed),
         )
         self.loop = Loop(self.tools, Options(budget_seconds=budget))

@@ -117,15 +117,3 @@ def test_the_exit_codes() -> None:
     assert codes["WorkloadError"] == 3
     assert codes["EnvironmentLacks"] == 4
     assert codes["Interrupted"] == 130
-
-
-def test_optimize_is_the_function_whatever_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package of that name takes its place in the facade as soon as it is imported."""
-    import autoopt.api
-    import autoopt.optimize.compare as package
-
-    called: list[object] = []
-    monkeypatch.setattr(autoopt.api, "optimize", lambda spec, budget, **options: called.extend((spec, budget, options)))
-    autoopt.optimize("a:b", "1h", seed=1)
-    assert called == ["a:b", "1h", {"seed": 1}]
-    assert callable(package.compare)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoopt.benchmark.captured import Captured
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import compilations
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.straight import Enough, train_straight
 from autoopt.benchmark.training import Training
 from autoopt.measurements import Block
@@ -48,10 +48,10 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, 
     )
 
 
-def train_until(training: Training, enough: Enough) -> tuple[Lap, Captured]:
+def train_until(training: Training, enough: Enough) -> tuple[Lap, LossRecorder]:
     """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once."""
     clock, late, steps, over = training.clock, training.late, 0, False
-    captured = Captured(training.device.kind == "cpu")
+    captured = LossRecorder(training.device.kind == "cpu")
     late.begin()
     clock.start()
     while not over:

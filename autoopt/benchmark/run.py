@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoopt.benchmark.blocks import train_until
-from autoopt.benchmark.live import Live
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.measurements import TrainingRun
 from autoopt.records import Curve, CurvePoint
 
@@ -41,7 +41,7 @@ class _Log:
 
 
 def train(
-    live: Live,
+    live: TrialContext,
     max_seconds: float,
     max_steps: int | None,
     target: float | None,
@@ -76,7 +76,7 @@ def train(
     return _document(live, training, log, wanted, stopped)
 
 
-def _leg(live: Live, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
+def _leg(live: TrialContext, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
     """Trains to a step or to the end of the time, and tells how it stands about once a second."""
     told, first = 0.0, training.steps
 
@@ -97,7 +97,7 @@ def _leg(live: Live, training: Training, log: _Log, stop_at: int, max_seconds: f
     log.finite = log.finite and None not in found
 
 
-def _evaluate(live: Live, training: Training, log: _Log) -> None:
+def _evaluate(live: TrialContext, training: Training, log: _Log) -> None:
     began = training.device.now()
     metrics = training.evaluate()
     log.evaluation_seconds += training.device.now() - began
@@ -116,14 +116,14 @@ def _evaluate(live: Live, training: Training, log: _Log) -> None:
     live.emit({"step": point.step, "seconds": point.seconds, "metric": point.metric, "train_loss": point.train_loss})
 
 
-def _metric(live: Live, metrics: dict[str, float]) -> float | None:
+def _metric(live: TrialContext, metrics: dict[str, float]) -> float | None:
     target = live.workload.target
     if target is not None:
         return metrics[target.metric]
     return next(iter(metrics.values()), None)
 
 
-def _reached(live: Live, log: _Log, wanted: float, confirm: int) -> bool:
+def _reached(live: TrialContext, log: _Log, wanted: float, confirm: int) -> bool:
     """Whether the target is reached, and as many evaluations beyond it are done as were asked for."""
     metric = log.points[-1].metric if log.points else None
     target = live.workload.target
@@ -142,7 +142,7 @@ def _peaks(training: Training, log: _Log) -> None:
             setattr(log, name, max(getattr(log, name) or 0, now))
 
 
-def _document(live: Live, training: Training, log: _Log, wanted: float | None, stopped: str) -> TrainingRun:
+def _document(live: TrialContext, training: Training, log: _Log, wanted: float | None, stopped: str) -> TrainingRun:
     first = _first_reaching(live, log, wanted)
     reached = None if wanted is None else first is not None
     evaluation: Any = training.evaluation
@@ -175,7 +175,7 @@ def _document(live: Live, training: Training, log: _Log, wanted: float | None, s
     )
 
 
-def _first_reaching(live: Live, log: _Log, wanted: float | None) -> CurvePoint | None:
+def _first_reaching(live: TrialContext, log: _Log, wanted: float | None) -> CurvePoint | None:
     target = live.workload.target
     if wanted is None or target is None:
         return None

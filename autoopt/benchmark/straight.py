@@ -11,14 +11,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from autoopt.benchmark.captured import Captured
+from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.training import Training
 
 Enough = Callable[[int, float], bool]
 """``enough(steps, seconds)``: whether a block may end."""
 
 
-def train_straight(training: Training, enough: Enough, done: int, captured: Captured) -> tuple[int, bool]:
+def train_straight(training: Training, enough: Enough, done: int, captured: LossRecorder) -> tuple[int, bool]:
     """Trains to the end of the epoch, or until it is enough.
 
     Args:

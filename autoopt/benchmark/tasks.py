@@ -10,16 +10,16 @@ from autoopt.benchmark.cputime import cpu_times
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
-from autoopt.benchmark.live import Live
 from autoopt.benchmark.monitors import Monitor, other_users
 from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.worst import largest_step
 from autoopt.measurements import Ready
 from autoopt.records import JsonDict
 
 
-def ready(live: Live) -> JsonDict:
+def ready(live: TrialContext) -> JsonDict:
     """Assembles the training and says what was found: a :class:`~autoopt.measurements.Ready`."""
     _ = live.training
     facts = live.facts.model_copy(update={"inspected": live.inspected})
@@ -27,12 +27,12 @@ def ready(live: Live) -> JsonDict:
     return document.model_dump(mode="json")
 
 
-def warm_up(live: Live, max_seconds: float) -> JsonDict:
+def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
     """Trains until steps are steady or the time is up: a :class:`~autoopt.measurements.Startup`."""
     return warmup.warm_up(live, max_seconds).model_dump(mode="json")
 
 
-def run_block(live: Live, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
+def run_block(live: TrialContext, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
     """Trains ``ramp_seconds`` unmeasured, then measures: a :class:`~autoopt.measurements.Block`.
 
     Args:
@@ -46,12 +46,12 @@ def run_block(live: Live, seconds: float, min_steps: int = 1, ramp_seconds: floa
     return block.model_dump(mode="json")
 
 
-def probe_losses(live: Live, steps: int) -> JsonDict:
+def probe_losses(live: TrialContext, steps: int) -> JsonDict:
     """Trains so many steps for their losses: a :class:`~autoopt.measurements.Block`."""
     return run_block_until(live.training, lambda done, _: done >= steps).model_dump(mode="json")
 
 
-def evaluated(live: Live, max_seconds: float) -> JsonDict:
+def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
     """Evaluates once, to count the ``samples`` that are read; None without an evaluation, or where it takes longer."""
     training = live.training
     if training.evaluation is None:
@@ -61,7 +61,7 @@ def evaluated(live: Live, max_seconds: float) -> JsonDict:
 
 
 def train(
-    live: Live,
+    live: TrialContext,
     max_seconds: float,
     max_steps: int | None = None,
     target: float | None = None,
@@ -80,17 +80,17 @@ def train(
     return run.train(live, max_seconds, max_steps, target, evaluate_every, confirm).model_dump(mode="json")
 
 
-def flops(live: Live) -> JsonDict:
+def flops(live: TrialContext) -> JsonDict:
     """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
     return count_flops(live.training)
 
 
-def facts(live: Live) -> JsonDict:
+def facts(live: TrialContext) -> JsonDict:
     """What strategies may know: :class:`~autoopt.facts.WorkloadFacts`."""
     return live.facts.model_copy(update={"inspected": live.inspected}).model_dump(mode="json")
 
 
-def environment(live: Live) -> JsonDict:
+def environment(live: TrialContext) -> JsonDict:
     """The machine as this process may use it: :class:`~autoopt.records.Environment`, without peaks."""
     found = machine(live.device.torch)
     if live.device.limited:
@@ -98,13 +98,13 @@ def environment(live: Live) -> JsonDict:
     return found.model_dump(mode="json")
 
 
-def cpu_clock(live: Live) -> JsonDict:
+def cpu_clock(live: TrialContext) -> JsonDict:
     """CPU seconds so far: ``own`` of this trial with its workers, ``busy`` of the machine; ``at`` in seconds."""
     used = cpu_times(with_children=True)
     return {"own": used.own, "busy": used.busy, "at": time.perf_counter()}
 
 
-def trace(live: Live, directory: str, steps: int = 4, name: str = "") -> JsonDict:
+def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
     torch-tb-profiler reads in it (None where it cannot)."""
     written = write_trace(live.training, directory, steps, name)
@@ -116,20 +116,20 @@ def trace(live: Live, directory: str, steps: int = 4, name: str = "") -> JsonDic
     return written
 
 
-def monitored_block(live: Live, seconds: float, min_steps: int = 1) -> JsonDict:
+def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> JsonDict:
     """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.monitors.Monitor.summary`)."""
     with Monitor(live.device) as monitor:
         block = run_block(live, seconds, min_steps)
     return {"block": block, "monitor": monitor.summary(), "other_users": other_users(live.device)}
 
 
-def inspect(live: Live, strategies: list[str]) -> JsonDict:
+def inspect(live: TrialContext, strategies: list[str]) -> JsonDict:
     """What the named strategies find in the live workload, by name."""
     live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}
 
 
-def largest_batch(live: Live, batches: int = 64, steps: int = 2) -> JsonDict:
+def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> JsonDict:
     """Trains on the largest of the coming batches, for the peak of memory.
 
     Args:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.batch_iterator import BatchIterator
 from autoopt.benchmark.clock import StageClock, clock_for
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
+from autoopt.benchmark.deferred_cost import deferred_cost_for
 from autoopt.benchmark.device import Device, host_peak_bytes, open_device
 from autoopt.benchmark.evaluation import Evaluation
-from autoopt.benchmark.feed import Feed
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.late import late_for
 from autoopt.benchmark.lengths import lengths
 from autoopt.benchmark.loader import training_loader, validation_loader
 from autoopt.benchmark.losses import as_closure
@@ -72,7 +72,7 @@ class Training:
         self.seed = seed
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
-        self.late = late_for(self.device.torch, compiles=setup.compile is not None)
+        self.late = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
         self.steps = self.samples = 0
         self.users_optimizer: Any = None
         self.autocast = self._autocast()
@@ -87,7 +87,9 @@ class Training:
         self.loader = training_loader(workload, setup, self.seed)
         self.lengths = lengths(workload, setup, self.loader)
         move = mover(device, non_blocking=setup.transfer.non_blocking)
-        self.feed = Feed(self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device)
+        self.feed = BatchIterator(
+            self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device
+        )
         self.loss = as_closure(workload.loss, device)
         for transform in setup.loss:
             self.loss = transform(self.loss)

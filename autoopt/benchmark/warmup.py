@@ -7,8 +7,8 @@ from time import perf_counter
 
 from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.compiling import trouble
-from autoopt.benchmark.live import Live
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.measurements import Startup
 
 _LEAST_SECONDS = 0.5
@@ -16,7 +16,7 @@ _LEAST_GROUPS = 4
 _PART_SECONDS = 0.25
 
 
-def warm_up(live: Live, max_seconds: float) -> Startup:
+def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     """Trains until steps are steady, or until the time is up.
 
     A step that compiles again (``torch.compile`` meets a new shape) starts the wait anew, and so does
@@ -50,7 +50,9 @@ def warm_up(live: Live, max_seconds: float) -> Startup:
     return _startup(live, times, losses, steady, compiled_until)
 
 
-def _startup(live: Live, times: list[float], losses: list[float | None], steady: Steady | None, offset: int) -> Startup:
+def _startup(
+    live: TrialContext, times: list[float], losses: list[float | None], steady: Steady | None, offset: int
+) -> Startup:
     if steady is not None:
         level = Steady(steady.start + offset, steady.seconds)
     else:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.captured import finite_losses
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.loss_recorder import finite_losses
 from autoopt.benchmark.transfer import samples_of
 from autoopt.errors import WorkloadError
 from autoopt.measurements import Block, Startup

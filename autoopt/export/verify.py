@@ -14,13 +14,13 @@ import numpy as np
 
 from autoopt.documents import read_result
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError
-from autoopt.optimize.bench import Bench
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Rule
-from autoopt.optimize.contender import Contender, TrialContender
 from autoopt.options import Options
 from autoopt.records import Estimate, Plan, Record, Result
 from autoopt.registry import load_strategies
+from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Rule
+from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
@@ -40,7 +40,7 @@ class Checked(Record):
     seconds: float | None = None
 
 
-class _ScriptContender(TrialContender):
+class _ScriptArm(TrialArm):
     """A contender that trains with the exported script."""
 
     def __init__(self, process: Any, plan: Plan, script: str) -> None:
@@ -112,13 +112,11 @@ def verify(
         search_path=tuple(path for path in sys.path if path),
     )
     with Launcher() as launcher:
-        bench = Bench(launcher, base, registry, logs)
+        bench = TrialRunner(launcher, base, registry, logs)
 
-        def start(plan: Plan, label: str) -> Contender:
+        def start(plan: Plan, label: str) -> Arm:
             process = bench.launch(plan, f"verify-{label}")
-            return (
-                TrialContender(process, plan) if label == "incumbent" else _ScriptContender(process, plan, str(script))
-            )
+            return TrialArm(process, plan) if label == "incumbent" else _ScriptArm(process, plan, str(script))
 
         found = compare(
             start,

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
-from autoopt.optimize.bench import Bench
 from autoopt.records import Plan, Profiled
+from autoopt.search.trial_runner import TrialRunner
 
 TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 _SECONDS = 300.0
@@ -46,7 +46,7 @@ def _beside(program: str) -> bool:
     return (Path(sys.executable).parent / program).exists()
 
 
-def profile_with(bench: Bench, tools: Iterable[str], folder: Path, steps: int = 20) -> tuple[Profiled, ...]:
+def profile_with(bench: TrialRunner, tools: Iterable[str], folder: Path, steps: int = 20) -> tuple[Profiled, ...]:
     """Runs profilers over the baseline, each in a process of its own.
 
     Args:

@@ -74,11 +74,11 @@ def main(words: list[str]) -> None:
     """Trains some steps with ranges; what nsys looks at."""
     import torch
 
-    from autoopt.benchmark.live import Live
+    from autoopt.benchmark.trial_context import TrialContext
 
     workload, device, seed, steps = words
     spec: Any = TrialSpec(workload=workload, plan=Plan(), device=device, seed=int(seed))
-    live = Live(spec, load_strategies())
+    live = TrialContext(spec, load_strategies())
     training = live.training
     if torch.cuda.is_available():
         with_ranges(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)

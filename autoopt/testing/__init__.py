@@ -11,7 +11,7 @@ from typing import Any
 _WHERE = {
     "Behaviour": "fakes",
     "FakeClock": "fakes",
-    "FakeContender": "fakes",
+    "FakeArm": "fakes",
     "FakeMachine": "fakes",
     "NoiseModel": "fakes",
     "StrategyTestCase": "strategies",

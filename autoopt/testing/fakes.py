@@ -96,7 +96,7 @@ class Behaviour:
 
 @dataclass
 class FakeMachine:
-    """Starts contenders; ``machine.start`` is an ``autoopt.optimize.contender.Start``.
+    """Starts contenders; ``machine.start`` is an ``autoopt.search.compare.arm.Start``.
 
     Args:
         behave: plan to behaviour.
@@ -119,13 +119,13 @@ class FakeMachine:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
-        self.alive: list[FakeContender] = []
+        self.alive: list[FakeArm] = []
         self.started: list[tuple[Plan, str]] = []
         self._burst_until = self._next_burst = -1.0
 
-    def start(self, plan: Plan, label: str) -> FakeContender:
+    def start(self, plan: Plan, label: str) -> FakeArm:
         self.started.append((plan, label))
-        return FakeContender(self, plan, label)
+        return FakeArm(self, plan, label)
 
     def burst(self, seconds: float) -> float:
         """Share of the coming ``seconds`` that falls into a burst of foreign load."""
@@ -137,7 +137,7 @@ class FakeMachine:
             self._next_burst = max(self.clock.now, self._burst_until) + float(self.rng.exponential(8.0))
         return min(max(self._burst_until - self.clock.now, 0.0) / max(seconds, 1e-9), 1.0)
 
-    def check_memory(self, new: FakeContender) -> None:
+    def check_memory(self, new: FakeArm) -> None:
         """Raises what a full device raises."""
         total = sum(contender.behaviour.memory_bytes for contender in [*self.alive, new])
         if self.memory_limit_bytes is not None and total > self.memory_limit_bytes:
@@ -149,7 +149,7 @@ class FakeMachine:
         return int(self.retries_beyond is not None and total > self.retries_beyond)
 
 
-class FakeContender:
+class FakeArm:
     """A contender of a :class:`FakeMachine`; it minds that it is frozen, thawed and closed in order."""
 
     def __init__(self, machine: FakeMachine, plan: Plan, label: str) -> None:

@@ -115,7 +115,7 @@ class Launcher:
 
 
 def scratch_folder() -> str:
-    """Where a trial's keeper makes the private folder for its temporary files.
+    """Where a trial's supervisor makes the private folder for its temporary files.
 
     Loader workers put sockets below it, whose paths the system limits to 107 bytes: where the usual
     folder is too deep, another is taken, since they would wait for ever.
@@ -151,7 +151,7 @@ class TrialProcess:
         self.log = log
         self.closed = False
         self._channel = Channel(started.trial)
-        self._keeper = Channel(started.keeper)
+        self._supervisor = Channel(started.supervisor)
         self._started = started
         self._scratch: str | None = None
         self._log_start = log_start
@@ -230,9 +230,9 @@ class TrialProcess:
         with contextlib.suppress(Exception):
             self._wait_for_end(kill=True)
         self._channel.close()
-        self._keeper.close()
+        self._supervisor.close()
         self._started.finish()
-        if self._scratch:  # where the keeper was killed before it could
+        if self._scratch:  # where the supervisor was killed before it could
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -272,8 +272,8 @@ class TrialProcess:
             ready = [self._channel] if self._channel.pending() else readable(self._ends(), left)
             if not ready:
                 raise self._hung(where, timeout, note)
-            if self._keeper in ready and self._channel not in ready:
-                self._hear_keeper()
+            if self._supervisor in ready and self._channel not in ready:
+                self._hear_supervisor()
             if self._channel in ready:
                 try:
                     document = self._channel.receive(0.0 if left is None else max(0.0, left))
@@ -286,17 +286,17 @@ class TrialProcess:
                     return document
 
     def _ends(self) -> list[Channel]:
-        return [self._channel] if self._end is not None else [self._channel, self._keeper]
+        return [self._channel] if self._end is not None else [self._channel, self._supervisor]
 
-    def _hear_keeper(self) -> None:
+    def _hear_supervisor(self) -> None:
         try:
-            document = self._keeper.receive()
+            document = self._supervisor.receive()
         except (ChannelClosed, ChannelBroken):
-            self._end = {"ended": None}  # the keeper itself was killed; its trial dies with it
+            self._end = {"ended": None}  # the supervisor itself was killed; its trial dies with it
             return
         assert document is not None
         if "pid" in document:
-            self._pid, self._keeper_pid, self._scratch = document["pid"], document["keeper"], document["scratch"]
+            self._pid, self._keeper_pid, self._scratch = document["pid"], document["supervisor"], document["scratch"]
         else:
             self._end = document
             if document.get("left"):
@@ -304,13 +304,13 @@ class TrialProcess:
             self._peak = max(document.get("peak_rss") or 0, self._peak or 0) or None
 
     def _wait_for_end(self, *, kill: bool, timeout: float = 20.0) -> None:
-        """Waits for the keeper's last word; its channel half closed is the order to kill."""
+        """Waits for the supervisor's last word; its channel half closed is the order to kill."""
         if kill:
             self._started.order_kill()
         deadline = time.monotonic() + timeout
         while self._end is None and (left := deadline - time.monotonic()) > 0:
-            if readable([self._keeper], left):
-                self._hear_keeper()
+            if readable([self._supervisor], left):
+                self._hear_supervisor()
         if self._end is None and self._pid:
             tree.send([*tree.descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
 
@@ -331,7 +331,7 @@ class TrialProcess:
         if self._pid and self.alive:
             tree.send([self._pid], DUMP_SIGNAL)
             tree.send([self._pid], tree.CONTINUE)
-            readable([self._keeper], 0.3)
+            readable([self._supervisor], 0.3)
         self.close()
         doing = f"{where}, {note}" if note else where
         failure = hung(f"no answer within {timeout:g} s ({doing})", self._printed(), where)

@@ -1,4 +1,4 @@
-"""The fork server: a process that has torch imported already and forks a keeper for each trial.
+"""The fork server: a process that has torch imported already and forks a supervisor for each trial.
 
 It is not ``multiprocessing``'s: that one is a singleton of the process (the user's own code may be using
 it), unpickles what it runs, and imports the caller's ``__main__`` again in every child. This one only
@@ -15,7 +15,7 @@ import signal
 import socket
 from typing import NoReturn
 
-from autoopt.trial import child, keeper, tree
+from autoopt.trial import child, supervisor, tree
 
 PRELOADED = (
     "numpy",
@@ -27,7 +27,7 @@ PRELOADED = (
     "autoopt.registry",
     "autoopt.validation",
     "autoopt.importing",
-    "autoopt.benchmark.live",
+    "autoopt.benchmark.trial_context",
     "autoopt.benchmark.tasks",
 )
 
@@ -41,7 +41,7 @@ def main(descriptor: int) -> NoReturn:
     with contextlib.suppress(OSError):
         os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no reaping
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors need no reaping
     tree.die_with_parent()  # while it imports it cannot see that its socket is closed
     preload()
     tree.die_with_parent(False)  # from here on the socket tells; the thread that started it may end
@@ -66,7 +66,7 @@ def _fork(end: socket.socket, descriptors: list[int]) -> None:
     if os.fork() == 0:
         end.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        trial, keepers, log = descriptors
-        keeper.keep(trial, keepers, log, child.main)
+        trial, supervisors, log = descriptors
+        supervisor.supervise(trial, supervisors, log, child.main)
     for each in descriptors:
         os.close(each)

@@ -21,13 +21,13 @@ class Started:
     """What the parent holds of a trial: its ends of the two channels, and the process to collect, if any."""
 
     trial: socket.socket
-    keeper: socket.socket
+    supervisor: socket.socket
     process: subprocess.Popen[bytes] | None = None
 
     def order_kill(self) -> None:
-        """Closing the parent's end for writing is the keeper's order; what it says can still be heard."""
+        """Closing the parent's end for writing is the supervisor's order; what it says can still be heard."""
         with contextlib.suppress(OSError):
-            self.keeper.shutdown(socket.SHUT_WR)
+            self.supervisor.shutdown(socket.SHUT_WR)
 
     def finish(self) -> None:
         if self.process is not None:
@@ -66,18 +66,18 @@ class ForkServer:
             self.start()
             assert self._end is not None
             trial, trial_theirs = pair()
-            keeper, keeper_theirs = pair()
+            supervisor, supervisor_theirs = pair()
             try:
-                socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), keeper_theirs.fileno(), log])
+                socket.send_fds(self._end, [b"+"], [trial_theirs.fileno(), supervisor_theirs.fileno(), log])
             except OSError:
                 trial.close()
-                keeper.close()
+                supervisor.close()
                 self.close()  # killed from outside: the next round starts another
                 continue
             finally:
                 trial_theirs.close()
-                keeper_theirs.close()
-            return _order(Started(trial, keeper), environment, scratch)
+                supervisor_theirs.close()
+            return _order(Started(trial, supervisor), environment, scratch)
         return fresh(log, environment, scratch)
 
     def close(self) -> None:
@@ -96,10 +96,10 @@ class ForkServer:
 def fresh(log: int, environment: dict[str, str], scratch: str) -> Started:
     """Starts a trial as a fresh interpreter, with its environment from the first instruction on."""
     trial, trial_theirs = pair()
-    keeper, keeper_theirs = pair()
-    with trial_theirs, keeper_theirs:
-        process = _python("keeper", [trial_theirs.fileno(), keeper_theirs.fileno(), log], environment)
-    return _order(Started(trial, keeper, process), environment, scratch)
+    supervisor, supervisor_theirs = pair()
+    with trial_theirs, supervisor_theirs:
+        process = _python("supervisor", [trial_theirs.fileno(), supervisor_theirs.fileno(), log], environment)
+    return _order(Started(trial, supervisor, process), environment, scratch)
 
 
 def _python(module: str, descriptors: list[int], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -112,12 +112,12 @@ def _python(module: str, descriptors: list[int], environment: dict[str, str]) ->
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=descriptors[2] if module == "keeper" else subprocess.DEVNULL,
+        stderr=descriptors[2] if module == "supervisor" else subprocess.DEVNULL,
     )
 
 
 def _order(started: Started, environment: dict[str, str], scratch: str) -> Started:
     order: JsonDict = {"environment": environment, "scratch": scratch, "parent": os.getpid()}
     with contextlib.suppress(ChannelClosed):
-        Channel(started.keeper).send(order)
+        Channel(started.supervisor).send(order)
     return started

@@ -75,8 +75,8 @@ def send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def freeze(keeper: int, group: int) -> None:
-    """Stops everything below ``keeper``, whose trial leads the process group ``group``.
+def freeze(supervisor: int, group: int) -> None:
+    """Stops everything below ``supervisor``, whose trial leads the process group ``group``.
 
     The group is stopped in one call, which no fork slips through; processes that have left it are
     looked for until no new one appears.
@@ -84,14 +84,14 @@ def freeze(keeper: int, group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGSTOP)
     seen: set[int] = set()
-    while stragglers := [pid for pid in descendants(keeper) if pid not in seen]:
+    while stragglers := [pid for pid in descendants(supervisor) if pid not in seen]:
         send([pid for pid in stragglers if _group(pid) != group], signal.SIGSTOP)
         seen.update(stragglers)
 
 
-def thaw(keeper: int, group: int) -> None:
-    """Lets everything below ``keeper`` go on."""
-    send([pid for pid in descendants(keeper) if _group(pid) != group], signal.SIGCONT)
+def thaw(supervisor: int, group: int) -> None:
+    """Lets everything below ``supervisor`` go on."""
+    send([pid for pid in descendants(supervisor) if _group(pid) != group], signal.SIGCONT)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGCONT)
 

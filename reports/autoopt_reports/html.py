@@ -1,6 +1,6 @@
 """One self-contained page from one document: ``render`` gives the text, ``write`` puts it on disk.
 
-Nothing in the page asks the network for anything, and its policy would not allow it. Needs no
+Nothing in the page asks the network for anything, and its policy would not allow it. RequiredRuns no
 torch and no code of the user's.
 """
 

@@ -10,14 +10,14 @@ import torch
 
 from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.clock import Lap
-from autoopt.benchmark.late import Late, late_for, settled
+from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for, settled
 from autoopt.benchmark.target import parts
 from autoopt.benchmark.training import Training
 from autoopt.measurements import Block, Startup, TrainingRun
-from autoopt.optimize.pairs import Blocks
-from autoopt.optimize.statistics import MIN_BLOCKS
-from autoopt.optimize.tally import SideTally
 from autoopt.records import Curve, Plan
+from autoopt.search.compare.pairs import Blocks
+from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.statistics import MIN_BLOCKS
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -34,7 +34,7 @@ def batch(length: int) -> list[torch.Tensor]:
 
 
 def test_a_search_for_a_new_shape_is_no_part_of_the_steady_step() -> None:
-    late = Late(searches=True, compiles=False, count=lambda: 0)
+    late = DeferredCost(searches=True, compiles=False, count=lambda: 0)
     times = [3.0, 1.0, 1.1, 0.9, 5.0, 1.0, 1.0]
     for length in (8, 8, 8, 8, 16, 16, 8):
         late.look(batch(length))
@@ -46,7 +46,7 @@ def test_a_search_for_a_new_shape_is_no_part_of_the_steady_step() -> None:
 
 
 def test_a_shape_is_searched_once() -> None:
-    late = Late(searches=True, compiles=False, count=lambda: 0)
+    late = DeferredCost(searches=True, compiles=False, count=lambda: 0)
     late.look(batch(8))
     late.begin()
     for length in (8, 16, 16):
@@ -58,7 +58,7 @@ def test_a_shape_is_searched_once() -> None:
 
 def test_compiling_again_with_the_graphs_that_are_recorded_after_it() -> None:
     graphs = iter([1, 1, 1, 2, 2, 2, 2, 2, 2])
-    late = Late(searches=False, compiles=True, count=lambda: next(graphs))
+    late = DeferredCost(searches=False, compiles=True, count=lambda: next(graphs))
     for _ in range(8):
         late.look(batch(8))
     found, seconds = late.settled(lap([1.0, 1.0, 30.0, 4.0, 1.0, 1.0, 1.0, 6.0]))
@@ -67,7 +67,7 @@ def test_compiling_again_with_the_graphs_that_are_recorded_after_it() -> None:
 
 
 def test_a_slow_step_without_a_cause_stays() -> None:
-    late = Late(searches=False, compiles=True, count=lambda: 1)
+    late = DeferredCost(searches=False, compiles=True, count=lambda: 1)
     for _ in range(6):
         late.look(batch(8))
     times = [1.0, 1.0, 20.0, 1.0, 1.0, 1.0]
@@ -80,17 +80,17 @@ def test_a_lap_too_short_to_know_a_usual_step_stays() -> None:
 
 
 def test_what_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert late_for(torch.device("cpu"), compiles=True).watching
-    assert not Late(searches=False, compiles=False, count=lambda: 0).watching
-    assert Late(searches=False, compiles=False, count=lambda: 1).watching, "the user's own code compiled"
+    assert deferred_cost_for(torch.device("cpu"), compiles=True).watching
+    assert not DeferredCost(searches=False, compiles=False, count=lambda: 0).watching
+    assert DeferredCost(searches=False, compiles=False, count=lambda: 1).watching, "the user's own code compiled"
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    assert late_for(torch.device("cuda:0"), compiles=False).watching
+    assert deferred_cost_for(torch.device("cuda:0"), compiles=False).watching
 
 
 def test_a_block_of_a_training_that_compiles_late() -> None:
     training = Training(workload(max_steps=100), device="cpu")
     graphs = [1]
-    training.late = Late(searches=False, compiles=True, count=lambda: graphs[0])
+    training.late = DeferredCost(searches=False, compiles=True, count=lambda: graphs[0])
     step, spent = training.clock.step_done, []
 
     def slow_once() -> None:
@@ -115,7 +115,7 @@ def block(late: float = 0.0, seconds: float = 1.0) -> Block:
 
 
 def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
-    tally = SideTally(Plan())
+    tally = SideStatistics(Plan())
     for number in range(2):
         tally.started(
             Startup(

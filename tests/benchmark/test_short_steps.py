@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
 from autoopt.benchmark.blocks import run_block
-from autoopt.benchmark.captured import Captured
+from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.sizes import Sizes, sizes_of
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
@@ -27,7 +27,7 @@ from small_training import data, losses, workload
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_losses_are_those_of_their_steps(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     weight = torch.ones(shape, requires_grad=True, dtype=dtype)
-    captured = Captured(on_cpu=True)
+    captured = LossRecorder(on_cpu=True)
     for step in range(10):
         captured.add(weight * (float("nan") if step == 7 else step))
     assert len(captured) == 10
@@ -35,7 +35,7 @@ def test_losses_are_those_of_their_steps(shape: tuple[int, ...], dtype: torch.dt
 
 
 def test_losses_elsewhere_are_copies() -> None:
-    captured, place = Captured(on_cpu=False), torch.zeros(())
+    captured, place = LossRecorder(on_cpu=False), torch.zeros(())
     for step in range(3):
         captured.add(place.fill_(step))
     assert captured.losses() == (0.0, 1.0, 2.0)

@@ -15,10 +15,10 @@ from torch import nn
 from autoopt.benchmark import tasks
 from autoopt.benchmark.device import open_device, resolve_device
 from autoopt.benchmark.environment import cpu_quota, environment, usable_cores, usable_ram
-from autoopt.benchmark.live import Live
 from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import readable_trace
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks
 from autoopt.facts import WorkloadFacts
 from autoopt.measurements import Block, Ready, Startup, TrainingRun
@@ -49,11 +49,11 @@ class Crashing(Halved):
         raise KeyError("nothing here")
 
 
-def live(monkeypatch: pytest.MonkeyPatch, plan: Plan | None = None, seed: int = 0, **knobs: Any) -> Live:
+def live(monkeypatch: pytest.MonkeyPatch, plan: Plan | None = None, seed: int = 0, **knobs: Any) -> TrialContext:
     for name, value in knobs.items():
         monkeypatch.setenv(f"TINY_{name.upper()}", str(value))
     registry = Registry([Source(Halved(), "test"), Source(Crashing(), "test")])
-    return Live(TrialSpec(workload=TINY, plan=plan or Plan(), seed=seed), registry)
+    return TrialContext(TrialSpec(workload=TINY, plan=plan or Plan(), seed=seed), registry)
 
 
 def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:

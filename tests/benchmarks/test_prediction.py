@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from autoopt.measurements import Block
-from autoopt.optimize.comparison import Comparison, Decision
-from autoopt.optimize.examine import Examined, Inspection
 from autoopt.records import Estimate, Peaks, Plan, Resource, Round, Stage
 from autoopt.registry import load_strategies
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.stage_profile import Examined, Inspection
 from autoopt.simplify.survey import InputSurvey, Survey, Timing
 from autoopt.testing.strategies import sample_case
 

@@ -114,10 +114,10 @@ def test_nothing_listens_on_the_network_and_temporary_files_are_private(
             assert launcher._server is not None
             assert launcher._server._process is not None
             server = psutil.Process(launcher._server._process.pid)
-            keeper = psutil.Process(trial.pid).parent()
-            assert keeper is not None
-            new = {server, *server.children(recursive=True), keeper, *keeper.children(recursive=True)}
-            assert len(new) >= 5, "server, keeper, trial and two workers"
+            supervisor = psutil.Process(trial.pid).parent()
+            assert supervisor is not None
+            new = {server, *server.children(recursive=True), supervisor, *supervisor.children(recursive=True)}
+            assert len(new) >= 5, "server, supervisor, trial and two workers"
             for process in (*new, psutil.Process()):
                 assert [c for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN] == []
             scratch = trial._scratch

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from autoopt.errors import TrialFailed
-from autoopt.optimize.compare import compare
-from autoopt.optimize.comparison import Decision, Rule
-from autoopt.optimize.contender import Contender, TrialContender
 from autoopt.records import Change, Plan
+from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.trial.parent import Launcher, TrialProcess
 from autoopt.trial.protocol import TrialSpec
 
@@ -95,8 +95,8 @@ def test_a_frozen_trial_goes_on_where_it_was(start: Start) -> None:
 
 
 def test_contenders_that_do_not_fit_together_alternate(start: Start) -> None:
-    def contender(plan: Plan, label: str) -> Contender:
-        return TrialContender(start("build_large", plan), plan)
+    def contender(plan: Plan, label: str) -> Arm:
+        return TrialArm(start("build_large", plan), plan)
 
     rule = Rule(max_seconds=120, min_pairs=1, max_pairs=1, block_seconds=0.05, warm_up_seconds=2)
     found = compare(contender, Plan(), Plan(), rule, clock=time.monotonic)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoopt import profilers
-from autoopt.benchmark.live import Live
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.profilers import check_tools, tasks
 from autoopt.profilers.nsys import run_nsys, with_ranges
@@ -21,40 +21,40 @@ SPEC = TrialSpec(workload=f"{Path(__file__).parents[1] / 'train' / 'train_worklo
 
 
 @pytest.fixture
-def live() -> Iterator[Live]:
-    made = Live(SPEC, load_strategies())
+def live() -> Iterator[TrialContext]:
+    made = TrialContext(SPEC, load_strategies())
     yield made
     made.close()
 
 
-def test_torch_trace_is_read_back(live: Live, tmp_path: Path) -> None:
+def test_torch_trace_is_read_back(live: TrialContext, tmp_path: Path) -> None:
     found = tasks.torch_profiler(live, str(tmp_path), 3)
     assert Path(found["file"]).stat().st_size > 0
     assert any("a step takes" in line for line in found["lines"])
     assert any("tensorboard --logdir" in line for line in found["lines"])
 
 
-def test_cprofile_can_be_opened(live: Live, tmp_path: Path) -> None:
+def test_cprofile_can_be_opened(live: TrialContext, tmp_path: Path) -> None:
     found = tasks.cprofile(live, str(tmp_path), 3)
     assert pstats.Stats(found["file"]).total_calls > 100  # type: ignore[attr-defined]
     assert "ncalls" in found["lines"][0]
 
 
-def test_lines_of_the_users_own(live: Live, tmp_path: Path) -> None:
+def test_lines_of_the_users_own(live: TrialContext, tmp_path: Path) -> None:
     pytest.importorskip("line_profiler")
     found = tasks.lines(live, str(tmp_path), 3)
     assert Path(found["file"]).exists()
     assert found["lines"]
 
 
-def test_memory_by_line(live: Live, tmp_path: Path) -> None:
+def test_memory_by_line(live: TrialContext, tmp_path: Path) -> None:
     found = tasks.memory(live, str(tmp_path), 3)
     assert ".py:" in Path(found["file"]).read_text()
     assert "peak" in found["lines"][0]
 
 
 @pytest.mark.slow
-def test_flame_graph(live: Live, tmp_path: Path) -> None:
+def test_flame_graph(live: TrialContext, tmp_path: Path) -> None:
     try:
         check_tools(["pyspy"])
         found = tasks.pyspy(live, str(tmp_path), 3)
@@ -63,7 +63,7 @@ def test_flame_graph(live: Live, tmp_path: Path) -> None:
     assert "<svg" in Path(found["file"]).read_text()
 
 
-def test_nvml_says_that_it_needs_a_device(live: Live, tmp_path: Path) -> None:
+def test_nvml_says_that_it_needs_a_device(live: TrialContext, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentLacks, match="the training is on cpu"):
         tasks.nvml(live, str(tmp_path), 3)
     assert plot({"power": [(0.0, 1.0), (1.0, 4.0)]}).count("<polyline") == 1
@@ -76,7 +76,7 @@ def test_nsys_command_is_told_where_it_is_missing(tmp_path: Path, monkeypatch: p
     assert "nsys profile" in found["lines"][1]
 
 
-def test_ranges_are_named_as_the_stages(live: Live) -> None:
+def test_ranges_are_named_as_the_stages(live: TrialContext) -> None:
     seen: list[str] = []
     training = live.training
     with_ranges(training, seen.append, lambda: None)

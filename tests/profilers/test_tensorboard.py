@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from autoopt.benchmark.live import Live
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.profilers import tasks
 from autoopt.registry import load_strategies
 from autoopt.trial.protocol import TrialSpec
@@ -53,7 +53,7 @@ Fetch = Callable[..., Any]
 @pytest.fixture
 def found(tmp_path: Path) -> Any:
     (tmp_path / "slow.py").write_text(SLOW_INPUT)
-    live = Live(TrialSpec(workload=f"{tmp_path / 'slow.py'}:build"), load_strategies())
+    live = TrialContext(TrialSpec(workload=f"{tmp_path / 'slow.py'}:build"), load_strategies())
     yield tasks.torch_profiler(live, str(tmp_path), 4)
     live.close()
 

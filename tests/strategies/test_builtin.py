@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from autoopt.optimize.planner import predict
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
+from autoopt.search.planner import predict
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing import StrategyTestCase

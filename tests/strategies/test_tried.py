@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.optimize.planner import predict
 from autoopt.registry import load_strategies
+from autoopt.search.planner import predict
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case

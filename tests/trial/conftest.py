@@ -19,7 +19,7 @@ Start = Callable[..., TrialProcess]
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
-    with Launcher(live="mini_live:Live") as launcher:
+    with Launcher(live="mini_live:TrialContext") as launcher:
         yield launcher
 
 

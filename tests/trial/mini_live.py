@@ -13,7 +13,7 @@ from autoopt.importing import load
 from autoopt.validation import build
 
 
-class Live:
+class TrialContext:
     def __init__(self, spec: Any, registry: Any, emit: Callable[[dict[str, Any]], None]) -> None:
         self.spec, self.registry, self.emit = spec, registry, emit
         self.workload = build(load(spec.workload, spec.search_path))
@@ -22,7 +22,7 @@ class Live:
         self.batches = iter(self.workload.train_data)
 
 
-def steps(live: Live, count: int = 5) -> dict[str, Any]:
+def steps(live: TrialContext, count: int = 5) -> dict[str, Any]:
     """Trains; the loss of each step."""
     losses = []
     for number in range(count):
@@ -35,12 +35,12 @@ def steps(live: Live, count: int = 5) -> dict[str, Any]:
     return {"losses": losses}
 
 
-def evaluate(live: Live) -> dict[str, Any]:
+def evaluate(live: TrialContext) -> dict[str, Any]:
     assert live.workload.evaluate is not None
     return {"metrics": live.workload.evaluate(live.workload.model, live.workload.valid_data)}
 
 
-def about(live: Live) -> dict[str, Any]:
+def about(live: TrialContext) -> dict[str, Any]:
     """What the process looks like from inside."""
     import signal
     import sys
@@ -67,7 +67,7 @@ def about(live: Live) -> dict[str, Any]:
     }
 
 
-def descriptors(live: Live) -> dict[str, Any]:
+def descriptors(live: TrialContext) -> dict[str, Any]:
     """Which descriptors a child process of the user's gets, forked and executed."""
     import subprocess
     import sys
@@ -81,21 +81,21 @@ def descriptors(live: Live) -> dict[str, Any]:
     return {"executed": executed, "forked": os.read(read, 4096).decode()}
 
 
-def threads_in_server(live: Live) -> dict[str, Any]:
+def threads_in_server(live: TrialContext) -> dict[str, Any]:
     return {"python": threading.active_count()}
 
 
-def say(live: Live, **arguments: Any) -> dict[str, Any]:
+def say(live: TrialContext, **arguments: Any) -> dict[str, Any]:
     print("said in a trial", flush=True)
     return arguments
 
 
-def wait(live: Live, seconds: float = 3600.0) -> dict[str, Any]:
+def wait(live: TrialContext, seconds: float = 3600.0) -> dict[str, Any]:
     time.sleep(seconds)
     return {}
 
 
-def count_time(live: Live, seconds: float) -> dict[str, Any]:
+def count_time(live: TrialContext, seconds: float) -> dict[str, Any]:
     """CPU seconds that the process got while the wall clock went on for so long."""
     start, cpu = time.monotonic(), time.process_time()
     while time.monotonic() - start < seconds:
@@ -103,27 +103,27 @@ def count_time(live: Live, seconds: float) -> dict[str, Any]:
     return {"cpu": time.process_time() - cpu}
 
 
-def large(live: Live, size: int) -> dict[str, Any]:
+def large(live: TrialContext, size: int) -> dict[str, Any]:
     return {"text": "x" * size}
 
 
-def nothing(live: Live) -> Any:
+def nothing(live: TrialContext) -> Any:
     return None
 
 
-def not_json(live: Live) -> dict[str, Any]:
+def not_json(live: TrialContext) -> dict[str, Any]:
     return {"value": object()}
 
 
-def not_finite(live: Live) -> dict[str, Any]:
+def not_finite(live: TrialContext) -> dict[str, Any]:
     return {"value": float("nan")}
 
 
-def says_why(live: Live) -> dict[str, Any]:
+def says_why(live: TrialContext) -> dict[str, Any]:
     raise TrialFailed("not_finite", "the loss is NaN at step 3", where="step")
 
 
-def from_a_thread(live: Live) -> dict[str, Any]:
+def from_a_thread(live: TrialContext) -> dict[str, Any]:
     """Progress from another thread must not get between the documents."""
     threads = [threading.Thread(target=live.emit, args=({"note": "x"},)) for _ in range(5)]
     for thread in threads:
@@ -133,7 +133,7 @@ def from_a_thread(live: Live) -> dict[str, Any]:
     return {}
 
 
-def fork_that_returns(live: Live) -> dict[str, Any]:
+def fork_that_returns(live: TrialContext) -> dict[str, Any]:
     """A fork of the user's that comes back through autoopt's own code must not answer."""
     pid = os.fork()
     if pid:
@@ -141,7 +141,7 @@ def fork_that_returns(live: Live) -> dict[str, Any]:
     return {"pid": os.getpid()}
 
 
-def fork_that_raises(live: Live) -> dict[str, Any]:
+def fork_that_raises(live: TrialContext) -> dict[str, Any]:
     pid = os.fork()
     if pid == 0:
         raise ValueError("in the fork")
@@ -149,7 +149,7 @@ def fork_that_raises(live: Live) -> dict[str, Any]:
     return {"pid": os.getpid()}
 
 
-def spawn_tree(live: Live) -> dict[str, Any]:
+def spawn_tree(live: TrialContext) -> dict[str, Any]:
     """Processes in the group, in a session of their own, and orphaned; all busy."""
     import subprocess
     import sys

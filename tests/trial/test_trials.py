@@ -20,9 +20,9 @@ from autoopt.trial.protocol import TrialSpec
 
 
 def tree_of(trial: TrialProcess) -> list[psutil.Process]:
-    keeper = psutil.Process(trial.pid).parent()
-    assert keeper is not None
-    return [keeper, *keeper.children(recursive=True)]
+    supervisor = psutil.Process(trial.pid).parent()
+    assert supervisor is not None
+    return [supervisor, *supervisor.children(recursive=True)]
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -233,7 +233,7 @@ def test_a_call_after_the_end_says_so(start) -> None:
 def test_a_server_that_was_killed_is_started_again_and_leaving_the_launcher_ends_everything(tmp_path: Path) -> None:
     here = Path(__file__).parent
     spec = TrialSpec(workload=f"{here.parent / 'workloads' / 'tiny.py'}:build", search_path=(str(here),))
-    with Launcher(live="mini_live:Live") as launcher:
+    with Launcher(live="mini_live:TrialContext") as launcher:
         server = launcher._server
         assert server is not None
         assert server._process is not None
@@ -256,7 +256,7 @@ import time
 from pathlib import Path
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
-launcher = Launcher(live="mini_live:Live").__enter__()
+launcher = Launcher(live="mini_live:TrialContext").__enter__()
 spec = TrialSpec(workload=sys.argv[1], search_path=(sys.argv[2],))
 trials = [launcher.start(spec, log=Path(sys.argv[3]), timeout=60) for _ in range(2)]
 trials[0].call("mini_live:spawn_tree", timeout=30)
@@ -287,7 +287,7 @@ def test_trials_die_with_a_parent_that_is_killed(tmp_path: Path, monkeypatch: py
     assert shared.names() <= before
 
 
-def test_a_trial_dies_with_its_keeper(start) -> None:
+def test_a_trial_dies_with_its_supervisor(start) -> None:
     trial = start(TINY_WORKERS=2)
     everything = tree_of(trial)
     idle(everything)
@@ -299,13 +299,13 @@ def test_a_trial_dies_with_its_keeper(start) -> None:
 
 
 def test_a_log_that_grows_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autoopt.trial import keeper
+    from autoopt.trial import supervisor
 
-    monkeypatch.setattr(keeper, "LOG_LIMIT", 1000)
+    monkeypatch.setattr(supervisor, "LOG_LIMIT", 1000)
     path = tmp_path / "log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(descriptor, b"x" * 5000)
-    keeper._shorten(descriptor)
+    supervisor._shorten(descriptor)
     os.write(descriptor, b"last words\n")
     os.close(descriptor)
     assert path.read_text() == "[autoopt: 5000 bytes that were printed up to here were dropped]\nlast words\n"

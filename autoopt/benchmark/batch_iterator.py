@@ -1,0 +1,264 @@
+"""Batches without end: epoch after epoch, grouped for accumulation, on their device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from autoopt.benchmark.clock import StageClock
+from autoopt.benchmark.loader import Loader
+from autoopt.benchmark.sizes import Sizes, sizes_of
+from autoopt.benchmark.transfer import Move, samples_of, tensors
+from autoopt.errors import WorkloadError
+
+_END = object()
+
+
+class BatchIterator:
+    """Gives the micro-batches of one optimizer step at a time.
+
+    Args:
+        loader: what it reads, epoch after epoch.
+        move: puts a batch on the device; None where it is there already.
+        accumulation: micro-batches per step; the last step of an epoch may have fewer.
+        clock: told when data has come, and when it is on the device.
+        prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
+
+    Attributes:
+        latest, taken: the group that was given last, and the samples in it.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        move: Move | None,
+        accumulation: int,
+        clock: StageClock,
+        prefetch: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
+        self._loader = loader
+        self._move = move
+        self._accumulation = accumulation
+        self._clock, self.mark = clock, clock.mark
+        self.ahead = _Ahead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
+        self.epoch = -1
+        self.batch = 0
+        self.on_epoch: Callable[[], None] | None = None
+        self._iterator: Iterator[Any] | None = None
+        self._states: list[torch.Tensor] = []
+        self.latest: list[Any] | None = None
+        self.taken = 0
+        self._sizes: Sizes | None = None
+        self._sizes_hold = True
+        self._more = 0
+        self._next = self._read_ahead if self.ahead else self._read
+        self._single = accumulation == 1 and move is None
+
+    def group(self) -> list[Any]:
+        """The micro-batches of the next step, on their device.
+
+        Raises:
+            WorkloadError: the loader gave no batch in a whole epoch.
+        """
+        first = self._next()
+        if first is _END:
+            self._start_epoch()
+            first = self._next()
+            if first is _END:
+                raise self._no_batch()
+        self.latest = group = [first]
+        self.taken = self._size(first)
+        while len(group) < self._accumulation:
+            following = self._next()
+            if following is _END:
+                break
+            group.append(following)
+            self.taken += self._size(following)
+        return group
+
+    def ready(self) -> bool:
+        """Whether each batch of the epoch, which is begun where there is none, is a step's whole group, needs no
+        moving and has a known size."""
+        if not (self._single and self._sizes_hold):
+            return False
+        if self._iterator is None:
+            self._start_epoch()
+        return self._sizes is not None
+
+    def straight(self) -> Iterator[Any]:
+        """The rest of the epoch's batches, once it is ``ready``, to be read without ``group``; ``passed`` and
+        ``ended`` are told of it."""
+        assert self._iterator is not None
+        return self._iterator
+
+    def surprised(self, batch: Any, further: int) -> bool:
+        """Whether a batch that was read so many further on is not as large as the loader told."""
+        assert self._sizes is not None
+        self._more = (samples_of(batch) or 1) - self._sizes.of(self.batch + further)
+        self._sizes_hold = self._more == 0
+        return not self._sizes_hold
+
+    def passed(self, read: int, trained: int) -> int:
+        """So many batches were read off ``straight``; the samples of those that were trained."""
+        assert self._sizes is not None
+        samples = self._sizes.of_first(self.batch + trained) - self._sizes.of_first(self.batch) + self._more
+        self.batch, self._more = self.batch + read, 0
+        if not self._sizes_hold:
+            self._sizes = None
+        return samples
+
+    def ended(self, read: int) -> None:
+        """There was no further batch in ``straight`` after so many."""
+        self._iterator = None
+        if self.batch + read == 0:
+            raise self._no_batch()
+
+    def _no_batch(self) -> WorkloadError:
+        return WorkloadError(
+            f"the training loader gave no batch in epoch {self.epoch}",
+            hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
+        )
+
+    def _size(self, batch: Any) -> int:
+        """Samples of the next batch, as the loader tells; looked up in the batch where the clock has time for it.
+
+        What once was not as the loader tells (bad samples that ``collate_fn`` leaves out) is looked up ever after.
+        """
+        index, sizes = self.batch, self._sizes
+        self.batch += 1
+        if sizes is not None and not self._clock.fine:
+            return sizes.of(index)
+        seen = samples_of(batch) or 1
+        if sizes is not None and seen != sizes.of(index):
+            self._sizes, self._sizes_hold = None, False
+        return seen
+
+    def refill(self) -> None:
+        """Copies ahead; called while the device is busy with the step that was just given to it."""
+        if self.ahead and self._iterator is not None:
+            self.ahead.fill(self._iterator)
+
+    def _start_epoch(self) -> None:
+        if self.epoch >= 0 and self.on_epoch is not None:
+            self.on_epoch()
+        self.epoch += 1
+        self.batch = 0
+        self._open_epoch()
+
+    def _open_epoch(self) -> None:
+        loader, inner = self._loader, self._loader.loader
+        loader.generators.start_epoch(self.epoch)
+        self._states = loader.generators.state()
+        for shield in loader.shields:
+            shield.epoch = self.epoch
+        told: list[Any] = []
+        for part in (inner.sampler, inner.batch_sampler, inner.dataset):
+            part = getattr(part, "sampler", part) if type(part).__name__ == "Shielded" else part
+            for holder in (part, getattr(part, "sampler", None)):
+                hook = getattr(holder, "set_epoch", None)
+                if callable(hook) and not any(holder is known for known in told):
+                    told.append(holder)
+                    hook(self.epoch)
+        if inner.persistent_workers and inner._iterator is not None and inner.generator is not None:
+            # A loader whose workers persist does not draw their seed again; drawing it here keeps the
+            # order of samples the same as without persistent workers.
+            torch.empty((), dtype=torch.int64).random_(generator=inner.generator)
+        self._sizes = sizes_of(inner) if self._sizes_hold else None
+        self._iterator = iter(inner)
+
+    def _read(self) -> Any:
+        if self._iterator is None:
+            return _END
+        batch = next(self._iterator, _END)
+        self.mark("data")
+        if batch is _END:
+            self._iterator = None
+            return _END
+        if self._move is not None:
+            batch = self._move(batch)
+            self.mark("copy")
+        return batch
+
+    def _read_ahead(self) -> Any:
+        assert self.ahead is not None
+        if self._iterator is None:
+            return _END
+        self.ahead.fill(self._iterator, 1)
+        self.mark("data")
+        batch = self.ahead.take()
+        if batch is _END:
+            self._iterator = None
+        self.mark("copy")
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands: the epoch, the batches already given, the user's generators at the epoch's start."""
+        return {"epoch": self.epoch, "batch": self.batch, "ended": self._iterator is None, "generators": self._states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where another feed stood, by reading over what it had given: the workers' own random
+        numbers are then where they were."""
+        self._iterator = None
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        if self.epoch < 0:
+            return
+        self._loader.generators.set_state(state["generators"])
+        self._open_epoch()
+        assert self._iterator is not None
+        for _ in range(self.batch):
+            next(self._iterator, None)
+        if state["ended"]:
+            for _ in self._iterator:
+                pass
+            self._iterator = None
+
+    def close(self) -> None:
+        """Ends the loader's workers."""
+        self._iterator = None
+        inner = self._loader.loader
+        iterator = inner._iterator
+        if iterator is not None:
+            inner._iterator = None
+            shutdown = getattr(iterator, "_shutdown_workers", None)
+            if shutdown is not None:
+                shutdown()
+
+
+class _Ahead:
+    """Batches that are copied on a stream of their own while the device computes."""
+
+    def __init__(self, device: torch.device, move: Move, depth: int) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._move = move
+        self._depth = depth
+        self._ready: deque[tuple[Any, Any, Any]] = deque()
+        self._ended = False
+
+    def fill(self, iterator: Iterator[Any], depth: int | None = None) -> None:
+        """Reads and copies until so many batches are on their way."""
+        while not self._ended and len(self._ready) < (depth or self._depth):
+            batch = next(iterator, _END)
+            if batch is _END:
+                self._ended = True
+                return
+            with torch.cuda.stream(self._stream):
+                moved = self._move(batch)
+                event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record()
+            self._ready.append((moved, event, batch))  # the source lives until its copy is done
+
+    def take(self) -> Any:
+        if not self._ready:
+            self._ended = False
+            return _END
+        moved, event, _ = self._ready.popleft()
+        current = torch.cuda.current_stream()
+        current.wait_event(event)
+        for _, tensor in tensors(moved):
+            if tensor.is_cuda:
+                tensor.record_stream(current)
+        return moved

@@ -1,0 +1,129 @@
+"""A workload alive in its trial's process: built, set up, and given to the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from time import perf_counter
+from typing import Any, Protocol
+
+from autoopt import importing, validation
+from autoopt.benchmark.device import Device, open_device
+from autoopt.benchmark.facts import workload_facts
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.whatif import SECONDS, ratio_with
+from autoopt.facts import WorkloadFacts
+from autoopt.records import JsonDict, Plan
+from autoopt.registry import Registry
+from autoopt.setup import Setup
+from autoopt.workload import Workload
+
+
+class Spec(Protocol):
+    """What a trial is told: ``autoopt.trial.protocol.TrialSpec``."""
+
+    workload: str
+    plan: Plan
+    device: str
+    seed: int
+    search_path: tuple[str, ...]
+    memory_limit_bytes: int | None
+    target: float | None
+
+
+Emit = Callable[[JsonDict], None]
+
+
+class TrialContext:
+    """What a task gets as its first argument.
+
+    Args:
+        spec: workload, plan, device, seed.
+        registry: folds the plan into the setup.
+        workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
+        emit: tells the parent how a task stands.
+
+    Attributes:
+        workload: as the user built it, checked.
+        setup: the user's own with the plan folded over it.
+        device, seed: where and how it trains.
+        build_seconds, setup_seconds: what importing and building, and assembling, took.
+        inspected: what strategies found in it, by name; part of the facts.
+    """
+
+    def __init__(
+        self, spec: Spec, registry: Registry, workload: Workload | None = None, emit: Emit | None = None
+    ) -> None:
+        self.spec = spec
+        self.registry = registry
+        self.seed = spec.seed
+        self.emit: Emit = emit or (lambda data: None)
+        self.device: Device = open_device(spec.device, spec.memory_limit_bytes)
+        self.build_seconds = self.setup_seconds = 0.0
+        self.inspected: dict[str, JsonDict] = {}
+        self.workload = self._build(workload)
+        self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
+        self._training: Training | None = None
+
+    def _build(self, given: Workload | None = None) -> Workload:
+        """The user's workload, from their seed on."""
+        began = perf_counter()
+        seed_everything(self.seed)
+        if given is not None:
+            workload = validation.check(given)
+        else:
+            workload = validation.build(importing.load(self.spec.workload, self.spec.search_path))
+        self.build_seconds = perf_counter() - began
+        return workload
+
+    @property
+    def training(self) -> Training:
+        """The assembled run, made on first use."""
+        if self._training is None:
+            began = self.device.now()
+            self._training = Training(self.workload, self.setup, device=self.device, seed=self.seed)
+            self.setup_seconds = self.device.now() - began
+        return self._training
+
+    def restart(self, seed: int | None = None) -> Training:
+        """A run from its first step again, from weights built afresh.
+
+        Args:
+            seed: another seed; the trial's own where None.
+        """
+        self.close()
+        self.seed = self.spec.seed if seed is None else seed
+        self.workload = self._build()
+        self.setup = self.registry.fold(self.spec.plan, self.workload.setup)
+        return self.training
+
+    @cached_property
+    def facts(self) -> WorkloadFacts:
+        """What strategies may know of the workload."""
+        return workload_facts(self.training, self.spec.workload)
+
+    def ratio_with(
+        self,
+        change: Callable[[Any], Any] | None = None,
+        *,
+        dtype: Any = None,
+        matmul: str | None = None,
+        seconds: float = SECONDS,
+    ) -> float | None:
+        """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
+        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)
+
+    @property
+    def target(self) -> float | None:
+        """The target's value: the trial's where it overrides the workload's."""
+        if self.spec.target is not None:
+            return self.spec.target
+        return self.workload.target.value if self.workload.target is not None else None
+
+    def close(self) -> None:
+        """Ends the loader's workers and drops the run."""
+        if self._training is not None:
+            self._training.close()
+        self._training = None
+        self.device.empty_cache()

@@ -1,0 +1,1 @@
+"""When to keep a change: quality by risk class, trainings, time to target, the verdict."""

@@ -1,0 +1,68 @@
+"""What the judge decides on, beside the comparison of throughput."""
+
+from __future__ import annotations
+
+from autoopt.measurements import TrainingRun
+from autoopt.records import Estimate, Quality, Record, Verdict
+from autoopt.search.compare.comparison import SideFailure
+
+
+class Evidence(Record):
+    """Trainings and facts for the quality gate. Runs are paired by their ``seed``.
+
+    ``incumbent_runs``: of what the candidate was compared with, where it takes other steps than the
+    baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
+    ``deterministic``: the dataset gives the same sample twice (None: not known).
+    ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
+    ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
+    ``failure``: how a training of the candidate ended badly.
+    ``memory_limit_bytes``: of the device; None where it is not known.
+    ``verified_later``: there is no time to train now; the verification from end to end will say of the metric.
+    """
+
+    baseline_runs: tuple[TrainingRun, ...] = ()
+    incumbent_runs: tuple[TrainingRun, ...] = ()
+    candidate_runs: tuple[TrainingRun, ...] = ()
+    deterministic: bool | None = None
+    epsilon: float = 2.0**-23
+    planned_steps: int | None = None
+    failure: SideFailure | None = None
+    memory_limit_bytes: int | None = None
+    verified_later: bool = False
+
+    def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:
+        """Baseline and candidate of the same seed."""
+        return _pairs(self.baseline_runs, self.candidate_runs)
+
+    def paired_with_incumbent(self) -> list[tuple[TrainingRun, TrainingRun]]:
+        return _pairs(self.incumbent_runs or self.baseline_runs, self.candidate_runs)
+
+
+def _pairs(before: tuple[TrainingRun, ...], after: tuple[TrainingRun, ...]) -> list[tuple[TrainingRun, TrainingRun]]:
+    by_seed = {run.seed: run for run in before}
+    return [(by_seed[run.seed], run) for run in sorted(after, key=lambda run: run.seed) if run.seed in by_seed]
+
+
+class RequiredRuns(Record):
+    """Trainings that the judge still wants: of each plan, from the first ``seeds`` seeds of the run.
+
+    ``to_target``: trained until the target is reached or the run's limit, not just a probe. Both
+    ``seeds`` are totals; 0: nothing more is wanted.
+    """
+
+    baseline_seeds: int = 0
+    candidate_seeds: int = 0
+    to_target: bool = False
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.candidate_seeds or self.baseline_seeds)
+
+
+class Judgement(Record):
+    """The verdict, the sentence that the report shows, and what it rests on."""
+
+    verdict: Verdict
+    reason: str
+    quality: Quality
+    time_to_target: Estimate | None = None

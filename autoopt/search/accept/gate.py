@@ -1,0 +1,128 @@
+"""Gathers what the judge still wants, within the time there is, and asks for the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoopt.errors import TrialFailed
+from autoopt.facts import WorkloadFacts
+from autoopt.records import Noise, Objective, Plan
+from autoopt.registry import Registry
+from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
+from autoopt.search.accept.judge import judge, needs
+from autoopt.search.accept.trainings import Clock, Trainings
+from autoopt.search.compare.comparison import Comparison, SideFailure
+from autoopt.strategy import Risk
+
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, None: 2.0**-23}
+MOST_ROUNDS = 8
+
+
+@dataclass
+class Gate:
+    """The quality gate of a run.
+
+    Args:
+        trainings: durable trainings.
+        registry: knows the risk and the setup of a plan.
+        seed: the first seed; further ones follow.
+        now: the run's clock.
+        baseline: the plan that everything is compared with.
+        memory_limit_bytes: of the device; None where it is not known.
+    """
+
+    trainings: Trainings
+    registry: Registry
+    seed: int
+    now: Clock
+    baseline: Plan = field(default_factory=Plan)
+    memory_limit_bytes: int | None = None
+
+    def rule(
+        self,
+        plan: Plan,
+        comparison: Comparison,
+        facts: WorkloadFacts,
+        objective: Objective,
+        noise: Noise,
+        *,
+        deadline: float,
+        number: int,
+    ) -> Judgement:
+        """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
+
+        Args:
+            plan: the candidate.
+            deadline: on the run's clock.
+            number: of the trial, which names its trainings.
+        """
+        incumbent = comparison.incumbent.plan
+        risk = self.risk_over(plan, incumbent)
+        for _ in range(MOST_ROUNDS):
+            evidence = self.evidence(plan, incumbent, facts)
+            wanted = needs(risk, comparison, evidence, objective, noise)
+            if not wanted or not self._gather(wanted, plan, incumbent, comparison, deadline, number):
+                break
+        evidence = self.evidence(plan, incumbent, facts).model_copy(update={"verified_later": True})
+        return judge(risk, comparison, evidence, objective, noise)
+
+    def risk_over(self, plan: Plan, incumbent: Plan) -> Risk:
+        """The class of the riskiest change that the plan has and the incumbent has not."""
+        new = [change for change in plan.changes if change not in incumbent.changes]
+        return max((self.registry[change.strategy].risk for change in new), key=lambda r: r.rank, default=Risk.EXACT)
+
+    def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
+        """What is known of these plans so far."""
+        failure = self.trainings.failure(plan)
+        return Evidence(
+            baseline_runs=self.trainings.of(self.baseline),
+            incumbent_runs=self.trainings.of(incumbent) if self._steps_differ(incumbent) else (),
+            candidate_runs=self.trainings.of(plan),
+            deterministic=facts.dataset.deterministic,
+            epsilon=ROUNDING.get(self.registry.fold(incumbent).precision.dtype, ROUNDING[None]),
+            planned_steps=facts.max_steps,
+            memory_limit_bytes=self.memory_limit_bytes,
+            failure=SideFailure(
+                side="candidate",
+                kind=failure.kind,
+                message=failure.message,
+                where=failure.where,
+                detail=failure.detail,
+            )
+            if failure
+            else None,
+        )
+
+    def _steps_differ(self, plan: Plan) -> bool:
+        """Whether a plan takes other steps than the baseline, by the class of its changes."""
+        return any(self.registry[c.strategy].risk in (Risk.TRAINING, Risk.MODEL) for c in plan.changes)
+
+    def _gather(
+        self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
+    ) -> bool:
+        """Trains the next plans and seeds that are wanted. False where nothing is left that fits the time.
+
+        Where not all of it fits, the candidate's first seed alone tells most.
+        """
+        queue = [(self.baseline, seed) for seed in range(wanted.baseline_seeds)]
+        if incumbent != self.baseline and self._steps_differ(incumbent):
+            queue += [(incumbent, seed) for seed in range(wanted.candidate_seeds)]
+        queue += [(plan, seed) for seed in range(wanted.candidate_seeds)]
+        missing = [(p, self.seed + s) for p, s in queue if not self.trainings.has(p, self.seed + s)]
+        if not self._fits(missing, plan, comparison, deadline):
+            missing = [item for item in missing if item == (plan, self.seed)]
+        if not missing or not self._fits(missing, plan, comparison, deadline):
+            return False
+        for which, seed in missing:
+            name = "baseline" if which == self.baseline else f"trial {number}"
+            try:
+                self.trainings.get(which, seed, purpose=f"{name} seed {seed}")
+            except TrialFailed:
+                return True  # the judge is told through the evidence
+        return True
+
+    def _fits(self, missing: list[tuple[Plan, int]], plan: Plan, comparison: Comparison, deadline: float) -> bool:
+        """Whether these trainings end before the deadline; the candidate's are faster by what was measured."""
+        ratio = max(comparison.estimate.low, 1.0) if comparison.estimate else 1.0
+        seconds = sum(self.trainings.expected_seconds / (ratio if which == plan else 1.0) for which, _ in missing)
+        return self.now() + seconds <= deadline

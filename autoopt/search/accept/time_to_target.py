@@ -1,0 +1,79 @@
+"""The speedup of the time to target, put together from trained steps and interleaved seconds."""
+
+from __future__ import annotations
+
+from autoopt.benchmark.target import Parts, parts, time_ratio
+from autoopt.measurements import TrainingRun
+from autoopt.records import Estimate, Objective
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.compare.comparison import Comparison, Side
+
+
+def step_times(comparison: Comparison) -> tuple[float, float] | None:
+    """Seconds of a step of incumbent and candidate; the candidate's follows from the paired ratio.
+
+    None where the comparison measured too little.
+    """
+    before, after = comparison.incumbent, comparison.candidate
+    if comparison.estimate is None or not before.samples_per_second:
+        return None
+    if not before.samples_per_step or not after.samples_per_step:
+        return None
+    step = before.samples_per_step / before.samples_per_second
+    return step, after.samples_per_step / (before.samples_per_second * comparison.estimate.value)
+
+
+def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None = None) -> Parts | None:
+    """The parts of a run to the objective's target; None where it did not reach it."""
+    return parts(run, objective.target, objective.mode, step_seconds)
+
+
+def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
+    """From the steps that each side needed, seed by seed; None with fewer than two seeds where both arrived.
+
+    A target that was set to what a short baseline reached stands for a longer plan: steps are then
+    scaled to the planned run, whose fixed cost is paid once.
+    """
+    times = step_times(comparison)
+    if times is None:
+        return None
+    befores, afters = [], []
+    for old, new in evidence.paired_with_incumbent():
+        left, right = parts_to(old, objective, times[0]), parts_to(new, objective, times[1])
+        if left and right:
+            stretch = _stretch(left, evidence, objective)
+            befores.append(left.planned(left.steps * stretch))
+            afters.append(right.planned(right.steps * stretch))
+    return time_ratio(befores, afters, comparison.estimate) if len(befores) >= 2 else None
+
+
+def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
+    """Where both take the same steps by their class: what the candidate pays once, and each step faster.
+
+    None where nothing says how long a run is: neither a run that reached the target nor a planned length.
+    """
+    times = step_times(comparison)
+    if times is None:
+        return None
+    runs = evidence.incumbent_runs or evidence.baseline_runs
+    reached = [p for run in runs if (p := parts_to(run, objective, times[0])) is not None]
+    if reached:
+        one = reached[0].planned(reached[0].steps * _stretch(reached[0], evidence, objective))
+    elif evidence.planned_steps:
+        one = Parts(_fixed(comparison.incumbent), times[0], float(evidence.planned_steps))
+    else:
+        return None
+    extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent)
+    other = Parts(max(one.fixed_seconds + extra, 0.0), times[1], one.steps, one.evaluation_seconds, one.evaluate_every)
+    return time_ratio([one], [other], comparison.estimate, seed_noise=False)
+
+
+def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
+    if objective.target_source == "user" or not evidence.planned_steps:
+        return 1.0
+    return max(evidence.planned_steps / max(reached.steps, 1.0), 1.0)
+
+
+def _fixed(side: Side) -> float:
+    """What a run pays once. The dearest process of the side: the first one to compile found nothing cached."""
+    return max(side.fixed_seconds, default=0.0)

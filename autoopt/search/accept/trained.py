@@ -1,0 +1,71 @@
+"""Changes of class ``training`` and ``model``: trained to the target itself, and time to target decides."""
+
+from __future__ import annotations
+
+from autoopt.measurements import TrainingRun
+from autoopt.records import CurvePoint, Estimate, Objective, Quality, Verdict
+from autoopt.search.accept.evidence import Evidence, Judgement
+from autoopt.search.accept.quality import fewer_evaluated
+from autoopt.search.accept.time_to_target import parts_to, trained_ratio
+from autoopt.search.compare.comparison import Comparison
+
+FEWEST_SEEDS = 2
+MOST_SEEDS = 4
+"""Seeds of a ``training`` or ``model`` change."""
+
+
+def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objective) -> Judgement:
+    """Training and model changes: the target from every seed, then the time that it took."""
+    pairs = evidence.paired()
+    fewer = fewer_evaluated(pairs)
+    quality = Quality(method="metric", metric=objective.metric, seeds=len(pairs), passed=None)
+
+    def found(verdict: Verdict, reason: str, passed: bool | None, ratio: Estimate | None = None) -> Judgement:
+        seen = quality.model_copy(update={"passed": passed, "detail": reason})
+        return Judgement(verdict=verdict, reason=reason, quality=seen, time_to_target=ratio)
+
+    if fewer:
+        return found(Verdict.QUALITY_LOST, fewer, False)
+    if objective.target is None or len(pairs) < FEWEST_SEEDS:
+        wanted = "a target" if objective.target is None else f"{FEWEST_SEEDS} seeds trained to the target"
+        return found(Verdict.INCONCLUSIVE, f"{wanted} would be needed to judge it; there are {len(pairs)} runs", None)
+    missed = missed_target(pairs, objective)
+    if missed:
+        return found(Verdict.QUALITY_LOST, missed, False)
+    ratio = trained_ratio(comparison, evidence, objective)
+    if ratio is None:
+        return found(Verdict.INCONCLUSIVE, "fewer than two seeds where both reached the target", None)
+    if ratio.value < 1.0 + objective.min_gain:
+        verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.NO_GAIN
+        what = "time to target is longer" if ratio.value < 1.0 else "time to target gains too little"
+        return found(verdict, both_figures(what, comparison, ratio), True, ratio)
+    if ratio.low <= 1.0:
+        return found(Verdict.INCONCLUSIVE, both_figures("time to target is undecided", comparison, ratio), True, ratio)
+    return found(Verdict.KEPT, both_figures("target reached from every seed", comparison, ratio), True, ratio)
+
+
+def missed_target(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective) -> str:
+    """A sentence where the target is missed from a seed from which the baseline reaches it, else empty."""
+    if objective.target is None:
+        return ""
+    short = [new for old, new in pairs if parts_to(old, objective) and not parts_to(new, objective)]
+    if not short:
+        return ""
+    return (
+        f"{objective.metric} {objective.target:g} not reached in {short[0].steps} steps from {len(short)} of "
+        f"{len(pairs)} seeds, where the baseline reaches it (best {_best(short[0].curve.points, objective)})"
+    )
+
+
+def both_figures(what: str, comparison: Comparison, ratio: Estimate) -> str:
+    """A sentence with both figures: throughput and time to target."""
+    speed = comparison.estimate
+    shown = f"throughput {speed.value:.2f}x" if speed else "throughput not measured"
+    return f"{what}: {shown}, time to target {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] (above 1 is faster)"
+
+
+def _best(points: tuple[CurvePoint, ...], objective: Objective) -> str:
+    values = [point.metric for point in points if point.metric is not None]
+    if not values:
+        return "not evaluated"
+    return f"{(max if objective.mode == 'max' else min)(values):.4g}"

@@ -1,0 +1,88 @@
+"""Trainings to the target: durable, each plan and seed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from autoopt.errors import TrialFailed
+from autoopt.measurements import TrainingRun
+from autoopt.records import JsonDict, Plan, Record
+from autoopt.search.trial_runner import TrialRunner
+
+R = TypeVar("R", bound=Record)
+Clock = Callable[[], float]
+
+PATIENCE = 1.75
+"""A candidate may take this many times the baseline's seconds before its training is cut off as censored."""
+
+
+class Steps(Protocol):
+    """What is needed of ``autoopt.storage.run.Run``."""
+
+    def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R: ...
+
+
+class Trainings:
+    """Trains plans to the target and remembers.
+
+    Args:
+        bench: starts trials.
+        steps: makes a training durable.
+
+    Attributes:
+        target: the metric's value; None trains to the limit.
+        limit_seconds: cuts a training off.
+        expected_seconds: what one training costs, its start included; to plan by.
+    """
+
+    def __init__(self, bench: TrialRunner, steps: Steps) -> None:
+        self._bench, self._steps = bench, steps
+        self.target: float | None = None
+        self.limit_seconds = 60.0
+        self.expected_seconds = 60.0
+        self._runs: dict[tuple[str, int], TrainingRun] = {}
+        self._failures: dict[str, TrialFailed] = {}
+
+    def has(self, plan: Plan, seed: int) -> bool:
+        """Whether there is nothing more to learn: it is trained, or the plan fails."""
+        return (plan.key, seed) in self._runs or plan.key in self._failures
+
+    def failure(self, plan: Plan) -> TrialFailed | None:
+        """How a training of that plan ended badly, if one did."""
+        return self._failures.get(plan.key)
+
+    def get(self, plan: Plan, seed: int, *, purpose: str) -> TrainingRun:
+        """A training from that seed, measured where it is not known.
+
+        Raises:
+            TrialFailed: the trial ended badly.
+        """
+        known = self._runs.get((plan.key, seed))
+        if known is not None:
+            return known
+        key = {"purpose": purpose, "plan": plan.model_dump(mode="json"), "seed": seed, "target": self.target}
+        label = purpose.replace(" ", "-")
+        try:
+            run = self._steps.step(
+                "training",
+                key,
+                lambda: self._bench.train(
+                    plan, seed=seed, max_seconds=self.limit_seconds, label=label, target=self.target
+                ),
+                TrainingRun,
+            )
+        except TrialFailed as failure:
+            self._failures[plan.key] = failure
+            raise
+        self._runs[plan.key, seed] = run
+        return run
+
+    def forget(self, plan: Plan) -> None:
+        """So that verification trains it again, from start to end."""
+        self._runs = {key: run for key, run in self._runs.items() if key[0] != plan.key}
+
+    def of(self, plan: Plan) -> tuple[TrainingRun, ...]:
+        """All trainings of a plan, by seed."""
+        found = [(seed, run) for (known, seed), run in self._runs.items() if known == plan.key]
+        return tuple(run for _, run in sorted(found, key=lambda item: item[0]))

@@ -1,0 +1,164 @@
+"""How it is now: the A/A control, the baseline's training, and the target that follows from it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoopt.benchmark.target import reachable
+from autoopt.errors import TrialFailed
+from autoopt.facts import WorkloadFacts
+from autoopt.measurements import TrainingRun
+from autoopt.options import Options
+from autoopt.records import Noise, Objective, Record
+from autoopt.search.accept.time_to_target import parts_to
+from autoopt.search.accept.trainings import PATIENCE
+from autoopt.search.budget_allocation import NOISE_AT_MOST, BudgetAllocation
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, Side
+from autoopt.search.compare.noise import control, doubts, noise_of
+from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import BaselineFailed
+
+AA_PAIRS = 4
+
+
+class AAControl(Record):
+    """The A/A control, and what it says of the baseline besides."""
+
+    noise: Noise
+    comparison: Comparison
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def side(self) -> Side:
+        return self.comparison.incumbent
+
+    @property
+    def start_seconds(self) -> float:
+        """What it costs to start a trial and warm it up, in seconds: half of what a pair of them took."""
+        pairs = [pair.startup_seconds for pair in self.comparison.pairs]
+        return max(float(np.median(pairs)) / 2 if pairs else 5.0, 0.5)
+
+
+def _pair_seconds(comparison: Comparison) -> float:
+    """What a pair of processes takes with the fewest blocks that count, in seconds; 0 where none was measured."""
+    pairs = [pair for pair in comparison.pairs if pair.block_log_ratios]
+    seconds = [
+        pair.startup_seconds + MIN_BLOCKS * (pair.seconds - pair.startup_seconds) / len(pair.block_log_ratios)
+        for pair in pairs
+    ]
+    return float(np.median(seconds)) if seconds else 0.0
+
+
+def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
+    """What the search is after, before the baseline was trained."""
+    target = options.target if options.target is not None else facts.target
+    return Objective(
+        metric=facts.metric,
+        mode=facts.mode,
+        target=target,
+        target_source="user" if target is not None else "baseline",
+        tolerance=options.tolerance,
+        min_gain=options.min_gain,
+        price_per_hour=options.price,
+    )
+
+
+def measure_noise(tools: RunContext, search: SearchState) -> AAControl:
+    """Compares the baseline with itself in separate processes.
+
+    Raises:
+        BaselineFailed: it does not train.
+    """
+    seconds = tools.shares.noise
+    began = tools.now()
+    key = {"plan": search.baseline.model_dump(mode="json")} if search.baseline.changes else {}
+
+    def measure() -> Comparison:
+        rule = Rule(min_gain=tools.min_gain, max_seconds=seconds)
+        rng = np.random.default_rng([tools.seed, 1])
+        return control(
+            tools.bench.start,
+            search.baseline,
+            rule,
+            clock=tools.now,
+            pairs=AA_PAIRS,
+            deadline=began + NOISE_AT_MOST * tools.shares.budget,
+            rng=rng,
+        )[1]
+
+    comparison = tools.run.step("control", key, measure, Comparison)
+    if comparison.decision is Decision.FAILED and comparison.failure is not None:
+        failure = comparison.failure
+        raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
+        raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
+    noise = noise_of(comparison, Rule(min_gain=tools.min_gain))
+    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, search.environment)))
+
+
+def measure_baseline(tools: RunContext, search: SearchState, aa: AAControl) -> tuple[TrainingRun, list[str]]:
+    """Trains the baseline to its target in its share of the budget; sets the target where that is not reached.
+
+    Returns:
+        The training, and notes for the report.
+
+    Raises:
+        BaselineFailed: it does not train.
+    """
+    trainings, objective = tools.gate.trainings, search.objective
+    trainings.target = objective.target
+    trainings.limit_seconds = tools.shares.baseline
+    try:
+        run = trainings.get(search.baseline, tools.seed, purpose=f"baseline seed {tools.seed}")
+    except TrialFailed as failure:
+        raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
+    notes = []
+    if objective.metric is not None and parts_to(run, objective) is None:
+        search.objective, note = _replaced(objective, run)
+        notes.append(note)
+    trainings.target = search.objective.target
+    usual = usual_seconds(aa, run)
+    trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + aa.start_seconds
+    trainings.expected_seconds = usual + aa.start_seconds
+    return run, notes
+
+
+def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
+    """What a training like this takes when nothing disturbs it, in seconds; to plan the rest of the run by.
+
+    A burst of foreign load in the one training must not shrink the search: its steps count as they
+    took in the interleaved blocks of the A/A control.
+    """
+    if aa.side.step_seconds is None or not aa.side.startup:
+        return run.seconds
+    quiet = aa.side.startup.fixed_seconds + run.steps * aa.side.step_seconds.p50 + run.evaluation_seconds
+    return min(run.seconds, quiet)
+
+
+def shares_after(tools: RunContext, aa: AAControl, run: TrainingRun) -> BudgetAllocation:
+    """The shares, now that a start and a training were measured."""
+    return BudgetAllocation(
+        budget=tools.shares.budget,
+        start_seconds=aa.start_seconds,
+        baseline_seconds=usual_seconds(aa, run),
+        pair_seconds=_pair_seconds(aa.comparison),
+    )
+
+
+def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
+    """The metric that the baseline did reach in its share, less the tolerance, as the target."""
+    value = reachable([run.curve], objective.mode, objective.tolerance)
+    replaced = objective.model_copy(update={"target": value, "target_source": "baseline"})
+    if value is None:
+        return replaced, (
+            f"the baseline was not evaluated within {run.seconds:.0f} s, its share of the budget: time to target "
+            "cannot be measured; give the run more budget, or evaluate more often"
+        )
+    reached = f"the target is {objective.metric} {value:.4g}, which the baseline reached in {run.seconds:.0f} s"
+    if objective.target is None:
+        return replaced, f"{reached}, less the tolerance (no value was given)"
+    return replaced, (
+        f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
+        "a larger --budget lets the whole way be measured"
+    )

@@ -1,0 +1,97 @@
+"""Where the time goes and what to expect, without trying anything."""
+
+from __future__ import annotations
+
+import time
+
+from autoopt.options import Options
+from autoopt.records import Plan, Prediction, Profile, Round, Verdict, WorkloadSummary
+from autoopt.search.baseline import objective_of
+from autoopt.search.configuration import configuration
+from autoopt.search.planner import Choice, agenda
+from autoopt.search.profile_validity import calmest, doubt_of
+from autoopt.search.stage_profile import Examined, Inspection, examine, inspect
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.simplify.analyse import analyse
+from autoopt.simplify.pipeline import Pipeline
+from autoopt.simplify.survey import Survey
+
+SECONDS = 20.0
+UNSET = "not set"
+
+
+def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str | None = None) -> Profile:
+    """Measures the baseline from the inside and asks every strategy for its prediction.
+
+    Raises:
+        TrialFailed: the baseline does not train.
+    """
+    began = time.monotonic()
+    inspection = inspect(bench)
+    seconds = min(SECONDS, options.budget_seconds / 3)
+    examined = calmest(
+        lambda: examine(bench, Plan(), seconds=seconds, advise=True, trace=traces),
+        lambda seen: doubt_of(seen, None, apart(inspection, seen)),
+    )
+    round_, pipeline = look(inspection, examined)
+    predictions = _predictions(bench, options, choice, inspection, examined, pipeline)
+    return Profile(
+        autoopt_version=UNSET,
+        created=UNSET,
+        seconds=time.monotonic() - began,
+        workload=WorkloadSummary.model_validate(inspection.facts.model_dump()),
+        environment=inspection.environment,
+        baseline=configuration(Plan(), inspection.environment, examined=examined),
+        round=round_,
+        predictions=predictions,
+        advice=examined.advice,
+        warnings=examined.missing,
+    )
+
+
+def apart(inspection: Inspection, examined: Examined) -> float | None:
+    """How far the simulated step of a profile is from its measured one (0.1: a tenth longer); None without stages."""
+    return look(inspection, examined)[0].simulation_error
+
+
+def look(inspection: Inspection, examined: Examined, index: int = 0) -> tuple[Round, Pipeline | None]:
+    """The round's document and, where stages could be measured, its pipeline graph."""
+    facts, environment = inspection.facts, inspection.environment
+    if not examined.survey:
+        step = examined.block.seconds / max(examined.block.steps, 1)
+        return Round(index=index, plan=examined.plan, step_seconds=step, stages=()), None
+    survey = Survey.model_validate(examined.survey)
+    round_ = analyse(index, examined.plan, survey, examined.block, environment.peaks, facts, environment)
+    return round_, Pipeline.from_round(round_, facts, environment)
+
+
+def _predictions(
+    bench: TrialRunner,
+    options: Options,
+    choice: Choice,
+    inspection: Inspection,
+    examined: Examined,
+    pipeline: Pipeline | None,
+) -> tuple[Prediction, ...]:
+    facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
+    search = SearchState(
+        facts=facts,
+        environment=inspection.environment,
+        objective=objective_of(facts, options),
+        planned_steps=facts.max_steps,
+    )
+    plan = agenda(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
+    found = {
+        p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)
+        for p in plan.proposals
+    }
+    for refusal in plan.refusals:
+        found[refusal.strategy.name] = Prediction(
+            strategy=refusal.strategy.name,
+            setting=refusal.setting,
+            predicted=refusal.predicted,
+            applies=refusal.verdict is not Verdict.NOT_APPLICABLE,
+            reason=refusal.reason,
+        )
+    return tuple(found[name] for name in bench.registry if name in found)

@@ -1,0 +1,1 @@
+"""When to believe a difference: pairs of processes, the sequential test, statistics."""

@@ -1,0 +1,116 @@
+"""A contender: a live process that trains with one plan, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from autoopt.measurements import Block, Ready, Startup
+from autoopt.records import JsonDict, Plan
+
+READY = "autoopt.benchmark.tasks:ready"
+WARM_UP = "autoopt.benchmark.tasks:warm_up"
+RUN_BLOCK = "autoopt.benchmark.tasks:run_block"
+EVALUATED = "autoopt.benchmark.tasks:evaluated"
+
+READY_SECONDS = 300.0
+"""How long building and setting up may take before it counts as hung."""
+
+
+class Arm(Protocol):
+    """One side of a comparison. Every method but ``close`` may raise ``TrialFailed``."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether this platform can stop a whole process tree and let it go on (SIGSTOP, SIGCONT)."""
+
+    def ready(self) -> Ready:
+        """Waits until the workload is built and set up."""
+
+    def warm_up(self, max_seconds: float) -> Startup:
+        """Trains until steps are steady, or until the time is up."""
+
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps."""
+
+    def evaluated(self, max_seconds: float) -> int | None:
+        """Samples that an evaluation reads; None where that cannot be told in so many seconds."""
+
+    def freeze(self) -> None:
+        """Stops the process tree where it stands."""
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+
+    def close(self) -> None:
+        """Ends the process tree; never raises, may be called twice."""
+
+
+Start = Callable[[Plan, str], Arm]
+"""``start(plan, label)`` starts a process; ``label`` (``incumbent``, ``candidate``) names its log."""
+
+
+class TrialProcess(Protocol):
+    """What a contender needs of ``autoopt.trial.parent.TrialProcess``."""
+
+    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class TrialArm:
+    """A contender in a trial's process; the tasks run there (``autoopt.benchmark.tasks``).
+
+    Args:
+        process: a started ``TrialProcess``.
+        plan: what it trains with.
+        patience: how many times the asked-for seconds a call may take before it counts as hung.
+    """
+
+    def __init__(self, process: TrialProcess, plan: Plan, *, patience: float = 10.0) -> None:
+        self.plan = plan
+        self._process = process
+        self._patience = patience
+        self._step_seconds = 1.0
+
+    @property
+    def can_freeze(self) -> bool:
+        return bool(getattr(self._process, "can_freeze", True))
+
+    def ready(self) -> Ready:
+        return Ready.model_validate(self._process.call(READY, timeout=READY_SECONDS))
+
+    def warm_up(self, max_seconds: float) -> Startup:
+        timeout = self._patience * max_seconds + 60.0
+        startup = Startup.model_validate(self._process.call(WARM_UP, timeout=timeout, max_seconds=max_seconds))
+        self._step_seconds = startup.warmup_seconds / max(startup.warmup_steps, 1)
+        return startup
+
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        expected = seconds + ramp_seconds + min_steps * self._step_seconds
+        answer = self._process.call(
+            RUN_BLOCK,
+            timeout=self._patience * expected + 60.0,
+            seconds=seconds,
+            min_steps=min_steps,
+            ramp_seconds=ramp_seconds,
+        )
+        return Block.model_validate(answer)
+
+    def evaluated(self, max_seconds: float) -> int | None:
+        timeout = self._patience * max_seconds + 60.0
+        samples: int | None = self._process.call(EVALUATED, timeout=timeout, max_seconds=max_seconds)["samples"]
+        return samples
+
+    def freeze(self) -> None:
+        self._process.freeze()
+
+    def thaw(self) -> None:
+        self._process.thaw()
+
+    def close(self) -> None:
+        self._process.close()

@@ -1,0 +1,157 @@
+"""The documents of a comparison: what was asked, what was seen, and what follows."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from autoopt.measurements import Startup
+from autoopt.records import Estimate, Percentiles, Plan, Record
+
+SideName = Literal["incumbent", "candidate"]
+
+
+class Decision(StrEnum):
+    """What the throughput says. ``accept``: the gain is proved; quality is another question."""
+
+    ACCEPT = "accept"
+    REJECT = "reject"
+    HARMFUL = "harmful"
+    INCONCLUSIVE = "inconclusive"
+    FAILED = "failed"
+
+
+class Rule(Record):
+    """When a comparison ends.
+
+    Args:
+        min_gain: the gain worth having (0.01: one per cent).
+        max_seconds: wall-clock seconds for the whole comparison, starts of processes included.
+        more_seconds: in addition where, as it stands, the candidate looks worth keeping.
+        min_pairs, max_pairs: pairs of processes; fewer than ``min_pairs`` never accept.
+        block_seconds: the shortest block; a block holds ``min_steps`` steps at least.
+        ramp_seconds: trained after each thaw and not measured.
+        warm_up_seconds: the most that either side may take to become steady.
+        alpha: 1 less the confidence of the reported interval, which holds at all times: what is kept clears
+            ``min_gain`` with all of it.
+        alpha_reject: the same for ``no gain``, where an error costs a missed gain and no untruth.
+        foreign_share: foreign CPU seconds per block second, beyond what is usual in this comparison,
+            from which a block pair counts as disturbed.
+        until_error: goes on, undecided or not, until the half-width of the interval (log) is below
+            this (verification and ablation want a figure, not a verdict).
+    """
+
+    min_gain: float = 0.01
+    max_seconds: float = 120.0
+    more_seconds: float = 0.0
+    min_pairs: int = 2
+    max_pairs: int = 12
+    block_seconds: float = 0.3
+    min_steps: int = 4
+    ramp_seconds: float = 0.1
+    warm_up_seconds: float = 60.0
+    alpha: float = 0.05
+    alpha_reject: float = 0.2
+    foreign_share: float = 0.15
+    until_error: float | None = None
+
+
+class LossPath(Record):
+    """Losses by step from the first step on; a step whose loss was not captured is left out.
+
+    ``losses`` is None where the loss was not finite.
+    """
+
+    steps: tuple[int, ...] = ()
+    losses: tuple[float | None, ...] = ()
+
+
+class Side(Record):
+    """One contender over all its processes. Rates per second (median of blocks), sizes in bytes.
+
+    ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted.
+    """
+
+    plan: Plan = Plan()
+    samples_per_second: float | None = None
+    samples_per_step: float | None = None
+    step_seconds: Percentiles | None = None
+    block_step_seconds: tuple[float, ...] = ()
+    stage_seconds: dict[str, float] = Field(default_factory=dict)
+    startup: Startup | None = None
+    fixed_seconds: tuple[float, ...] = ()
+    losses: LossPath = LossPath()
+    losses_again: LossPath = LossPath()
+    peak_memory_bytes: int | None = None
+    peak_host_memory_bytes: int | None = None
+    allocation_retries: int = 0
+    recompilations: int = 0
+    evaluated_samples: int | None = None
+    blocks: int = 0
+    seconds: float = 0.0
+
+
+class PairOfProcesses(Record):
+    """One pair of processes. ``log_ratio``: robust mean of ``block_log_ratios`` (candidate over incumbent)."""
+
+    log_ratio: float
+    standard_error: float
+    block_log_ratios: tuple[float, ...]
+    block_sd: float | None = None
+    disturbed: int = 0
+    startup_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        return math.exp(self.log_ratio)
+
+
+class SideFailure(Record):
+    """How a side ended badly. ``kind``: one of ``TrialFailed.KINDS``."""
+
+    side: SideName
+    kind: str
+    message: str
+    where: str = ""
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """As result.json holds it, such as ``out_of_memory: ...``."""
+        return f"{self.kind}: {self.message}"
+
+
+class Comparison(Record):
+    """Candidate against incumbent. ``estimate`` is of the ratio of samples per second, above 1 is faster.
+
+    ``estimate`` holds at all times with its confidence, however often it was looked at. ``seconds``
+    is wall-clock; ``measured_seconds`` is block time of both sides. ``mode``: ``interleaved`` with
+    the idle side frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do
+    not fit in memory at once.
+    """
+
+    decision: Decision
+    reason: str = ""
+    estimate: Estimate | None = None
+    pairs: tuple[PairOfProcesses, ...] = ()
+    incumbent: Side = Side()
+    candidate: Side = Side()
+    failure: SideFailure | None = None
+    seconds: float = 0.0
+    measured_seconds: float = 0.0
+    disturbed_share: float | None = None
+    between_process_sd: float | None = None
+    mode: Literal["interleaved", "unfrozen", "alternating"] = "interleaved"
+
+    @property
+    def block_log_ratios(self) -> tuple[float, ...]:
+        return tuple(ratio for pair in self.pairs for ratio in pair.block_log_ratios)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The speedup that each pair of processes showed."""
+        return tuple(pair.ratio for pair in self.pairs)

@@ -1,0 +1,144 @@
+"""The A/A control: the baseline against itself in separate processes, and what makes a machine doubtful."""
+
+from __future__ import annotations
+
+from math import exp, expm1, sqrt
+
+import numpy as np
+
+from autoopt.records import Environment, Estimate, Noise, Plan
+from autoopt.search.compare.arm import Start
+from autoopt.search.compare.compare import OnProgress, compare
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.pairs import Clock
+from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
+from autoopt.search.compare.statistics import TwoLevel, known_radius
+
+_DRIFT = 0.10
+_FLOOR = 0.10
+_LOAD_PER_CORE = 0.5
+_DISTURBED = 0.15
+
+
+def control(
+    start: Start,
+    baseline: Plan,
+    rule: Rule,
+    *,
+    clock: Clock,
+    pairs: int = 4,
+    deadline: float = float("inf"),
+    rng: np.random.Generator | None = None,
+    on_progress: OnProgress | None = None,
+) -> tuple[Noise, Comparison]:
+    """Compares the baseline with itself, ``pairs`` pairs of processes of it, decided or not.
+
+    Returns:
+        The noise (None values where not one pair could be measured) and the comparison it came from,
+        whose sides are the baseline's own figures and whose failure, if any, is the baseline's.
+    """
+    fixed = rule.model_copy(update={"max_pairs": pairs, "min_pairs": pairs, "until_error": 0.0})
+    comparison = compare(
+        start, baseline, baseline, fixed, clock=clock, deadline=deadline, rng=rng, on_progress=on_progress
+    )
+    return noise_of(comparison, rule), comparison
+
+
+def noise_of(comparison: Comparison, rule: Rule) -> Noise:
+    """What an A/A comparison says: the ratio with its interval, the luck of processes, the floor.
+
+    The floor is the smallest gain that a comparison of ``rule.max_pairs`` pairs can tell from none:
+    the half-width of its confidence sequence at this luck and these block errors. Where the A/A
+    interval itself leaves 1 out, whatever pushed it there could push a candidate: the floor is then
+    at least as large.
+    """
+    if not comparison.pairs:
+        return Noise()
+    values = [pair.log_ratio for pair in comparison.pairs]
+    errors = [pair.standard_error for pair in comparison.pairs]
+    luck = between_process_of(None).after(values, errors)
+    level = TwoLevel(values, errors, between_process_of(None))
+    ratio = as_estimate(level, level.interval(), 0.95)
+    return Noise(
+        aa_ratio=ratio,
+        floor=floor(luck.sd, errors, rule, ratio),
+        ratios=comparison.ratios,
+        process_sd=luck.sd,
+        process_dof=luck.dof,
+        block_sd=scatter(None, comparison.pairs),
+    )
+
+
+def floor(process_sd: float, errors: list[float], rule: Rule, ratio: Estimate | None = None) -> float:
+    """The gain below which nothing is believed (0.02: two per cent)."""
+    error = sqrt((process_sd**2 + float(np.median(np.square(errors)))) / rule.max_pairs)
+    least = expm1(known_radius(error, rule.alpha))
+    if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
+        least = max(least, exp(abs(np.log(ratio.value))) - 1)
+    return float(least)
+
+
+def learned(noise: Noise, comparison: Comparison, since: int = 0) -> Noise:
+    """The noise with what one more comparison tells of the luck of processes, by its pairs from ``since`` on.
+
+    The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
+    """
+    pairs = comparison.pairs[since:]
+    values = [pair.log_ratio for pair in pairs]
+    errors = [pair.standard_error for pair in pairs]
+    luck = between_process_of(noise).after(values, errors)
+    return noise.model_copy(
+        update={
+            "process_sd": luck.sd,
+            "process_dof": luck.dof,
+            "block_sd": scatter(noise.block_sd, pairs),
+        }
+    )
+
+
+def doubts(noise: Noise, comparison: Comparison, environment: Environment | None = None) -> list[str]:
+    """Why the figures of this run may be doubtful, each with what to do about it; empty on a good machine."""
+    found = []
+    cores = (environment.cores or 1) if environment else 1
+    if environment and environment.load is not None and environment.load > _LOAD_PER_CORE * cores:
+        found.append(
+            f"the machine was busy before anything was measured (load {environment.load:.1f} on {cores} cores): "
+            "stop other programs, or read the gains as those of a machine under this load"
+        )
+    if comparison.disturbed_share is not None and comparison.disturbed_share > _DISTURBED:
+        found.append(
+            f"{comparison.disturbed_share:.0%} of the block pairs were disturbed by other processes and left out: "
+            "stop other programs, or give the run more budget"
+        )
+    if noise.floor is not None and noise.floor > _FLOOR:
+        found.append(
+            f"the noise floor is {noise.floor:.1%}: smaller gains cannot be told from luck here; "
+            "a larger budget or a quieter machine lowers it"
+        )
+    ratio = noise.aa_ratio
+    if ratio is not None and not ratio.low <= 1.0 <= ratio.high:
+        found.append(
+            f"the baseline against itself reads {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}], which "
+            "leaves out 1: something favours one side; run again on a quieter machine"
+        )
+    drift = _drift(comparison)
+    if drift is not None and abs(drift) > _DRIFT:
+        found.append(
+            f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} while it was measured (clock "
+            "or heat): ratios are paired and hold, absolute times do not; fix the clock or let it warm up first"
+        )
+    if comparison.incumbent.recompilations or comparison.candidate.recompilations:
+        found.append(
+            "torch.compile compiled again during measured steps: shapes change from batch to batch; "
+            "compile with dynamic=True, or make the batches equal"
+        )
+    return found
+
+
+def _drift(comparison: Comparison) -> float | None:
+    """Change of step time from the first third of the blocks to the last, as a share; None with few blocks."""
+    times = comparison.incumbent.block_step_seconds
+    third = len(times) // 3
+    if third < 4:
+        return None
+    return float(np.median(times[-third:]) / np.median(times[:third])) - 1.0

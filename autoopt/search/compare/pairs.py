@@ -1,0 +1,239 @@
+"""One pair of processes, measured in alternating blocks.
+
+Order is ABBA or BAAB, by lot for each four blocks, so that a steady drift cancels and a periodic
+disturbance has no side to favour. While one side trains the other's whole process tree is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import log
+from statistics import median
+
+import numpy as np
+
+from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.measurements import Block
+from autoopt.search.compare.arm import Arm, Start
+from autoopt.search.compare.comparison import PairOfProcesses, Rule, SideName
+from autoopt.search.compare.side_statistics import SideStatistics, rate
+from autoopt.search.compare.statistics import MIN_BLOCKS, Level, trimmed
+
+Clock = Callable[[], float]
+SIDES: tuple[SideName, SideName] = ("incumbent", "candidate")
+_MOST_DISCARDED = 0.25
+
+
+class SideFailedError(Exception):
+    """A side ended badly; ``both_alive`` tells whether the other side held memory at that time."""
+
+    def __init__(self, side: SideName, error: TrialFailed, both_alive: bool) -> None:
+        super().__init__(str(error))
+        self.side = side
+        self.error = error
+        self.both_alive = both_alive
+
+
+@contextmanager
+def blaming(side: SideName, both_alive: bool = False) -> Iterator[None]:
+    """Puts the name of the side on what fails inside."""
+    try:
+        yield
+    except TrialFailed as error:
+        raise SideFailedError(side, error, both_alive) from error
+    except WorkloadError as error:  # the untouched workload, which was built before, cannot be built now
+        failed = TrialFailed("error", error.message, detail=error.detail, where="build")
+        raise SideFailedError(side, failed, both_alive) from error
+
+
+def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
+    """Which block pairs to keep, from the foreign CPU share of their two blocks alone.
+
+    A pair goes when either of its blocks saw more than ``limit`` above what is usual here, whichever
+    side that was; ratios are never looked at. At most a quarter goes: load that is there all the
+    time belongs to the conditions of the measurement.
+    """
+    known = [share for pair in shares for share in pair if share is not None]
+    if not known:
+        return [True] * len(shares)
+    usual = median(known)
+    worst = [max((share for share in pair if share is not None), default=0.0) for pair in shares]
+    ranked = sorted(range(len(worst)), key=lambda index: worst[index], reverse=True)
+    gone = {index for index in ranked[: int(_MOST_DISCARDED * len(worst))] if worst[index] > usual + limit}
+    return [index not in gone for index in range(len(worst))]
+
+
+def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, float]:
+    """Seconds, steps and ramp seconds of the next block.
+
+    Where steps are long, fewer of them make a block, and none is spent on the ramp: many short blocks say
+    more than few long ones, and what a thaw disturbs is over long before such a step is.
+    """
+    step = step_seconds or 0.0
+    fewest = 1 if step > 1.0 else min(2, rule.min_steps) if step > 0.3 else rule.min_steps
+    return rule.block_seconds, fewest, 0.0 if step > 0.5 else rule.ramp_seconds
+
+
+@dataclass
+class Blocks:
+    """The block pairs of one pair of processes."""
+
+    log_ratios: list[float] = field(default_factory=list)
+    shares: list[tuple[float | None, float | None]] = field(default_factory=list)
+    settled: int = 0
+
+    def add(self, incumbent: Block, candidate: Block) -> None:
+        self.log_ratios.append(log(rate(candidate)) - log(rate(incumbent)))
+        self.shares.append((_foreign(incumbent), _foreign(candidate)))
+        if incumbent.late_seconds or candidate.late_seconds:
+            self.settled = len(self.log_ratios)
+
+    @property
+    def since(self) -> int:
+        """The first block pair that counts: the one after a side has compiled again or searched, which may have
+        changed its step, where enough of them follow."""
+        return self.settled if len(self.log_ratios) - self.settled >= MIN_BLOCKS else 0
+
+    def kept(self, limit: float) -> list[float]:
+        keep = undisturbed(self.shares[self.since :], limit)
+        return [ratio for ratio, kept in zip(self.log_ratios[self.since :], keep, strict=True) if kept]
+
+    def level(self, limit: float, expected_sd: float | None = None) -> Level | None:
+        """The robust mean with its error, or None while there are too few blocks."""
+        kept = self.kept(limit)
+        return trimmed(kept, expected_sd) if len(kept) >= MIN_BLOCKS else None
+
+
+def _foreign(block: Block) -> float | None:
+    return None if block.foreign_cpu_seconds is None else block.foreign_cpu_seconds / block.seconds
+
+
+class Pair:
+    """A pair of live processes of incumbent and candidate.
+
+    Args:
+        start: starts a process.
+        tallies: what is summed up over all pairs, by side.
+        rule: block length, ramp and patience.
+        rng: decides order.
+        clock: seconds.
+
+    Attributes:
+        pressed: the device's allocator had to free its cache and try again.
+    """
+
+    def __init__(
+        self, start: Start, tallies: dict[SideName, SideStatistics], rule: Rule, rng: np.random.Generator, clock: Clock
+    ) -> None:
+        self._start, self._tallies, self._rule, self._rng, self._clock = start, tallies, rule, rng, clock
+        self._live: dict[SideName, Arm] = {}
+        self._queue: list[tuple[SideName, SideName]] = []
+        self.blocks = Blocks()
+        self._made: dict[SideName, int] = {"incumbent": 0, "candidate": 0}
+        self.pressed = False
+        self.began = clock()
+        self.ready_at = self.began
+
+    @property
+    def freezing(self) -> bool:
+        return all(contender.can_freeze for contender in self._live.values())
+
+    def open(self) -> None:
+        """Starts both sides, in an order drawn by lot, each warmed up while the other is frozen."""
+        first = int(self._rng.integers(2))
+        for side in (SIDES[first], SIDES[1 - first]):
+            self._open(side)
+        self.ready_at = self._clock()
+
+    def _open(self, side: SideName) -> None:
+        both = bool(self._live)
+        with blaming(side, both):
+            contender = self._start(self._tallies[side].plan, side)
+            self._live[side] = contender
+            contender.ready()
+            self._tallies[side].started(contender.warm_up(self._rule.warm_up_seconds))
+        with blaming(side):
+            if contender.can_freeze:
+                contender.freeze()
+
+    def block_pair(self) -> None:
+        """Measures one block of each side."""
+        if not self._queue:
+            a, b = SIDES if self._rng.integers(2) else (SIDES[1], SIDES[0])
+            self._queue = [(a, b), (b, a)]
+        order = self._queue.pop(0)
+        blocks = {side: self.block(side) for side in order}
+        self.blocks.add(blocks["incumbent"], blocks["candidate"])
+
+    def block(self, side: SideName) -> Block:
+        """Measures one block of one side and freezes it again."""
+        contender, tally = self._live[side], self._tallies[side]
+        length = block_length(self._rule, tally.step_seconds)
+        with blaming(side, both_alive=len(self._live) > 1):
+            if contender.can_freeze:
+                contender.thaw()
+            block = contender.block(*length)
+            if contender.can_freeze:
+                contender.freeze()
+        tally.ran(block)
+        self._made[side] += 1
+        self.pressed = self.pressed or block.allocation_retries > 0
+        return block
+
+    def forget(self) -> None:
+        """Takes this pair's blocks out of the sums again."""
+        for side, count in self._made.items():
+            self._tallies[side].forget(count)
+
+    def count_evaluated(self, seconds: float) -> None:
+        """Lets both sides evaluate once, each in so many seconds, to see that they look at the same samples."""
+        for side, contender in self._live.items():
+            with blaming(side, both_alive=len(self._live) > 1):
+                if contender.can_freeze:
+                    contender.thaw()
+                self._tallies[side].evaluated_samples = contender.evaluated(seconds)
+                if contender.can_freeze:
+                    contender.freeze()
+
+    def alternate(self, count: int) -> None:
+        """Measures ``count`` blocks of one process, ends it, then as many of the other: never both at once."""
+        rates: dict[SideName, list[Block]] = {}
+        first = int(self._rng.integers(2))
+        for side in (SIDES[first], SIDES[1 - first]):
+            self._open(side)
+            rates[side] = [self.block(side) for _ in range(count)]
+            self.close()
+        for incumbent, candidate in zip(rates["incumbent"], rates["candidate"], strict=True):
+            self.blocks.add(incumbent, candidate)
+
+    def close(self) -> None:
+        for contender in self._live.values():
+            if contender.can_freeze:
+                _quietly(contender.thaw)  # a stopped process cannot tidy up
+            contender.close()
+        self._live.clear()
+
+    def record(self, limit: float, expected_sd: float | None = None) -> PairOfProcesses | None:
+        """This pair's document, or None where it has too few blocks to count."""
+        level = self.blocks.level(limit, expected_sd)
+        if level is None:
+            return None
+        kept = self.blocks.kept(limit)
+        return PairOfProcesses(
+            log_ratio=level.value,
+            standard_error=level.error,
+            block_log_ratios=tuple(kept),
+            block_sd=level.sd,
+            disturbed=len(self.blocks.log_ratios) - self.blocks.since - len(kept),
+            startup_seconds=self.ready_at - self.began,
+            seconds=self._clock() - self.began,
+        )
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except TrialFailed:
+        return

@@ -1,0 +1,179 @@
+"""When pairs of processes are enough: accept, reject, harmful, futile, or on with the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log1p, sqrt
+
+from scipy.stats import norm
+
+from autoopt.records import Estimate, Noise
+from autoopt.search.compare.comparison import Decision, PairOfProcesses, Rule
+from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, Level, TwoLevel, best_blocks, known_radius
+
+_MOST_BLOCKS = 40
+_HOPELESS = 0.05
+
+
+def between_process_of(noise: Noise | None) -> BetweenProcess:
+    """What the A/A control, and comparisons after it, say of the luck of processes."""
+    if noise is None or noise.process_sd is None or noise.process_dof is None:
+        return BetweenProcess()
+    return BetweenProcess(noise.process_sd, noise.process_dof)
+
+
+def as_estimate(level: TwoLevel, bounds: tuple[float, float], confidence: float) -> Estimate:
+    """The estimate as a speedup, from log speedups."""
+    low, high = bounds
+    return Estimate(value=exp(level.value), low=exp(low), high=exp(high), confidence=confidence, n=level.n)
+
+
+def scatter(known: float | None, pairs: Sequence[PairOfProcesses]) -> float | None:
+    """What is known of the scatter of block pairs, with some more pairs of processes.
+
+    What was known before counts as much as two pairs: the load of a machine changes.
+    """
+    squares = [known**2] * 2 if known is not None else []
+    squares += [pair.block_sd**2 for pair in pairs if pair.block_sd is not None]
+    return sqrt(sum(squares) / len(squares)) if squares else None
+
+
+class SequentialTest:
+    """The pairs of a comparison so far, and what follows from them.
+
+    Args:
+        rule: when a comparison ends.
+        noise: the A/A control, or None.
+        pairs: those that were measured before, where a comparison goes on.
+    """
+
+    def __init__(self, rule: Rule, noise: Noise | None = None, pairs: Sequence[PairOfProcesses] = ()) -> None:
+        self.rule = rule
+        self.pairs = list(pairs)
+        self._luck = between_process_of(noise)
+        self._floor = (noise.floor or 0.0) if noise else 0.0
+        self._block_sd = noise.block_sd if noise else None
+
+    def add(self, pair: PairOfProcesses) -> None:
+        self.pairs.append(pair)
+
+    @property
+    def expected_sd(self) -> float | None:
+        """How much one block pair scatters, from earlier pairs of processes; None before there was one."""
+        return scatter(self._block_sd, self.pairs)
+
+    def widen(self) -> None:
+        """Sides that never run at the same time also feel the drift of the machine: more luck to expect."""
+        self._luck = BetweenProcess(self._luck.sd * 1.5, min(self._luck.dof, 3.0))
+
+    def _level(self, current: Level | None = None, times: int = 1) -> TwoLevel | None:
+        values = [pair.log_ratio for pair in self.pairs] + ([current.value] * times if current else [])
+        errors = [pair.standard_error for pair in self.pairs] + ([current.error] * times if current else [])
+        return TwoLevel(values, errors, self._luck) if values else None
+
+    @property
+    def between_process_sd(self) -> float | None:
+        level = self._level()
+        return level.between_process_sd if level else None
+
+    def estimate(self, current: Level | None = None) -> Estimate | None:
+        """The speedup with bounds that hold at all times; None before the first pair has enough blocks."""
+        level = self._level(current)
+        if level is None:
+            return None
+        return as_estimate(level, level.sequence(self.rule.alpha), 1 - self.rule.alpha)
+
+    def promising(self) -> bool:
+        """Whether, as it stands, the candidate is more likely worth keeping than not."""
+        level = self._level()
+        return level is not None and exp(level.value) > 1 + max(self.rule.min_gain, self._floor)
+
+    def _proved(self, level: TwoLevel) -> Decision | None:
+        """What the confidence sequence has settled, if anything."""
+        rule = self.rule
+        if level.n >= rule.min_pairs and level.above(log1p(rule.min_gain), rule.alpha):
+            return Decision.ACCEPT if exp(level.value) > 1 + self._floor else None
+        if level.below(0.0, rule.alpha):
+            return Decision.HARMFUL
+        if level.below(log1p(max(rule.min_gain, self._floor)), rule.alpha_reject):
+            return Decision.REJECT
+        return None
+
+    def decide(self, seconds_left: float) -> tuple[Decision, str] | None:
+        """The decision with its reason after finished pairs, or None: another pair is worth it."""
+        level = self._level()
+        if level is None:
+            return (Decision.INCONCLUSIVE, "no time for a single comparison") if seconds_left <= 0 else None
+        decision = self._proved(level)
+        if decision and self.rule.until_error is None:
+            return decision, self._reason(decision)
+        ended = self._ended(level, seconds_left)
+        if ended is None:
+            return None
+        decision = decision or Decision.INCONCLUSIVE
+        return decision, self._reason(decision) if decision != Decision.INCONCLUSIVE else ended
+
+    def _ended(self, level: TwoLevel, seconds_left: float) -> str | None:
+        """Why no further pair is measured, or None."""
+        rule, pairs = self.rule, len(self.pairs)
+        if rule.until_error is not None and pairs >= rule.min_pairs:
+            low, high = level.sequence(rule.alpha)
+            if (high - low) / 2 <= rule.until_error:
+                return f"the interval is as narrow as asked for after {pairs} pairs of processes"
+        cost = sum(pair.seconds for pair in self.pairs) / pairs
+        possible = int(min(rule.max_pairs, pairs + max(seconds_left, 0.0) / max(cost, 1e-9)))
+        if possible <= pairs:
+            limit = f"{rule.max_pairs} pairs of processes" if pairs >= rule.max_pairs else "the time for it"
+            return f"not decided within {limit}"
+        if rule.until_error is None and pairs >= 3 and self._hopeless(level, possible):
+            return f"cannot be decided in the time left, which allows {possible} pairs of processes"
+        return None
+
+    def _hopeless(self, level: TwoLevel, possible: int) -> bool:
+        """Whether, from how it stands, no decision is likely with all the pairs that are possible.
+
+        Predicts where the value will be at the end (flat prior) and how wide its bounds will then be
+        if the luck is what it seems.
+        """
+        rule, share = self.rule, level.n / possible
+        end = known_radius(level.error * sqrt(share), rule.alpha)
+        spread = level.error * sqrt(1 - share)
+        accept = norm.sf((log1p(rule.min_gain) + end - level.value) / spread)
+        end = known_radius(level.error * sqrt(share), rule.alpha_reject)
+        reject = norm.cdf((log1p(max(rule.min_gain, self._floor)) - end - level.value) / spread)
+        return float(accept + reject) < _HOPELESS
+
+    def enough(self, current: Level | None, startup_seconds: float, block_pair_seconds: float) -> bool:
+        """Whether the current pair of processes has been measured enough.
+
+        It has when more of its blocks would serve less than a fresh pair (Kalibera and Jones), when
+        what it shows decides already, or when a second pair just like it would.
+        """
+        if current is None or current.n < MIN_BLOCKS:
+            return False
+        if current.n >= _MOST_BLOCKS:
+            return True
+        level = self._level(current)
+        assert level is not None
+        luck = level.between_process_sd
+        variance = current.n * current.error**2
+        if current.n >= best_blocks(variance, luck, startup_seconds, block_pair_seconds):
+            return True
+        if self.rule.until_error is not None:
+            return False
+        if self._proved(level) is not None:
+            return True
+        twice = self._level(current, times=2)
+        return twice is not None and self._proved(twice) is not None
+
+    def _reason(self, decision: Decision) -> str:
+        estimate = self.estimate()
+        assert estimate is not None
+        seen = f"{estimate.value:.3f}x [{estimate.low:.3f}, {estimate.high:.3f}] in {estimate.n} pairs of processes"
+        if decision == Decision.ACCEPT:
+            return f"faster: {seen}"
+        if decision == Decision.HARMFUL:
+            return f"slower: {seen}"
+        if self._floor > self.rule.min_gain:
+            return f"no gain above the noise floor of {self._floor:.1%}: {seen}"
+        return f"no gain of {self.rule.min_gain:.1%}: {seen}"

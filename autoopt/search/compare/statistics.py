@@ -1,0 +1,255 @@
+"""Estimates from two-level data: noisy blocks inside a pair of processes, and the luck of each process.
+
+Two processes of the same program differ steadily by several per cent (memory layout, placement of
+pages and threads), so blocks of one pair of processes say nothing about the next pair. The model:
+pair *i* has the log speedup ``y_i ~ Normal(mu, tau^2 + v_i)``, where ``v_i`` is the square of the
+standard error that its blocks leave and ``tau`` the luck of processes, unknown, with a scaled
+inverse chi-square distribution that the A/A control and earlier comparisons sharpen.
+
+Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013 (levels of
+repetition and their best lengths); Yuen, Biometrika 61 (1974) (standard error of a trimmed mean);
+Robbins, Ann. Math. Stat. 41 (1970) (normal mixture, valid however often one looks); Jennison and
+Turnbull, JASA 92 (1997) (the weighted mean of a mixed model has independent increments in its
+information); Wang and Ramdas, "Anytime-valid t-tests", Sequential Analysis 44 (2025) (mixing over
+an unknown variance keeps a likelihood ratio a martingale).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, norm
+
+Array = NDArray[np.float64]
+
+TRIM = 0.2
+"""Share of pair log ratios that a trimmed mean leaves out at each end."""
+
+MIN_BLOCKS = 6
+"""Fewest block pairs from which a standard error is taken."""
+
+MIXTURE = ((0.1, 0.75), (0.5, 0.25))
+"""Spreads, in log speedup, of the normal mixtures of the confidence sequence, each with its weight: effects of these
+sizes are decided soonest. The interval is valid for any values. One spread alone is wasteful where the standard error
+is larger than it: a factor of 1.8 seen in two pairs of processes after a short A/A control must not read [0.9, 3.5]."""
+
+_NODES = 48
+_EXPECTED_DOF = 8
+"""What the scatter seen in earlier pairs is worth, in values: an A/A control of four pairs has seen twenty
+or more, and the load of a machine changes."""
+_MOST_LUCK = 0.2
+
+
+@dataclass(frozen=True)
+class BetweenProcess:
+    """What is known of the luck of processes: the log ratio of two processes of one program.
+
+    Args:
+        sd: its standard deviation, dimensionless (0.05: two processes differ by about 5 %).
+        dof: how many independent pairs that figure is worth. The default is one: a first guess that
+            four pairs of an A/A control overrule on a calm machine as on a restless one.
+    """
+
+    sd: float = 0.04
+    dof: float = 1.0
+
+    def after(self, values: Sequence[float], errors: Sequence[float], limit: float = 12.0) -> BetweenProcess:
+        """This knowledge with one more comparison: its pairs' log ratios and their standard errors.
+
+        The spread of ``values`` beyond what ``errors`` explain is luck. ``limit`` bounds ``dof``, since
+        another plan (other threads, a compiled model) may have other luck than those before it.
+        """
+        n = len(values)
+        if n < 2:
+            return self
+        spread = float(np.sum((np.asarray(values) - np.mean(values)) ** 2))
+        luck = spread - (n - 1) * float(np.mean(np.square(errors)))
+        # A comparison whose blocks are noisier than the luck knows little of it: weigh by what luck could explain.
+        weight = (n - 1) * min(1.0, self.sd**2 / (self.sd**2 + float(np.mean(np.square(errors)))) * 2.0)
+        variance = (self.dof * self.sd**2 + max(luck, 0.0) * weight / (n - 1)) / (self.dof + weight)
+        return BetweenProcess(sd=max(variance, 1e-6) ** 0.5, dof=min(limit, self.dof + weight))
+
+
+@dataclass(frozen=True)
+class Level:
+    """A location with its standard error, from ``n`` values that scatter by ``sd`` each."""
+
+    value: float
+    error: float
+    n: int
+    sd: float
+
+
+def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: float = TRIM) -> Level:
+    """Trimmed mean of block log ratios with its standard error (Yuen), widened for few values.
+
+    Bursts of load spoil single blocks by half their value; a mean suffers from them and a trimmed
+    mean does not. The factor ``dof / (dof - 2)`` is the variance of Student's t, so that a normal
+    model above this level is not misled by a standard error from few blocks.
+
+    Args:
+        values: log ratios, dimensionless; at least :data:`MIN_BLOCKS` of them.
+        expected_sd: how much one of them scattered in earlier pairs of processes, where that is
+            known; it counts as much as eight values.
+        trim: share left out at each end.
+    """
+    n = len(values)
+    if n < MIN_BLOCKS:
+        raise ValueError(f"a standard error needs at least {MIN_BLOCKS} block pairs, got {n}")
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    cut = int(trim * n)
+    inner = ordered[cut : n - cut]
+    winsorized = np.clip(ordered, inner[0], inner[-1])
+    variance = float(np.var(winsorized, ddof=1)) / (1 - 2 * cut / n) ** 2
+    own = dof = len(inner) - 1
+    pooled = variance
+    if expected_sd is not None:
+        dof = own + _EXPECTED_DOF
+        pooled = (own * variance + _EXPECTED_DOF * expected_sd**2) / dof
+    return Level(float(inner.mean()), (pooled * dof / (dof - 2) / n) ** 0.5, n, variance**0.5)
+
+
+@lru_cache(maxsize=256)
+def _taus(sd: float, dof: float) -> Any:
+    """Equally likely values of tau squared: quantiles of the scaled inverse chi-square distribution.
+
+    Two processes of one program that differ by more than a fifth are not taken for luck.
+    """
+    levels = (np.arange(_NODES) + 0.5) / _NODES
+    return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), _MOST_LUCK**2)
+
+
+def _log_sum(terms: Array) -> Array:
+    """``log(sum(exp(terms)))`` over the last axis."""
+    top = terms.max(axis=-1, keepdims=True)
+    return np.asarray(np.log(np.exp(terms - top).sum(axis=-1)) + top[..., 0])
+
+
+class TwoLevel:
+    """What pairs of processes say together about a log speedup ``mu``.
+
+    Args:
+        values: log ratio of each pair.
+        errors: standard error of each, from its blocks.
+        luck: what is known of the luck of processes.
+    """
+
+    def __init__(self, values: Sequence[float], errors: Sequence[float], luck: BetweenProcess) -> None:
+        if not values:
+            raise ValueError("an estimate needs at least one pair of processes")
+        y = np.asarray(values, dtype=np.float64)
+        v = np.maximum(np.square(np.asarray(errors, dtype=np.float64)), 1e-12)
+        self._taus: Array = _taus(luck.sd, luck.dof)
+        weights = 1.0 / (self._taus[:, None] + v[None, :])
+        self._information: Array = weights.sum(axis=1)
+        self._means: Array = (weights * y).sum(axis=1) / self._information
+        residual = y[None, :] - self._means[:, None]
+        self._fit: Array = 0.5 * np.log(weights).sum(axis=1) - 0.5 * (weights * residual**2).sum(axis=1)
+        flat = self._fit - 0.5 * np.log(self._information)
+        self._odds: Array = np.exp(flat - _log_sum(flat))
+        self.n = len(y)
+
+    @property
+    def value(self) -> float:
+        """The log speedup: each pair weighed by its own error and the luck, averaged over what luck may be."""
+        return float(self._odds @ self._means)
+
+    @property
+    def error(self) -> float:
+        """Standard error of :attr:`value`."""
+        return float(np.sqrt(self._odds @ (1.0 / self._information)))
+
+    @property
+    def between_process_sd(self) -> float:
+        """Root of the mean of tau squared after these pairs (dimensionless)."""
+        return float(np.sqrt(self._odds @ self._taus))
+
+    def sequence(self, alpha: float) -> tuple[float, float]:
+        """Bounds of mu that hold at all times at once with probability ``1 - alpha``, looked at after any block.
+
+        The likelihood ratio of "mu is spread around m by the mixture" against "mu is m", each averaged
+        over what the luck may be, is a martingale with mean 1 if mu is m; by Ville's inequality it
+        reaches ``1 / alpha`` with probability at most ``alpha``. The interval holds every m for which it has not.
+        """
+        return self._solve(lambda m: self._evidence(m) + np.log(alpha))
+
+    def above(self, m: float, alpha: float) -> bool:
+        """Whether the lower bound of :meth:`sequence` clears ``m`` (the same, without searching for the bound)."""
+        return self.value > m and bool(self._evidence(np.array([m]))[0] > -np.log(alpha))
+
+    def below(self, m: float, alpha: float) -> bool:
+        """Whether the upper bound of :meth:`sequence` falls below ``m``."""
+        return self.value < m and bool(self._evidence(np.array([m]))[0] > -np.log(alpha))
+
+    def _evidence(self, m: Array) -> Array:
+        """Log likelihood ratio of the mixture around each ``m`` against ``m`` itself; shape as ``m``."""
+        square = self._information * (m[:, None] - self._means) ** 2
+        against = []
+        for sd, weight in MIXTURE:
+            grown = 1.0 + sd**2 * self._information
+            against.append(np.log(weight) + _log_sum(self._fit - 0.5 * np.log(grown) - 0.5 * square / grown))
+        return np.asarray(np.logaddexp.reduce(against) - _log_sum(self._fit - 0.5 * square))
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Bounds of mu for a number of pairs fixed beforehand (the A/A control): posterior quantiles."""
+        tail = np.log((1 - confidence) / 2)
+
+        def beyond(m: Array) -> Array:
+            z = np.abs(m[:, None] - self._means) * np.sqrt(self._information)
+            return np.asarray(tail - np.log(np.maximum(norm.sf(z) @ self._odds, 1e-300)))
+
+        return self._solve(beyond)
+
+    def _solve(self, excess: Any) -> tuple[float, float]:
+        """Where ``excess`` turns positive below and above the value: a coarse scan outward, then bisection."""
+        centre = self.value
+        step = self.error
+        bounds = []
+        for sign in (-1.0, 1.0):
+            inside, outside = 0.0, 3.0 * step
+            while excess(np.array([centre + sign * outside]))[0] <= 0 and outside < 50.0:
+                inside, outside = outside, outside * 1.7
+            for _ in range(4):
+                points = np.linspace(inside, outside, 12)
+                over = excess(centre + sign * points) > 0
+                first = int(np.argmax(over)) if over.any() else len(points) - 1
+                inside, outside = float(points[max(first - 1, 0)]), float(points[first])
+            bounds.append(centre + sign * outside)
+        return bounds[0], bounds[1]
+
+
+def known_radius(error: float, alpha: float) -> float:
+    """Half-width of :meth:`TwoLevel.sequence` where all variances are known (Robbins' normal mixture), at most.
+
+    The narrower of the two that either spread of :data:`MIXTURE` would give alone with its share of ``alpha``.
+
+    Args:
+        error: standard error of the log speedup.
+        alpha: 1 less the confidence.
+    """
+    radii = []
+    for sd, weight in MIXTURE:
+        ratio = (sd / error) ** 2
+        radii.append(error * np.sqrt((1 + 1 / ratio) * (-2 * np.log(alpha * weight) + np.log1p(ratio))))
+    return float(min(radii))
+
+
+def best_blocks(
+    block_variance: float, between_process_sd: float, startup_seconds: float, block_seconds: float
+) -> float:
+    """Block pairs per pair of processes that give the smallest error for the time spent (Kalibera and Jones).
+
+    Args:
+        block_variance: variance of one block pair's log ratio.
+        between_process_sd: standard deviation of the luck of processes.
+        startup_seconds: what a new pair of processes costs before its first block.
+        block_seconds: what one block pair costs.
+    """
+    return float(
+        np.sqrt(block_variance * startup_seconds / (max(between_process_sd, 1e-4) ** 2 * max(block_seconds, 1e-6)))
+    )

@@ -1,0 +1,105 @@
+"""A plan with all that was measured of it: the ``CONFIGURATION`` of result.json."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoopt.measurements import TrainingRun
+from autoopt.records import Configuration, Environment, Estimate, Peaks, Plan
+from autoopt.search.compare.comparison import Side
+from autoopt.search.compare.side_statistics import percentiles
+from autoopt.search.stage_profile import Examined
+
+
+def configuration(
+    plan: Plan,
+    environment: Environment,
+    *,
+    examined: Examined | None = None,
+    side: Side | None = None,
+    runs: tuple[TrainingRun, ...] = (),
+    time_to_target: Estimate | None = None,
+    modelled: bool = False,
+    price_per_hour: float | None = None,
+) -> Configuration:
+    """Puts together what trials of one plan showed; what none showed is None.
+
+    Args:
+        examined: the plan from the inside; gives FLOP/s and CPU utilization.
+        side: the plan in an interleaved comparison, the better source of step times.
+        runs: its trainings to the target.
+        time_to_target: seconds, with interval.
+        modelled: the time was put together from measured parts, not measured whole.
+        price_per_hour: of the device.
+    """
+    reached = [run for run in runs if run.reached]
+    last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
+    step = side.step_seconds if side and side.step_seconds else None
+    rate = side.samples_per_second if side else None
+    if examined is not None:
+        step = step or percentiles(list(examined.block.step_seconds))
+        rate = rate or examined.block.samples / examined.block.seconds
+    flops = _flops(examined)
+    return Configuration(
+        plan=plan,
+        samples_per_second=rate,
+        step_seconds=step,
+        time_to_target_seconds=time_to_target,
+        time_to_target_source=("modelled" if modelled else "measured") if time_to_target else None,
+        fixed_seconds=_median([run.fixed_seconds for run in runs])
+        or (examined.startup.fixed_seconds if examined else None),
+        evaluation_seconds=_median([run.evaluation_seconds for run in runs]),
+        steps_to_target=_steps(reached),
+        metric=last,
+        peak_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_memory_bytes"),
+        peak_host_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_host_memory_bytes"),
+        device_utilization=examined.monitor.get("device_utilization") if examined else None,
+        cpu_utilization=_cpu(examined, environment),
+        flops_per_second=flops,
+        mfu=_mfu(flops, environment.peaks),
+        energy_joules_per_step=examined.joules_per_step if examined else None,
+        cost_to_target=price_per_hour * time_to_target.value / 3600 if price_per_hour and time_to_target else None,
+        curves=tuple(run.curve for run in runs),
+    )
+
+
+def best_matmul(peaks: Peaks) -> float | None:
+    """The highest matrix-multiplication rate that was measured, in FLOP/s."""
+    rates = [
+        peaks.matmul_fp32_flops_per_second,
+        peaks.matmul_tf32_flops_per_second,
+        peaks.matmul_bf16_flops_per_second,
+        peaks.matmul_fp16_flops_per_second,
+    ]
+    return max((rate for rate in rates if rate), default=None)
+
+
+def _flops(examined: Examined | None) -> float | None:
+    if examined is None or not examined.flops_per_step:
+        return None
+    return examined.flops_per_step * examined.block.steps / examined.block.seconds
+
+
+def _mfu(flops: float | None, peaks: Peaks) -> float | None:
+    peak = best_matmul(peaks)
+    return flops / peak if flops and peak else None
+
+
+def _cpu(examined: Examined | None, environment: Environment) -> float | None:
+    if examined is None or examined.block.cpu_seconds is None or not environment.cores:
+        return None
+    return min(1.0, examined.block.cpu_seconds / (examined.block.seconds * environment.cores))
+
+
+def _median(values: list[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def _steps(runs: list[TrainingRun]) -> int | None:
+    steps = [run.curve.steps_to_target or run.steps for run in runs]
+    return int(np.median(steps)) if steps else None
+
+
+def _most(sources: list[object], name: str) -> int | None:
+    values = [getattr(source, name, None) for source in sources if source is not None]
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,270 @@
+"""A workload that does not fit: the least costly plan under which it trains with the same batch, its reference.
+
+Strategies say which of their settings take less memory and what they cost (``Strategy.lighter``). One
+strategy is tried before two, the cheap before the dear; each set of them first with all it can save, since
+where that does not fit nothing of the set does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, islice
+
+from autoopt.errors import Interrupted, TrialFailed, WorkloadError
+from autoopt.events import TrialEnded, TrialStarted
+from autoopt.measurements import Block
+from autoopt.records import Change, Plan, Record, Trial, Verdict
+from autoopt.search.accept.memory_margin import crowded
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState, changes_text
+from autoopt.search.trial_runner import BaselineFailed, TrialRunner
+from autoopt.strategy import Strategy
+
+FIT_SHARE = 0.25
+"""Share of the budget after which no more sets of strategies are tried to make it fit."""
+RELAXED_SHARE = 0.4
+"""Share after which the plan that fits is taken as it is."""
+
+PROBE_STEPS = 3
+LOOKS = 64
+"""Batches that are looked at for the largest, where shapes vary."""
+
+ATTEMPT_SECONDS = 900.0
+MOST_STEPS = 16
+"""Settings of one strategy that are looked at."""
+
+Rung = tuple[float, Change]
+
+
+class Attempt(Record):
+    """A plan that trained: what it took at its largest batch, in bytes."""
+
+    peak_memory_bytes: int | None = None
+    limit_bytes: int | None = None
+    allocation_retries: int = 0
+
+    @property
+    def crowded(self) -> str:
+        """Why the plan only just fits; empty where there is room."""
+        return crowded(self.peak_memory_bytes, self.limit_bytes, self.allocation_retries)
+
+
+def attempt(bench: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
+    """Trains a few steps under a plan, and some more on the largest batch.
+
+    Args:
+        looks: how many steps are drawn in search of the largest batch.
+
+    Raises:
+        TrialFailed: it does not train.
+    """
+    tasks = "autoopt.benchmark.tasks"
+    with bench.trial(plan, "fit") as process:
+        process.call(f"{tasks}:ready", timeout=ATTEMPT_SECONDS)
+        block = Block.model_validate(process.call(f"{tasks}:probe_losses", timeout=ATTEMPT_SECONDS, steps=PROBE_STEPS))
+        worst = process.call(f"{tasks}:largest_batch", timeout=ATTEMPT_SECONDS, batches=looks)
+    peaks = [peak for peak in (block.peak_memory_bytes, worst.get("peak_memory_bytes")) if peak is not None]
+    return Attempt(
+        peak_memory_bytes=max(peaks, default=None),
+        limit_bytes=worst.get("limit_bytes"),
+        allocation_retries=block.allocation_retries + worst.get("allocation_retries", 0),
+    )
+
+
+class Fitting:
+    """Finds the reference of a workload that does not fit; finds the next where that one fails later after all.
+
+    Args:
+        tools: trials, journal, clock, announcements.
+        search: gets the reference as its baseline, and a trial for each plan that did not fit.
+    """
+
+    def __init__(self, tools: RunContext, search: SearchState) -> None:
+        self.tools, self.search = tools, search
+        self._outcomes: dict[str, str] = {}
+        self._plans: dict[str, Plan] = {}
+        self._tight: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
+        self._deadline = tools.now() + FIT_SHARE * tools.shares.budget
+        self._relaxed_by = tools.now() + RELAXED_SHARE * tools.shares.budget
+
+    def next(self, failure: BaselineFailed) -> str:
+        """Makes the next plan that fits the baseline of the search.
+
+        Args:
+            failure: how the present baseline ended.
+
+        Returns:
+            The sentence that the report shows.
+
+        Raises:
+            WorkloadError: it failed otherwise than for memory, or nothing fits.
+        """
+        plan = self.search.baseline
+        if not plan.changes and failure.failure.kind != "out_of_memory":
+            raise failure
+        self._note(plan, failure.failure.reason)
+        self._tight.pop(plan.key, None)
+        found = self._find() or next((self._plans[key] for key in self._tight), None)
+        if found is None and self.tools.stopping():
+            raise Interrupted("stopped before a plan was found under which the workload fits in memory")
+        if found is None:
+            raise self._nothing() from failure
+        self.search.adopt(found)
+        self.tools.gate.baseline = found
+        return self._told(found)
+
+    def _find(self) -> Plan | None:
+        """The least costly plan that fits with room to spare."""
+        for names in self._groups():
+            strongest = self._plan(names, {})
+            if strongest is not None and self._fits(strongest):
+                return self._relaxed(names)
+        return None
+
+    def _groups(self) -> Iterator[tuple[str, ...]]:
+        """Sets of strategies: few before many, cheap before dear."""
+        costs = {name: rungs[0][0] for name in self._strategies() if (rungs := self._ladder(name, Plan()))}
+        for size in range(1, len(costs) + 1):
+            yield from sorted(combinations(costs, size), key=lambda names: sum(costs[name] for name in names))
+
+    def _strategies(self) -> list[str]:
+        choice, found = self.tools.choice, []
+        for strategy in self.tools.bench.registry.values():
+            reason = unwanted(strategy, choice)
+            if not reason:
+                found.append(strategy.name)
+            elif type(strategy).lighter is not Strategy.lighter:
+                self._left_out[strategy.name] = reason
+        return found
+
+    def _ladder(self, name: str, plan: Plan) -> list[Rung]:
+        """The strategy's settings over a plan that take less memory, least first."""
+        registry = self.tools.bench.registry
+        strategy = registry[name]
+        try:
+            case = self.search.case_of(plan, registry, fits=False)
+            rungs = [
+                (float(cost), Change(strategy=name, setting=dict(setting)))
+                for cost, setting in islice(strategy.lighter(case), MOST_STEPS)
+            ]
+            applies = strategy.applies(case) if rungs or type(strategy).lighter is not Strategy.lighter else None
+        except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
+            self._left_out[name] = plugin_error(error)
+            return []
+        if applies is not None and not applies and not plan.changes:  # beside others it was tried alone
+            self._left_out.setdefault(name, applies.reason)
+        return rungs if applies else []
+
+    def _plan(self, names: Sequence[str], rungs: dict[str, int]) -> Plan | None:
+        """The plan of these strategies, each at its rung (the last by default); None where they exclude one another."""
+        plan = Plan()
+        try:
+            for name in names:
+                ladder = self._ladder(name, plan)
+                if not ladder:
+                    return None
+                change = ladder[min(rungs.get(name, len(ladder)), len(ladder) - 1)][1]
+                plan = candidate_plan(self.tools.bench.registry, plan, (change,))
+            return plan if self._same_batch(plan) else None
+        except PLUGIN_ERRORS:  # it says so where it is asked alone
+            return None
+
+    def _same_batch(self, plan: Plan) -> bool:
+        facts, batch = self.search.facts, self.tools.bench.registry.fold(plan).batch
+        if facts.batch_size is None:
+            return batch.size is None
+        count = batch.accumulation or facts.accumulation
+        return (batch.size or facts.batch_size) * count == facts.batch_size * facts.accumulation
+
+    def _relaxed(self, names: Sequence[str]) -> Plan | None:
+        """The same strategies, each saving no more than it must beside the others: its settings are halved.
+
+        A reference that saves more than it must is a slow one, so that there is some time for this.
+        """
+        self._deadline = max(self._deadline, self._relaxed_by)
+        rungs: dict[str, int] = {}
+        for name in reversed(names):
+            low, high = 0, max(len(self._ladder(name, Plan())) - 1, 0)  # the last one fits
+            while low < high:
+                middle = (low + high) // 2
+                plan = self._plan(names, {**rungs, name: middle})
+                if plan is not None and self._fits(plan):
+                    high = middle
+                else:
+                    low = middle + 1
+            rungs[name] = high
+        return self._plan(names, rungs)
+
+    def _fits(self, plan: Plan) -> bool:
+        """Whether it trains with room to spare; measured once.
+
+        When the time is up, only strategies alone are still tried, until one of them fits.
+        """
+        if plan.key in self._outcomes:
+            return not self._outcomes[plan.key]
+        spent = self.tools.now() > self._deadline and (len(plan.changes) > 1 or "" in self._outcomes.values())
+        if spent or self.tools.stopping():
+            return False
+        reason = self._try(plan)
+        self._note(plan, reason)
+        return not reason
+
+    def _note(self, plan: Plan, reason: str) -> None:
+        self._plans[plan.key], self._outcomes[plan.key] = plan, reason
+
+    def _try(self, plan: Plan) -> str:
+        """Why a plan does not fit; empty where it does. Each that does not is a trial of the result."""
+        tools, number, began = self.tools, self.search.next_id(), self.tools.now()
+        *others, last = plan.changes
+        tools.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
+        looks = 1 if self.search.facts.static_shapes else LOOKS
+        key = {"plan": plan.model_dump(mode="json")}
+        peak = None
+        try:
+            done = tools.run.step("fit", key, lambda: attempt(tools.bench, plan, looks=looks), Attempt)
+            reason, peak = done.crowded, done.peak_memory_bytes
+            if reason:
+                self._tight[plan.key] = reason
+        except TrialFailed as failure:
+            reason = failure.reason
+        trial = Trial(
+            id=number,
+            round=0,
+            strategy=last.strategy,
+            setting=last.setting,
+            companions=tuple(others),
+            verdict=Verdict.FAILED if plan.key not in self._tight else Verdict.HARMFUL,
+            reason=reason,
+            risk=tools.bench.registry[last.strategy].risk.value,
+            peak_memory_bytes=peak,
+            seconds=tools.now() - began,
+            log=tools.bench.latest_log,
+            finished_at=tools.now(),
+        )
+        if reason:
+            self.search.trials.append(trial)
+        else:
+            trial = trial.model_copy(update={"verdict": Verdict.KEPT, "reason": "it fits"})
+        tools.announce(TrialEnded(at=tools.now(), trial=trial))
+        return reason
+
+    def _told(self, plan: Plan) -> str:
+        tight = f" (only just: {self._tight[plan.key]})" if plan.key in self._tight else ""
+        return (
+            f"the workload as it is does not fit in memory ({self._outcomes[Plan().key]}); the reference, here "
+            f"called the baseline, is the same batch with {changes_text(plan.changes)}{tight}: every speedup is over "
+            "that, none over a training that cannot run"
+        )
+
+    def _nothing(self) -> WorkloadError:
+        spent = self.tools.now() > self._deadline
+        names = {key: changes_text(plan.changes) or "as it is" for key, plan in self._plans.items()}
+        lines = [f"{names[key]}: {reason}" for key, reason in self._outcomes.items()]
+        lines += [f"{name}: not tried: {reason}" for name, reason in self._left_out.items()]
+        hint = "take a smaller batch or model, or a device with more memory"
+        if spent:
+            hint += "; a larger --budget leaves time to try more"
+        what = "the baseline failed: it does not fit in memory, and nothing that was tried makes it fit"
+        return WorkloadError(what, hint=hint, detail="\n".join(lines))

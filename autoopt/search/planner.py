@@ -1,0 +1,161 @@
+"""What to try next, and why not the rest: priority order, applicability, predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoopt.records import Change, Estimate, JsonDict, Plan, Verdict
+from autoopt.registry import Registry
+from autoopt.strategy import Case, Risk, Strategy
+
+PLUGIN_ERRORS = (Exception, SystemExit)
+"""What a strategy's methods may raise without ending the run; a stop by the user is none of them."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which strategies the user wants: ``only`` (empty: all), ``skip``, and the risk classes allowed."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ("exact", "numeric", "training")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A strategy worth trying, with the prediction of its first setting."""
+
+    strategy: Strategy
+    predicted: Estimate | None = None
+    setting: JsonDict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A strategy that is not tried, and why."""
+
+    strategy: Strategy
+    verdict: Verdict
+    reason: str
+    setting: JsonDict = field(default_factory=dict)
+    predicted: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One round's proposals in their order, and the refusals."""
+
+    proposals: tuple[Proposal, ...] = ()
+    refusals: tuple[Skipped, ...] = ()
+
+
+def agenda(registry: Registry, case: Case, choice: Choice, threshold: float) -> Queue:
+    """Sorts all strategies into those worth trying and those not.
+
+    Args:
+        threshold: a speedup; one whose prediction, at the very best, is below it is not tried.
+    """
+    proposals: list[Proposal] = []
+    refusals: list[Skipped] = []
+    for strategy in registry.values():
+        item = _consider(strategy, case, choice, threshold)
+        if isinstance(item, Proposal):
+            proposals.append(item)
+        else:
+            refusals.append(item)
+    return Queue(tuple(proposals), tuple(refusals))
+
+
+def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tuple[Proposal, ...]:
+    """Those proposals that there is time for, in their order; where not for all, those that promise most.
+
+    One without a prediction counts as promising as the median of the others: unknown is not unpromising.
+
+    Args:
+        seconds: that are left for the search.
+        each: what trying one takes.
+    """
+    room = max(int(seconds / max(each, 1e-9)), 1)
+    if len(proposals) <= room:
+        return proposals
+    known = sorted(p.predicted.value for p in proposals if p.predicted)
+    middle = known[len(known) // 2] if known else 1.0
+    promise = {p.strategy.name: p.predicted.value if p.predicted else middle for p in proposals}
+    chosen = sorted(promise, key=lambda name: -promise[name])[:room]
+    return tuple(p for p in proposals if p.strategy.name in chosen)
+
+
+def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) -> Proposal | Skipped:
+    refused = unwanted(strategy, choice)
+    if refused:
+        return Skipped(strategy, Verdict.NOT_TRIED, refused)
+    try:
+        applies = strategy.applies(case)
+        if not applies:
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, applies.reason or "it says that it does not apply")
+        settings = list(_first(strategy, case))
+        if not settings:
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
+        predicted = predict(strategy, case, settings[0])
+    except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
+        return Skipped(strategy, Verdict.FAILED, plugin_error(error))
+    if predicted is not None and predicted.high < threshold:
+        return Skipped(
+            strategy,
+            Verdict.NOT_TRIED,
+            f"cannot pay: predicted {predicted.value:.3f}x, at the very best {predicted.high:.3f}x, "
+            f"below {threshold:.3f}x",
+            settings[0],
+            predicted,
+        )
+    return Proposal(strategy, predicted, settings[0])
+
+
+def unwanted(strategy: Strategy, choice: Choice) -> str:
+    if choice.only and strategy.name not in choice.only:
+        return "not among --only"
+    if strategy.name in choice.skip:
+        return "left out by --skip"
+    if strategy.risk.value not in choice.allow:
+        return f"risk class {strategy.risk.value} needs --allow {strategy.risk.value}"
+    return ""
+
+
+def _first(strategy: Strategy, case: Case) -> tuple[JsonDict, ...]:
+    for setting in strategy.settings(case):
+        return (dict(setting),)
+    return ()
+
+
+def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | None:
+    """The strategy's own prediction, else the what-if of its stages at their ceiling: an upper bound.
+
+    The default's interval reaches down to 1: a ceiling says what is possible, not what comes.
+    """
+    own = strategy.predict(case, setting)
+    if own is not None:
+        return own
+    if case.pipeline is None or strategy.risk in (Risk.TRAINING, Risk.MODEL):
+        return None
+    ceilings = {
+        stage.name: stage.ceiling_seconds
+        for stage in case.pipeline.stages
+        if stage.name in strategy.stages and stage.ceiling_seconds is not None
+    }
+    if not ceilings:
+        return None
+    gain = case.pipeline.gain(ceilings)
+    return Estimate(value=max(gain.value, 1.0), low=1.0, high=max(gain.high, 1.0), n=gain.n)
+
+
+def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan:
+    """The incumbent with these changes, in the registry's order."""
+    plan = incumbent
+    for change in changes:
+        plan = plan.with_change(change)
+    return registry.order(plan)
+
+
+def plugin_error(error: BaseException) -> str:
+    """A plugin's exception as a trial's reason."""
+    return f"error: the strategy raised {type(error).__name__}: {error}".split("\n")[0]

@@ -1,0 +1,106 @@
+"""What a run's search works with, and how it compares two plans: durably, on the run's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoopt.events import Announcer, TrialProgress
+from autoopt.records import Estimate, Noise, Plan, Trial
+from autoopt.search.accept.gate import Gate
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.planner import Choice
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.storage.run import Run
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A trial that was left undecided, of whose pairs of processes another goes on.
+
+    Args:
+        trial: it.
+        comparison: its pairs.
+        noise: what was known of the noise before it, since a pair must not count twice.
+    """
+
+    trial: Trial
+    comparison: Comparison
+    noise: Noise
+
+
+@dataclass
+class RunContext:
+    """What the search works with; the same for the whole run."""
+
+    bench: TrialRunner
+    run: Run
+    announce: Announcer
+    choice: Choice
+    min_gain: float
+    seed: int
+    stopping: Callable[[], bool]
+    shares: BudgetAllocation
+    gate: Gate
+
+    def now(self) -> float:
+        return self.run.clock.elapsed()
+
+    def rule(self, seconds: float, *, more_seconds: float = 0.0, until_error: float | None = None) -> Rule:
+        """When a comparison that may take so long ends."""
+        return Rule(
+            min_gain=self.min_gain,
+            max_seconds=max(seconds, 1.0),
+            more_seconds=more_seconds,
+            until_error=until_error,
+        )
+
+    def compare(
+        self,
+        kind: str,
+        incumbent: Plan,
+        candidate: Plan,
+        search: SearchState,
+        *,
+        seconds: float,
+        deadline: float,
+        purpose: str,
+        more_seconds: float = 0.0,
+        until_error: float | None = None,
+        progress_id: int | None = None,
+        earlier: Earlier | None = None,
+    ) -> Comparison:
+        """A durable comparison: measured once, read back from the journal by a resumed run."""
+
+        def progress(note: str, estimate: Estimate | None) -> None:
+            if progress_id is not None:
+                seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+                self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
+
+        def measure() -> Comparison:
+            rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error)
+            made = len(search.comparisons) + len(search.ablations)
+            return compare(
+                self.bench.start,
+                incumbent,
+                candidate,
+                rule,
+                clock=self.now,
+                deadline=deadline,
+                noise=earlier.noise if earlier else search.noise,
+                rng=np.random.default_rng([self.seed, made, search.numbers]),
+                on_progress=progress,
+                earlier=earlier.comparison.pairs if earlier else (),
+            )
+
+        key = {
+            "purpose": purpose,
+            "incumbent": incumbent.model_dump(mode="json"),
+            "candidate": candidate.model_dump(mode="json"),
+        }
+        return self.run.step(kind, key, measure, Comparison)

@@ -1,0 +1,136 @@
+"""What changes while the search runs, in one place: incumbent, trials, noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from autoopt.facts import WorkloadFacts
+from autoopt.records import Change, Environment, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.registry import Registry
+from autoopt.search.compare.comparison import Comparison
+from autoopt.strategy import Case, PipelineView, Strategy
+
+
+@dataclass
+class SearchState:
+    """The state of a search.
+
+    ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
+    memory, the least costly plan under which it does.
+    ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
+    ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
+    ``ablations``: comparisons that tell what a change of a plan is worth.
+    ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
+    """
+
+    facts: WorkloadFacts
+    environment: Environment
+    objective: Objective
+    noise: Noise = field(default_factory=Noise)
+    baseline: Plan = field(default_factory=Plan)
+    incumbent: Plan = field(default_factory=Plan)
+    base: str = "baseline"
+    trials: list[Trial] = field(default_factory=list)
+    refusals: dict[str, Trial] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    comparisons: dict[int, Comparison] = field(default_factory=dict)
+    noise_before: dict[int, Noise] = field(default_factory=dict)
+    ablations: list[Comparison] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    numbers: int = 0
+    planned_steps: int | None = None
+
+    def next_id(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
+        """What a strategy is told."""
+        case = self.case_of(self.incumbent, registry)
+        return replace(case, pipeline=pipeline, seconds_left=seconds_left)
+
+    def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
+        """What a strategy is told of a plan of which nothing was measured."""
+        return Case(
+            workload=self.facts,
+            environment=self.environment,
+            objective=self.objective,
+            plan=plan,
+            setup=registry.fold(plan),
+            trials=tuple(self.trials),
+            planned_steps=self.planned_steps,
+            fits=fits,
+        )
+
+    def adopt(self, baseline: Plan) -> None:
+        """Makes a plan the baseline, from which the search starts."""
+        self.baseline = self.incumbent = baseline
+
+    @property
+    def found(self) -> tuple[Change, ...]:
+        """The changes of the incumbent that the baseline has not."""
+        return tuple(change for change in self.incumbent.changes if change not in self.baseline.changes)
+
+    @property
+    def speedup_so_far(self) -> float:
+        """Of the incumbent over the baseline, at least; the lower ends of what its changes brought. To plan by."""
+        product = 1.0
+        for trial in self.trials:
+            gain = trial.time_to_target or trial.throughput
+            if trial.verdict is Verdict.KEPT and gain is not None:
+                product *= max(gain.low, 1.0)
+        return product
+
+    def without(self, strategy: str) -> Plan:
+        """The incumbent as it was before that strategy's change: with the baseline's setting, where that has one."""
+        left, before = self.incumbent.without(strategy), self.baseline.setting(strategy)
+        if before is None or before == self.incumbent.setting(strategy):
+            return left
+        return left.with_change(Change(strategy=strategy, setting=before))
+
+    def refuse(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
+        """Notes why a strategy is not tried; the latest note of each strategy stands."""
+        number = self.refusals[strategy.name].id if strategy.name in self.refusals else self.next_id()
+        trial = Trial.model_validate(
+            {
+                "id": number,
+                "round": len(self.rounds),
+                "strategy": strategy.name,
+                "base": self.base,
+                "verdict": verdict,
+                "reason": reason,
+                "risk": strategy.risk.value,
+                **fields,
+            }
+        )
+        self.refusals[strategy.name] = trial
+        return trial
+
+    def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
+        """Gives the kept trial of a strategy another verdict, which the verification found."""
+        for index, trial in enumerate(self.trials):
+            if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
+                told = f"{reason} (in the verification)"
+                self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
+
+    def first_time(self, changes: tuple[Change, ...]) -> bool:
+        """Whether these changes were not yet tried on this incumbent; remembers them."""
+        key = repr((self.incumbent.changes, changes))
+        if key in self.tried:
+            return False
+        self.tried.add(key)
+        return True
+
+    def all_trials(self) -> tuple[Trial, ...]:
+        """What was tried, and the refusals of strategies that never were."""
+        ran = {trial.strategy for trial in self.trials}
+        rest = [trial for name, trial in self.refusals.items() if name not in ran]
+        return tuple(sorted([*self.trials, *rest], key=lambda trial: trial.id))
+
+
+def changes_text(changes: tuple[Change, ...]) -> str:
+    """Changes as a person reads them: ``workers (num_workers=2) with threads (threads=1)``."""
+    return " with ".join(
+        f"{c.strategy} ({', '.join(f'{k}={v}' for k, v in c.setting.items())})" if c.setting else c.strategy
+        for c in changes
+    )

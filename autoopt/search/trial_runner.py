@@ -1,0 +1,125 @@
+"""The workbench: starts trials of a workload under any plan, and does with them what the loop asks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.measurements import TrainingRun
+from autoopt.records import JsonDict, Plan
+from autoopt.registry import Registry
+from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.protocol import TrialSpec
+
+START_SECONDS = 300.0
+"""Importing, building and setting up a workload may take this long before it counts as hung."""
+
+OnProgress = Callable[[JsonDict], None]
+
+
+class TrialRunner:
+    """Starts trials.
+
+    Args:
+        launcher: starts processes.
+        base: the trial of the baseline; every other one differs in plan, seed and flags.
+        registry: folds plans, to know what must be set before torch is imported.
+        logs: the folder of the trials' own output.
+    """
+
+    def __init__(self, launcher: Launcher, base: TrialSpec, registry: Registry, logs: Path) -> None:
+        self.base = base
+        self.registry = registry
+        self._launcher = launcher
+        self._logs = logs
+        self._number = itertools.count(1 + sum(1 for _ in logs.glob("*.log")) if logs.exists() else 1)
+        self.latest_log: str | None = None
+
+    def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
+        """The trial of a plan."""
+        env = self.registry.fold(plan).flags.get("env", {})
+        flags = {"env": dict(env)} if env else {}
+        return self.base.model_copy(
+            update={"plan": plan, "seed": self.base.seed if seed is None else seed, "flags": flags}
+        )
+
+    def launch(self, plan: Plan, label: str, seed: int | None = None) -> TrialProcess:
+        """Starts a process; the caller closes it.
+
+        Raises:
+            TrialFailed: it could not be built or set up.
+        """
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"{next(self._number):04d}-{label}.log"
+        self.latest_log = f"{self._logs.name}/{log.name}"
+        return self._launcher.start(self.spec(plan, seed), log=log, timeout=START_SECONDS)
+
+    @contextmanager
+    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[TrialProcess]:
+        process = self.launch(plan, label, seed)
+        try:
+            yield process
+        finally:
+            process.close()
+
+    def start(self, plan: Plan, label: str) -> Arm:
+        """As ``autoopt.search.compare.arm.Start`` wants it."""
+        return TrialArm(self.launch(plan, label), plan)
+
+    def train(
+        self,
+        plan: Plan,
+        *,
+        seed: int,
+        max_seconds: float,
+        label: str,
+        target: float | None = None,
+        max_steps: int | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> TrainingRun:
+        """Trains from the first step to the target, or to a limit.
+
+        Raises:
+            TrialFailed: the trial ended badly.
+        """
+        with self.trial(plan, label, seed) as process:
+            document = process.call(
+                "autoopt.benchmark.tasks:train",
+                timeout=max_seconds * 2 + 120.0,
+                on_progress=on_progress,
+                max_seconds=max_seconds,
+                max_steps=max_steps,
+                target=target,
+            )
+        return TrainingRun.model_validate(document)
+
+    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
+        """Runs one task in a trial of its own."""
+        with self.trial(plan, label) as process:
+            return process.call(task, timeout=timeout, **arguments)
+
+
+_MUST_TRAIN = "the workload must train as it is before it can be made faster"
+_SHORT_OF_MEMORY = "autoopt optimize looks for a plan under which it fits, as long as its weights do"
+
+
+class BaselineFailed(WorkloadError):  # noqa: N818 - reads as the sentence that the user gets
+    """A trial of the baseline failed: the user's error (exit code 3), unless a plan is found under which it fits.
+
+    Args:
+        failure: how the trial ended.
+        what: it was doing, such as ``in training``.
+    """
+
+    def __init__(self, failure: TrialFailed, what: str) -> None:
+        super().__init__(
+            f"the baseline failed {what}: {failure.reason}",
+            hint=_SHORT_OF_MEMORY if failure.kind == "out_of_memory" else _MUST_TRAIN,
+            detail=failure.detail,
+        )
+        self.failure = failure

@@ -1,0 +1,112 @@
+"""A profile that was disturbed is taken again, and where it still is, it says so."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoopt.measurements import Block, Startup
+from autoopt.records import Plan
+from autoopt.search.profile_validity import ASTRAY, FOREIGN_CORES, calmest, disturbance, doubt_of
+from autoopt.search.stage_profile import Examined, examine
+
+STARTUP = Startup(
+    build_seconds=0.1, setup_seconds=0.1, warmup_seconds=0.1, warmup_steps=1, steady=True, fixed_seconds=0.3
+)
+
+
+def seen(step: float, foreign: float | None = None) -> Examined:
+    block = Block(steps=10, samples=80, seconds=10 * step)
+    return Examined(plan=Plan(), startup=STARTUP, block=block, foreign_cores=foreign)
+
+
+@pytest.mark.parametrize(
+    ("profile", "usual", "word"),
+    [
+        (seen(0.1, 0.0), 0.1, ""),
+        (seen(0.12, FOREIGN_CORES), 0.1, ""),
+        (seen(0.2), 0.1, "200 ms"),
+        (seen(0.05), 0.1, "50 ms"),
+        (seen(0.1, 0.9), 0.1, "0.9 cores"),
+        (seen(0.1, None), None, ""),
+        (seen(0.1, 1.0), None, "1.0 cores"),
+    ],
+)
+def test_what_speaks_against_a_profile(profile: Examined, usual: float | None, word: str) -> None:
+    assert word in disturbance(profile, usual)
+    assert bool(disturbance(profile, usual)) == bool(word)
+
+
+@pytest.mark.parametrize(
+    ("looks", "kept"),
+    [
+        ([seen(0.1)], 0),
+        ([seen(0.3), seen(0.1)], 1),
+        ([seen(0.3), seen(0.2)], 1),
+        ([seen(0.2), seen(0.3)], 0),
+        ([seen(0.1, 1.0), seen(0.1, 0.5)], 1),
+    ],
+)
+def test_a_second_look_where_the_first_was_disturbed(looks: list[Examined], kept: int) -> None:
+    rest = iter(looks)
+    assert calmest(lambda: next(rest), lambda look: doubt_of(look, 0.1, None)) is looks[kept]
+    assert next(rest, None) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept"),
+    [([0.19], 0), ([-0.2], 0), ([0.5, -0.1], 1), ([-0.3, 0.4], 0), ([0.3, None], 1), ([None], 0)],
+)
+def test_stages_that_do_not_add_up_to_their_step_are_measured_again(errors: list[float | None], kept: int) -> None:
+    looks = [seen(0.1) for _ in errors]
+    by_look = {id(look): error for look, error in zip(looks, errors, strict=True)}
+    rest = iter(looks)
+    assert calmest(lambda: next(rest), lambda look: doubt_of(look, None, by_look[id(look)])) is looks[kept]
+    assert next(rest, None) is None
+
+
+@given(st.floats(1e-4, 10), st.floats(0, 4), st.floats(1e-4, 10))
+def test_a_profile_near_the_usual_step_on_a_calm_machine_stands(step: float, foreign: float, usual: float) -> None:
+    near = 1 / ASTRAY < seen(step).step_seconds / usual < ASTRAY  # type: ignore[operator]
+    far = not 0.99 / ASTRAY < step / usual < 1.01 * ASTRAY
+    told = disturbance(seen(step, foreign), usual)
+    if near and foreign <= FOREIGN_CORES:
+        assert told == ""
+    if far or foreign > FOREIGN_CORES:
+        assert told != ""
+
+
+class Counting:
+    """A trial whose CPU counters advance as they are told: busy and own seconds at two moments."""
+
+    registry: tuple[str, ...] = ()
+
+    def __init__(self, *clocks: dict[str, float | None]) -> None:
+        self.clocks = list(clocks)
+
+    @contextmanager
+    def trial(self, plan: Plan, label: str) -> Any:
+        yield self
+
+    def call(self, task: str, **arguments: Any) -> Any:
+        name = task.rpartition(":")[2]
+        answers = {"warm_up": STARTUP.model_dump(), "running": {"block": seen(0.1).block.model_dump(), "pace": None}}
+        return self.clocks.pop(0) if name == "cpu_clock" else answers.get(name, {})
+
+
+@pytest.mark.parametrize(
+    ("after", "cores"),
+    [
+        ({"own": 15.0, "busy": 130.0, "at": 10.0}, 1.5),
+        ({"own": 35.0, "busy": 120.0, "at": 10.0}, 0.0),
+        ({"own": 15.0, "busy": None, "at": 10.0}, None),
+        ({"own": 15.0, "busy": 130.0, "at": 0.0}, None),
+    ],
+)
+def test_what_others_used_meanwhile(after: dict[str, float | None], cores: float | None) -> None:
+    bench = Counting({"own": 0.0, "busy": 100.0, "at": 0.0}, after)
+    assert examine(bench, Plan(), seconds=4.0, advise=False).foreign_cores == cores  # type: ignore[arg-type]

@@ -1,0 +1,329 @@
+"""Comparisons in simulated time: verdicts, order, freezing, fallbacks, failures."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoopt.errors import TrialFailed
+from autoopt.measurements import Block
+from autoopt.records import Change, Noise, Plan
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.noise import control
+from autoopt.search.compare.pairs import undisturbed
+from autoopt.testing import Behaviour, FakeMachine, NoiseModel
+
+A = Plan()
+B = Plan(changes=(Change(strategy="candidate"),))
+KINDS = ("normal", "heavy", "drifting", "bimodal")
+
+
+def machine(effect: float = 1.0, kind: str = "heavy", seed: int = 0, step: float = 0.02, **fields) -> FakeMachine:
+    """Plans that hold a change are ``effect`` times faster."""
+
+    def behave(plan: Plan) -> Behaviour:
+        return Behaviour(step_seconds=step / effect if plan.changes else step)
+
+    return FakeMachine(**{"behave": behave, "noise": NoiseModel(kind), "seed": seed, **fields})
+
+
+def run(fake: FakeMachine, rule: Rule | None = None, seed: int = 0, **arguments) -> Comparison:
+    comparison = compare(
+        fake.start, A, B, rule or Rule(max_seconds=300), clock=fake.clock, rng=np.random.default_rng(seed), **arguments
+    )
+    assert not fake.alive, "processes were left behind"
+    return comparison
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("effect", "decisions"),
+    [(1.5, {Decision.ACCEPT}), (0.6, {Decision.HARMFUL, Decision.REJECT})],
+)
+def test_large_effects_are_decided(kind, effect, decisions) -> None:
+    for seed in range(5):
+        fake = machine(effect, kind, seed)
+        noise, _ = control(fake.start, A, Rule(), clock=fake.clock)
+        found = run(fake, seed=seed, noise=noise)
+        assert found.decision in decisions, found.reason
+        assert found.estimate.low <= effect <= found.estimate.high
+
+
+def evaluating(effect: float, baseline: int | None, candidate: int | None, **rule: Any) -> Comparison:
+    def behave(plan: Plan) -> Behaviour:
+        faster = effect if plan.changes else 1.0
+        return Behaviour(step_seconds=0.02 / faster, evaluated_samples=candidate if plan.changes else baseline)
+
+    return run(FakeMachine(behave=behave, noise=NoiseModel("quiet")), Rule(max_seconds=300, **rule))
+
+
+def test_what_an_evaluation_reads_is_counted_where_a_change_is_accepted() -> None:
+    found = evaluating(1.5, 100, 40)
+    assert found.decision is Decision.ACCEPT
+    assert (found.incumbent.evaluated_samples, found.candidate.evaluated_samples) == (100, 40)
+    for uncounted in (
+        evaluating(0.5, 100, 40),
+        evaluating(1.5, 100, 40, until_error=0.03),
+        evaluating(1.5, None, None),
+    ):
+        assert uncounted.candidate.evaluated_samples is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_placebos_are_not_kept(kind) -> None:
+    for seed in range(40):
+        fake = machine(1.0, kind, seed)
+        noise, _ = control(fake.start, A, Rule(), clock=fake.clock)
+        assert run(fake, seed=seed, noise=noise).decision is not Decision.ACCEPT
+
+
+def test_a_large_effect_takes_two_pairs_and_a_small_one_more() -> None:
+    noise = Noise(floor=0.03, process_sd=0.04, process_dof=5)
+    large = [run(machine(3.0, seed=seed), noise=noise) for seed in range(9)]
+    small = [run(machine(1.12, seed=seed), noise=noise) for seed in range(9)]
+    assert np.median([len(c.pairs) for c in large]) <= 3
+    assert np.median([len(c.pairs) for c in small]) > np.median([len(c.pairs) for c in large])
+    assert all(len(c.pairs) >= 2 for c in [*large, *small] if c.decision is Decision.ACCEPT)
+
+
+def test_figures_of_both_sides_are_reported() -> None:
+    found = run(machine(2.0))
+    assert found.candidate.samples_per_second == pytest.approx(3200, rel=0.15)
+    assert found.incumbent.samples_per_second == pytest.approx(1600, rel=0.15)
+    assert found.incumbent.step_seconds.p50 == pytest.approx(0.02, rel=0.15)
+    assert found.incumbent.peak_memory_bytes == 1 << 28
+    assert found.incumbent.samples_per_step == 32
+    assert found.incumbent.startup.fixed_seconds == 2.0
+    assert len(found.incumbent.fixed_seconds) == len(found.pairs)
+    assert found.measured_seconds < found.seconds
+    assert found.between_process_sd > 0
+
+
+def test_loss_paths_run_from_the_first_step_without_a_gap() -> None:
+    found = run(machine(1.5))
+    for side in (found.incumbent, found.candidate):
+        assert side.losses.steps == tuple(range(len(side.losses.steps)))
+        assert side.losses.losses[:3] == pytest.approx([2.0, 2.0 / 1.01, 2.0 / 1.02])
+        assert side.losses_again.steps[:1] == (0,)
+
+
+def test_document_survives_json() -> None:
+    found = run(machine(1.5))
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
+
+
+def test_same_seed_same_comparison() -> None:
+    assert run(machine(1.1, seed=4), seed=5) == run(machine(1.1, seed=4), seed=5)
+
+
+def test_idle_side_is_frozen_while_the_other_trains() -> None:
+    """A fake contender asserts that it is never used while frozen; here: the other one is frozen then."""
+    fake = machine(1.3)
+    seen = []
+    original = fake.burst
+
+    def burst(seconds: float) -> float:
+        if len(fake.alive) == 2:
+            seen.append(sum(contender.frozen for contender in fake.alive))
+        return original(seconds)
+
+    fake.burst = burst
+    run(fake)
+    assert seen
+    assert set(seen) == {1}
+
+
+def test_order_is_drawn_and_mirrored() -> None:
+    fake = machine(1.3)
+    order = []
+    start = fake.start
+
+    def logged(plan, label):
+        contender = start(plan, label)
+        block = contender.block
+
+        def noted(*args):
+            order.append(label)
+            return block(*args)
+
+        contender.block = noted
+        return contender
+
+    fake.start = logged
+    found = run(fake, Rule(max_seconds=600, until_error=0.02))
+    quads = []
+    taken = 0
+    for pair in found.pairs:
+        count = 2 * (len(pair.block_log_ratios) + pair.disturbed)
+        blocks = order[taken : taken + count]
+        taken += count
+        quads += [tuple(blocks[i : i + 4]) for i in range(0, len(blocks) - 3, 4)]
+    i, c = "incumbent", "candidate"
+    assert set(quads) == {(i, c, c, i), (c, i, i, c)}
+    assert {label for _, label in itertools.islice(fake.started, 0, None, 2)} == {i, c}, "who starts first is drawn too"
+
+
+def test_without_freezing_it_says_so() -> None:
+    found = run(machine(1.5, can_freeze=False))
+    assert found.mode == "unfrozen"
+    assert found.decision is Decision.ACCEPT
+
+
+def test_processes_alternate_where_both_do_not_fit() -> None:
+    fake = machine(1.8, memory_limit_bytes=(1 << 28) + (1 << 27))
+    found = run(fake, Rule(max_seconds=600))
+    assert found.mode == "alternating"
+    assert found.decision is Decision.ACCEPT, found.reason
+    assert found.estimate.low <= 1.8 <= found.estimate.high
+
+
+def test_retries_of_the_allocator_while_both_are_alive_are_neithers_fault() -> None:
+    found = run(machine(1.8, retries_beyond=(1 << 28) + (1 << 27)), Rule(max_seconds=600))
+    assert found.mode == "alternating"
+    assert found.decision is Decision.ACCEPT, found.reason
+    assert found.incumbent.allocation_retries == found.candidate.allocation_retries == 0
+
+
+def test_retries_of_one_alone_are_its_own() -> None:
+    found = run(machine(1.8, retries_beyond=1 << 27), Rule(max_seconds=600))
+    assert found.mode == "alternating"
+    assert found.candidate.allocation_retries > 0
+
+
+@pytest.mark.parametrize(("big", "side"), [(B, "candidate"), (A, "incumbent")])
+def test_out_of_memory_alone_is_that_sides_failure(big, side) -> None:
+    def behave(plan: Plan) -> Behaviour:
+        return Behaviour(memory_bytes=1 << 34 if plan == big else 1 << 20)
+
+    found = run(FakeMachine(behave=behave, memory_limit_bytes=1 << 30))
+    assert found.decision is Decision.FAILED
+    assert found.failure.side == side
+    assert found.failure.kind == "out_of_memory"
+    assert found.reason.startswith("out_of_memory:")
+
+
+@pytest.mark.parametrize("at", [0, 5, 100])
+@pytest.mark.parametrize(("plan", "side"), [(A, "incumbent"), (B, "candidate")])
+def test_a_failure_is_a_result_that_names_its_side(at, plan, side) -> None:
+    def behave(one: Plan) -> Behaviour:
+        return Behaviour(fails=TrialFailed("crashed", "signal 11") if one == plan else None, fails_at=at)
+
+    found = run(FakeMachine(behave=behave))
+    assert found.decision is Decision.FAILED
+    assert found.failure.side == side
+    assert found.failure.reason == "crashed: signal 11"
+    assert ("incumbent" in found.reason) == (side == "incumbent")
+
+
+def test_a_deadline_is_kept() -> None:
+    fake = machine(1.02)
+    found = run(fake, Rule(max_seconds=1000), deadline=30.0)
+    assert found.decision is Decision.INCONCLUSIVE
+    assert fake.clock() < 40.0
+
+
+def test_no_time_at_all_is_inconclusive_without_an_estimate() -> None:
+    fake = machine(1.5)
+    found = run(fake, deadline=0.0)
+    assert found.decision is Decision.INCONCLUSIVE
+    assert found.estimate is None
+    assert not fake.started
+
+
+def test_until_error_goes_on_past_the_decision() -> None:
+    decided = run(machine(2.0, seed=2))
+    narrow = run(machine(2.0, seed=2), Rule(max_seconds=2000, max_pairs=60, until_error=0.05))
+    assert narrow.decision is Decision.ACCEPT
+    width = np.log(narrow.estimate.high / narrow.estimate.low) / 2
+    assert width <= 0.051
+    assert len(narrow.pairs) > len(decided.pairs)
+
+
+def test_a_floor_stands_in_the_way_of_a_small_gain() -> None:
+    noise = Noise(floor=0.30, process_sd=0.005, process_dof=12)
+    found = run(machine(1.1, kind="normal", seed=1), noise=noise)
+    assert found.decision is Decision.REJECT
+    assert "floor" in found.reason
+
+
+def test_progress_is_told() -> None:
+    notes = []
+    run(machine(1.5), on_progress=lambda note, estimate: notes.append((note, estimate)))
+    assert len(notes) > 10
+    assert any(estimate is not None for _, estimate in notes)
+
+
+@given(st.floats(0.5, 3.0), st.integers(0, 10_000), st.sampled_from(KINDS), st.floats(0.002, 0.8))
+@settings(max_examples=25, deadline=None)
+def test_every_comparison_is_well_formed(effect, seed, kind, step) -> None:
+    found = run(machine(effect, kind, seed, step), seed=seed)
+    assert found.decision is not Decision.FAILED
+    assert 0 < found.estimate.low <= found.estimate.value <= found.estimate.high
+    assert found.estimate.n == len(found.pairs)
+    if found.decision is Decision.ACCEPT:
+        assert found.estimate.low > 1.0
+        assert found.estimate.value > 1.01
+    if found.decision is Decision.HARMFUL:
+        assert found.estimate.high < 1.0
+    assert found.disturbed_share <= 0.25
+
+
+shares = st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5)), min_size=1, max_size=30)
+
+
+@given(shares, st.floats(0.05, 1.0))
+@settings(max_examples=100, deadline=None)
+def test_disturbed_blocks_are_chosen_without_looking_at_the_side(pairs, limit) -> None:
+    keep = undisturbed(pairs, limit)
+    assert keep == undisturbed([(b, a) for a, b in pairs], limit)
+    assert keep.count(False) <= len(pairs) // 4
+
+
+def test_a_burst_is_left_out_and_steady_load_is_not() -> None:
+    calm, burst = (0.02, 0.02), (0.02, 0.9)
+    assert undisturbed([calm] * 7 + [burst], 0.15) == [True] * 7 + [False]
+    assert all(undisturbed([(0.9, 0.9)] * 8, 0.15))
+    assert all(undisturbed([(None, None)] * 8, 0.15))
+
+
+def test_a_block_without_samples_is_refused() -> None:
+    from autoopt.search.compare.side_statistics import rate
+
+    with pytest.raises(ValueError, match="0 samples"):
+        rate(Block(steps=1, samples=0, seconds=1.0))
+
+
+def test_a_comparison_that_goes_on_counts_the_pairs_it_has_and_decides_as_one_that_was_never_left() -> None:
+    """The sequence of bounds may be looked at whenever one likes, so that leaving off and going on costs nothing."""
+    for seed in range(6):
+        fake = machine(1.15, "normal", seed)
+        noise, _ = control(fake.start, A, Rule(), clock=fake.clock)
+        short = run(fake, Rule(max_seconds=14.0), seed=seed, noise=noise)
+        assert short.decision is Decision.INCONCLUSIVE
+        assert short.pairs
+        on = run(fake, Rule(max_seconds=600.0), seed=seed + 1, noise=noise, earlier=short.pairs)
+        assert on.pairs[: len(short.pairs)] == short.pairs
+        assert on.decision is Decision.ACCEPT, on.reason
+        assert on.estimate.n == len(on.pairs)
+
+
+def test_only_a_candidate_that_looks_worth_keeping_has_more_time() -> None:
+    rule = Rule(max_seconds=14.0, more_seconds=300.0)
+    better, none = machine(1.15, "normal", 1), machine(1.0, "normal", 1)
+    assert run(better, rule).decision is Decision.ACCEPT
+    found = run(none, rule)
+    assert found.decision is not Decision.ACCEPT
+    assert found.estimate is None or found.estimate.value < 1.15
+    assert none.clock() < better.clock()
+
+
+def test_a_figure_rests_on_two_pairs_of_processes_where_the_deadline_allows() -> None:
+    rule = Rule(max_seconds=8.0, until_error=0.0)
+    assert len(run(machine(1.1), rule).pairs) == 2
+    assert len(run(machine(1.1), rule, deadline=8.0).pairs) < 2

@@ -1,0 +1,80 @@
+"""A contender in a trial's process: which tasks are called, with what, and for how long at most."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoopt.measurements import Block
+from autoopt.records import Plan
+from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
+from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.pairs import block_length
+from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
+
+
+class Process:
+    """Answers tasks from a fake contender and remembers what was asked."""
+
+    can_freeze = False
+
+    def __init__(self) -> None:
+        self.inner = FakeMachine(behave=lambda plan: Behaviour(), noise=NoiseModel("quiet")).start(Plan(), "process")
+        self.calls: list[tuple[str, float | None, dict]] = []
+        self.states: list[str] = []
+
+    def call(self, task, *, timeout=None, **arguments):
+        self.calls.append((task, timeout, arguments))
+        if task == READY:
+            return self.inner.ready().model_dump(mode="json")
+        if task == WARM_UP:
+            return self.inner.warm_up(**arguments).model_dump(mode="json")
+        if task == EVALUATED:
+            return {"samples": self.inner.evaluated(**arguments)}
+        return self.inner.block(**arguments).model_dump(mode="json")
+
+    def freeze(self) -> None:
+        self.states.append("freeze")
+
+    def thaw(self) -> None:
+        self.states.append("thaw")
+
+    def close(self) -> None:
+        self.states.append("close")
+
+
+def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
+    process = Process()
+    contender = TrialArm(process, Plan())
+    assert contender.ready().facts.name == "fake"
+    assert contender.warm_up(5.0).steady
+    assert isinstance(contender.block(0.3, 4, 0.1), Block)
+    assert contender.evaluated(10.0) == 100
+    assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK, EVALUATED]
+    assert process.calls[-1][2] == {"max_seconds": 10.0}
+    assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1}
+    assert all(timeout >= 60 for _, timeout, _ in process.calls)
+
+
+def test_freezing_and_closing_reach_the_process() -> None:
+    process = Process()
+    contender = TrialArm(process, Plan())
+    contender.freeze()
+    contender.thaw()
+    contender.close()
+    assert process.states == ["freeze", "thaw", "close"]
+    assert not contender.can_freeze
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "ramp"), [(None, 4, 0.1), (0.01, 4, 0.1), (0.4, 2, 0.1), (0.8, 2, 0.0), (5.0, 1, 0.0)]
+)
+def test_blocks_of_long_steps_hold_fewer(step, steps, ramp) -> None:
+    assert block_length(Rule(), step) == (0.3, steps, ramp)
+
+
+def test_the_names_of_the_tasks_are_those_of_the_benchmark() -> None:
+    from importlib import import_module
+
+    for name in (READY, WARM_UP, RUN_BLOCK):
+        module, _, function = name.partition(":")
+        assert callable(getattr(import_module(module), function))

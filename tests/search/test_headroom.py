@@ -1,0 +1,47 @@
+"""Room in the device's memory: what counts against a setting, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoopt.records import Environment
+from autoopt.search.accept.memory_margin import crowded, lost_room, memory_limit
+from autoopt.search.compare.comparison import Side
+
+LIMIT = 1000
+
+
+@pytest.mark.parametrize(
+    ("peak", "limit", "retries", "refused"),
+    [
+        (950, LIMIT, 0, False),
+        (951, LIMIT, 0, True),
+        (None, LIMIT, 0, False),
+        (5000, None, 0, False),
+        (10, LIMIT, 1, True),
+    ],
+)
+def test_five_per_cent_must_stay_free(peak: int | None, limit: int | None, retries: int, refused: bool) -> None:
+    assert bool(crowded(peak, limit, retries)) is refused
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        (Side(peak_memory_bytes=500), Side(peak_memory_bytes=960), True),
+        (Side(peak_memory_bytes=960), Side(peak_memory_bytes=960), False),
+        (Side(peak_memory_bytes=960), Side(peak_memory_bytes=990), True),
+        (Side(), Side(allocation_retries=2), True),
+        (Side(allocation_retries=1), Side(allocation_retries=2), False),
+        (Side(peak_memory_bytes=500), Side(peak_memory_bytes=500), False),
+    ],
+)
+def test_what_the_incumbent_does_too_is_not_held_against_a_candidate(before: Side, after: Side, refused: bool) -> None:
+    assert bool(lost_room(before, after, LIMIT)) is refused
+
+
+def test_the_cpu_has_a_limit_where_one_was_set() -> None:
+    cpu = Environment(python="3", device="cpu", ram_bytes=100, device_memory_bytes=100)
+    assert memory_limit(cpu) is None
+    assert memory_limit(cpu.model_copy(update={"device_memory_bytes": 50})) == 50
+    assert memory_limit(cpu.model_copy(update={"device": "cuda:0"})) == 100

@@ -1,0 +1,362 @@
+"""Verdicts by risk class on made-up evidence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoopt.measurements import Startup, TrainingRun
+from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Verdict
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.judge import judge, judge_runs, needs
+from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
+from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side, SideFailure
+from autoopt.strategy import Risk
+
+OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
+NOISE = Noise(seed_noise=0.004)
+STEPS = 64
+
+
+def losses(seed: int = 0, steps: int = STEPS, slow: float = 1.0, jitter: float = 0.0) -> tuple[float, ...]:
+    """A falling loss with batch noise that depends on the seed alone; ``slow`` learns that much slower."""
+    batch = np.random.default_rng(seed).normal(0, 0.1, steps)
+    own = np.random.default_rng(99).normal(0, 1, steps)
+    step = np.arange(steps)
+    return tuple(0.3 + 2.0 * np.exp(-step / 40.0 / slow) + batch + jitter * own)
+
+
+def side(path: tuple[float | None, ...], rate: float = 1000.0, samples: float = 10.0, fixed: float = 1.0) -> Side:
+    startup = Startup(
+        build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, steady=True, fixed_seconds=fixed
+    )
+    return Side(
+        samples_per_second=rate,
+        samples_per_step=samples,
+        startup=startup,
+        fixed_seconds=(fixed,),
+        losses=LossPath(steps=tuple(range(len(path))), losses=path),
+    )
+
+
+def comparison(
+    before: tuple[float | None, ...] = losses(),
+    after: tuple[float | None, ...] = losses(),
+    decision: Decision = Decision.ACCEPT,
+    speed: float = 1.5,
+    samples: float = 10.0,
+    fixed: float = 1.0,
+    **fields,
+) -> Comparison:
+    return Comparison(
+        decision=decision,
+        reason=f"{decision}",
+        estimate=Estimate(value=speed, low=0.97 * speed, high=1.03 * speed, n=3),
+        incumbent=side(before),
+        candidate=side(after, 1000.0 * speed, samples, fixed),
+        **fields,
+    )
+
+
+def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int = 500, **fields) -> TrainingRun:
+    """A training that reaches 0.9 after ``to`` steps, or ends at ``best`` below it where ``to`` is None."""
+    steps = np.arange(20, 221, 20)
+    metric = 0.9 * steps / to if to else best * steps / 220
+    metric = np.minimum(metric, best)
+    keep = int(np.argmax(metric >= 0.9)) + 1 if (metric >= 0.9).any() else len(steps)
+    points = tuple(
+        CurvePoint(step=int(s), seconds=0.01 * s, metric=float(m)) for s, m in zip(steps, metric, strict=True)
+    )[:keep]
+    return TrainingRun(
+        **{
+            "seed": seed,
+            "curve": Curve(seed=seed, points=points),
+            "seconds": 5.0,
+            "training_seconds": 0.01 * points[-1].step,
+            "evaluation_seconds": 0.1 * len(points),
+            "evaluations": len(points),
+            "evaluated_samples": evaluated,
+            "steps": points[-1].step,
+            "samples": 10 * points[-1].step,
+            "fixed_seconds": 1.0,
+            "reached": points[-1].metric >= 0.9,
+            "losses": losses(seed, points[-1].step),
+            **fields,
+        }
+    )
+
+
+def evidence(candidate: tuple[TrainingRun, ...] = (), baseline: tuple[TrainingRun, ...] | None = None, **fields):
+    runs = tuple(run(seed) for seed in range(3)) if baseline is None else baseline
+    return Evidence(baseline_runs=runs, candidate_runs=candidate, **{"deterministic": True, **fields})
+
+
+@pytest.mark.parametrize("risk", list(Risk))
+@pytest.mark.parametrize(("side_name", "verdict"), [("candidate", Verdict.FAILED), ("incumbent", Verdict.INCONCLUSIVE)])
+def test_a_failure_is_the_verdict_of_its_side(risk, side_name, verdict) -> None:
+    failure = SideFailure(side=side_name, kind="out_of_memory", message="139 GiB wanted")
+    found = judge(risk, comparison(decision=Decision.FAILED, failure=failure), evidence(), OBJECTIVE, NOISE)
+    assert found.verdict is verdict
+    assert "out_of_memory: 139 GiB wanted" in found.reason
+    assert found.quality.method == "not_tested"
+
+
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.NUMERIC])
+@pytest.mark.parametrize(
+    ("decision", "verdict"),
+    [
+        (Decision.REJECT, Verdict.NO_GAIN),
+        (Decision.HARMFUL, Verdict.HARMFUL),
+        (Decision.INCONCLUSIVE, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_what_is_not_faster_is_not_trained(risk, decision, verdict) -> None:
+    found = comparison(decision=decision)
+    assert judge(risk, found, evidence(), OBJECTIVE, NOISE).verdict is verdict
+    assert not needs(risk, found, evidence(), OBJECTIVE, NOISE)
+
+
+@pytest.mark.parametrize("risk", list(Risk))
+def test_no_loss_captured_is_never_a_pass(risk) -> None:
+    found = judge(risk, comparison(after=()), evidence((run(0), run(1))), OBJECTIVE, NOISE)
+    assert found.verdict is Verdict.FAILED
+    assert "no loss was captured" in found.reason
+
+
+@pytest.mark.parametrize("risk", list(Risk))
+def test_a_loss_that_is_not_finite_fails(risk) -> None:
+    path = (*losses()[:40], None, *losses()[41:])
+    found = judge(risk, comparison(after=path), evidence((run(0), run(1))), OBJECTIVE, NOISE)
+    assert found.verdict is Verdict.FAILED
+    assert found.reason == "not_finite: the loss of step 40"
+
+
+def test_a_late_nan_in_training_fails() -> None:
+    late = run(0, losses=(*losses(0, 99), None), finite=False)
+    found = judge(Risk.NUMERIC, comparison(), evidence((late,)), OBJECTIVE, NOISE)
+    assert found.verdict is Verdict.FAILED
+    assert found.reason.startswith("not_finite:")
+
+
+def test_what_the_incumbent_does_too_is_not_the_candidates_fault() -> None:
+    path = (*losses()[:40], None, *losses()[41:])
+    assert judge(Risk.EXACT, comparison(path, path), evidence(), OBJECTIVE, NOISE).verdict is Verdict.KEPT
+
+
+def test_exact_needs_no_training() -> None:
+    found = comparison(after=losses(jitter=1e-7))
+    assert not needs(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
+    judged = judge(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.KEPT
+    assert judged.quality.method == "losses"
+    assert judged.time_to_target.value > 1.1
+
+
+def test_exact_with_another_order_of_samples_is_lost() -> None:
+    found = judge(Risk.EXACT, comparison(after=losses(seed=1)), evidence(), OBJECTIVE, NOISE)
+    assert found.verdict is Verdict.QUALITY_LOST
+    assert "differ from step 0 on" in found.reason
+
+
+def test_exact_that_rounds_differently_is_lost() -> None:
+    found = judge(Risk.EXACT, comparison(after=losses(jitter=0.01)), evidence(), OBJECTIVE, NOISE)
+    assert found.verdict is Verdict.QUALITY_LOST
+
+
+def test_exact_on_an_incumbent_in_bf16_may_round_as_bf16() -> None:
+    found = comparison(after=losses(jitter=0.003))
+    assert judge(Risk.EXACT, found, evidence(epsilon=2.0**-8), OBJECTIVE, NOISE).verdict is Verdict.KEPT
+
+
+def test_exact_with_random_augmentation_is_judged_on_average_and_by_the_metric() -> None:
+    found = comparison(after=losses(seed=1))
+    some = evidence(deterministic=False)
+    wanted = needs(Risk.EXACT, found, some, OBJECTIVE, NOISE)
+    assert wanted.candidate_seeds == 1
+    some = evidence((run(0, losses=losses(5, 100)),), deterministic=False)
+    judged = judge(Risk.EXACT, found, some, OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.KEPT, judged.reason
+    assert judged.quality.method == "metric"
+    slow = judge(Risk.EXACT, comparison(after=losses(seed=1, slow=2.0)), some, OBJECTIVE, NOISE)
+    assert slow.verdict is Verdict.QUALITY_LOST
+
+
+def test_too_few_losses_in_common_are_no_pass() -> None:
+    found = judge(Risk.EXACT, comparison(after=losses()[:4]), evidence(), OBJECTIVE, NOISE)
+    assert found.verdict is Verdict.QUALITY_LOST
+    assert found.quality.passed is False
+
+
+def test_numeric_asks_for_a_training_and_is_kept_with_it() -> None:
+    found = comparison(after=losses(jitter=0.004))
+    assert needs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).candidate_seeds == 1
+    assert judge(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE
+    judged = judge(Risk.NUMERIC, found, evidence((run(0),)), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.KEPT, judged.reason
+    assert judged.quality.difference.value == pytest.approx(0, abs=1e-9)
+    assert judged.quality.margin == pytest.approx(0.0045)
+
+
+def test_numeric_that_learns_slower_is_lost_without_any_training() -> None:
+    found = comparison(after=losses(slow=1.6))
+    assert not needs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE)
+    judged = judge(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert "higher" in judged.reason
+
+
+def test_numeric_whose_loss_is_lower_from_the_first_step_is_lost() -> None:
+    easy = tuple(0.5 * loss for loss in losses())
+    judged = judge(Risk.NUMERIC, comparison(after=easy), evidence((run(0),)), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert "another loss is computed" in judged.reason
+
+
+def test_numeric_with_a_worse_metric_is_lost() -> None:
+    worse = tuple(run(seed, to=None, best=0.85) for seed in range(3))
+    judged = judge(Risk.NUMERIC, comparison(), evidence(worse), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert judged.quality.difference.high < 0
+
+
+def test_numeric_with_a_noisy_metric_asks_for_more_seeds_and_says_so() -> None:
+    some = evidence((run(0),))
+    telling = Noise(seed_noise=0.004)
+    assert needs(Risk.NUMERIC, comparison(), some, OBJECTIVE, telling).candidate_seeds == 2
+    noisy = Noise(seed_noise=0.05)
+    assert not needs(Risk.NUMERIC, comparison(), some, OBJECTIVE, noisy)  # three seeds could not prove it either
+    all_of_them = evidence(tuple(run(seed) for seed in range(3)))
+    assert not needs(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
+    judged = judge(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
+    assert judged.verdict is Verdict.KEPT
+    assert "larger than the tolerance" in judged.reason
+
+
+def test_without_a_metric_the_loss_path_decides() -> None:
+    objective = OBJECTIVE.model_copy(update={"metric": None, "target": None})
+    judged = judge(Risk.NUMERIC, comparison(), evidence(planned_steps=1000), objective, NOISE)
+    assert judged.verdict is Verdict.KEPT
+    assert judged.quality.method == "loss_path"
+
+
+@pytest.mark.parametrize("risk", [Risk.NUMERIC, Risk.TRAINING])
+def test_fewer_evaluated_samples_are_quality_lost(risk) -> None:
+    few = (run(0, evaluated=100), run(1, evaluated=100))
+    judged = judge(risk, comparison(), evidence(few), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert "evaluated on 100 samples where the baseline was evaluated on 500" in judged.reason
+
+
+@pytest.mark.parametrize("risk", list(Risk))
+def test_fewer_evaluated_samples_are_seen_before_anything_is_trained(risk) -> None:
+    counted = comparison()
+    counted = counted.model_copy(
+        update={
+            "incumbent": counted.incumbent.model_copy(update={"evaluated_samples": 500}),
+            "candidate": counted.candidate.model_copy(update={"evaluated_samples": 100}),
+        }
+    )
+    assert not needs(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
+    judged = judge(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert "evaluated on 100 samples where the incumbent was evaluated on 500" in judged.reason
+
+
+def test_a_fixed_cost_that_does_not_pay_is_no_gain_with_both_figures() -> None:
+    judged = judge(Risk.EXACT, comparison(fixed=60.0), evidence(), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.NO_GAIN
+    assert "throughput 1.50x" in judged.reason
+    assert "time to target 0." in judged.reason
+
+
+def test_the_same_fixed_cost_pays_in_a_long_plan() -> None:
+    own = OBJECTIVE.model_copy(update={"target_source": "baseline"})
+    judged = judge(Risk.EXACT, comparison(fixed=60.0), evidence(planned_steps=1_000_000), own, NOISE)
+    assert judged.verdict is Verdict.KEPT
+    with_evaluation = (20 * 0.01 + 0.1) / (20 * 0.01 / 1.5 + 0.1)
+    assert judged.time_to_target.value == pytest.approx(with_evaluation, rel=0.02)
+
+
+@pytest.mark.parametrize("risk", [Risk.TRAINING, Risk.MODEL])
+def test_training_wants_two_seeds_to_the_target(risk) -> None:
+    wanted = needs(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
+    assert wanted.candidate_seeds == 2
+    assert wanted.to_target
+    judged = judge(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+
+
+def test_training_that_raises_throughput_and_lengthens_time_to_target_is_rejected_with_both_figures() -> None:
+    slow = tuple(run(seed, to=200.0) for seed in range(3))
+    judged = judge(Risk.TRAINING, comparison(speed=1.3), evidence(slow), OBJECTIVE, NOISE)
+    assert judged.verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
+    assert "throughput 1.30x" in judged.reason
+    assert "time to target is longer" in judged.reason
+    assert judged.time_to_target.value < 1.0
+
+
+def test_training_that_reaches_the_target_sooner_is_kept() -> None:
+    quick = tuple(run(seed, to=60.0) for seed in range(3))
+    judged = judge(Risk.TRAINING, comparison(speed=1.5), evidence(quick), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.KEPT, judged.reason
+    assert judged.quality.seeds == 3
+
+
+def test_training_that_misses_the_target_is_quality_lost() -> None:
+    never = (run(0, to=60.0), run(1, to=None, best=0.8))
+    judged = judge(Risk.TRAINING, comparison(speed=3.0), evidence(never), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.QUALITY_LOST
+    assert "not reached" in judged.reason
+    assert judged.time_to_target is None
+
+
+def test_a_schedule_that_is_no_faster_per_sample_is_trained_all_the_same() -> None:
+    found = comparison(decision=Decision.REJECT, speed=1.0)
+    assert needs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE).to_target
+    quick = tuple(run(seed, to=50.0) for seed in range(3))
+    assert judge(Risk.TRAINING, found, evidence(quick), OBJECTIVE, NOISE).verdict is Verdict.KEPT
+
+
+def test_another_batch_without_throughput_is_not_trained() -> None:
+    found = comparison(decision=Decision.REJECT, speed=1.0, samples=40.0)
+    assert not needs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE)
+    assert judge(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE).verdict is Verdict.NO_GAIN
+
+
+def test_training_is_timed_against_the_incumbent_and_measured_for_quality_against_the_baseline() -> None:
+    quick, incumbent = tuple(run(s, to=60.0) for s in range(3)), tuple(run(s, to=50.0) for s in range(3))
+    alone = judge(Risk.TRAINING, comparison(speed=1.02), evidence(quick), OBJECTIVE, NOISE)
+    after = judge(Risk.TRAINING, comparison(speed=1.02), evidence(quick, incumbent_runs=incumbent), OBJECTIVE, NOISE)
+    assert alone.time_to_target.value > 1.0 > after.time_to_target.value
+
+
+def test_final_plan_is_judged_by_its_runs() -> None:
+    good = judge_runs(evidence(tuple(run(s) for s in range(2))), OBJECTIVE, NOISE)
+    assert good.passed is True
+    assert judge_runs(evidence((run(0, losses=(1.0, None), finite=False),)), OBJECTIVE, NOISE).passed is False
+    assert judge_runs(evidence((run(0, losses=()),)), OBJECTIVE, NOISE).passed is False
+    assert judge_runs(evidence((run(0, to=None, best=0.8),)), OBJECTIVE, NOISE).passed is False
+    assert judge_runs(evidence((run(0, evaluated=10),)), OBJECTIVE, NOISE).passed is False
+    assert judge_runs(evidence(), OBJECTIVE, NOISE).passed is None
+
+
+@pytest.mark.parametrize("check", [same_within_tolerance, same_on_average])
+def test_honest_paths_pass_again_and_again(check) -> None:
+    """Whatever the seed of the rounding noise: no false alarm in 50 paths."""
+    alarms = 0
+    for seed in range(50):
+        own = 0.02 * np.random.default_rng(seed).standard_normal(STEPS)
+        path = tuple(np.array(losses(seed)) + own * np.linspace(0, 1, STEPS))
+        paths = common(
+            LossPath(steps=tuple(range(STEPS)), losses=losses(seed)), LossPath(steps=tuple(range(STEPS)), losses=path)
+        )
+        alarms += not check(paths).passed
+    assert alarms == 0
+
+
+def test_rounding_may_grow() -> None:
+    grown = tuple(np.array(losses()) + 1e-6 * np.exp(np.arange(STEPS) / 6.0).clip(max=1e4))
+    paths = common(
+        LossPath(steps=tuple(range(STEPS)), losses=losses()), LossPath(steps=tuple(range(STEPS)), losses=grown)
+    )
+    assert same_to_rounding(paths, 2.0**-23).passed

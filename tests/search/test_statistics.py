@@ -1,0 +1,145 @@
+"""Estimates from two-level data: robust, ordered, symmetric, and right about how wrong they may be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, TwoLevel, best_blocks, known_radius, trimmed
+
+logs = st.floats(-2.0, 2.0)
+errors = st.floats(1e-4, 0.5)
+lucks = st.builds(BetweenProcess, st.floats(0.003, 0.2), st.floats(1.0, 12.0))
+pairs = st.lists(st.tuples(logs, errors), min_size=1, max_size=8)
+
+
+def two_level(data: list[tuple[float, float]], luck: BetweenProcess) -> TwoLevel:
+    return TwoLevel([value for value, _ in data], [error for _, error in data], luck)
+
+
+@given(pairs, lucks)
+@settings(max_examples=60, deadline=None)
+def test_bounds_are_finite_ordered_and_hold_the_value(data, luck) -> None:
+    level = two_level(data, luck)
+    for low, high in (level.sequence(0.05), level.interval()):
+        assert np.isfinite([low, high]).all()
+        assert low <= level.value <= high
+
+
+@given(pairs, lucks)
+@settings(max_examples=40, deadline=None)
+def test_swapping_the_sides_mirrors_the_estimate(data, luck) -> None:
+    level, mirrored = two_level(data, luck), two_level([(-value, error) for value, error in data], luck)
+    assert mirrored.value == pytest.approx(-level.value, abs=1e-9)
+    low, high = level.sequence(0.05)
+    # A lone far-off pair leaves an evidence curve with a flat stretch, where bisection may stop either side of it.
+    assert mirrored.sequence(0.05) == pytest.approx((-high, -low), rel=0.02, abs=1e-3)
+
+
+@given(pairs, lucks, st.floats(-1.0, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_shifting_every_pair_shifts_the_estimate(data, luck, by) -> None:
+    level, shifted = two_level(data, luck), two_level([(value + by, error) for value, error in data], luck)
+    assert shifted.value == pytest.approx(level.value + by, abs=1e-9)
+    assert shifted.between_process_sd == pytest.approx(level.between_process_sd)
+
+
+@given(pairs, lucks, st.permutations(range(8)))
+@settings(max_examples=30, deadline=None)
+def test_order_of_pairs_does_not_matter(data, luck, order) -> None:
+    shuffled = [data[index] for index in order if index < len(data)]
+    assert two_level(shuffled, luck).value == pytest.approx(two_level(data, luck).value, abs=1e-9)
+
+
+def test_above_and_below_say_what_the_bounds_say() -> None:
+    level = TwoLevel([0.2, 0.25, 0.22], [0.02] * 3, BetweenProcess(0.03, 6))
+    low, high = level.sequence(0.05)
+    assert level.above(low - 1e-3, 0.05)
+    assert not level.above(low + 1e-3, 0.05)
+    assert level.below(high + 1e-3, 0.05)
+    assert not level.below(high - 1e-3, 0.05)
+
+
+def test_blocks_of_one_pair_of_processes_are_never_enough() -> None:
+    """However small the error from its blocks, one pair leaves the luck of its processes."""
+    low, high = TwoLevel([0.10], [1e-4], BetweenProcess(0.04, 4)).sequence(0.05)
+    assert low < 0.0 < high
+
+
+def test_known_radius_is_the_limit_of_certain_luck() -> None:
+    level = TwoLevel([0.0] * 4, [0.02] * 4, BetweenProcess(1e-3, 1e6))
+    low, high = level.sequence(0.05)
+    assert (high - low) / 2 == pytest.approx(known_radius(level.error, 0.05), rel=0.01)
+
+
+def test_a_burst_moves_the_trimmed_mean_little() -> None:
+    rng = np.random.default_rng(1)
+    calm = list(0.1 + 0.02 * rng.standard_normal(20))
+    burst = [*calm[:-2], 0.9, 1.4]
+    assert abs(trimmed(burst).value - trimmed(calm).value) < 0.02
+    assert abs(np.mean(burst) - np.mean(calm)) > 0.05
+
+
+def test_a_standard_error_from_too_few_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"at least {MIN_BLOCKS}"):
+        trimmed([0.1] * (MIN_BLOCKS - 1))
+
+
+def test_no_pairs_no_estimate() -> None:
+    with pytest.raises(ValueError, match="at least one pair"):
+        TwoLevel([], [], BetweenProcess())
+
+
+@pytest.mark.parametrize("true", [0.01, 0.05, 0.09])
+def test_luck_is_learnt_from_pairs(true: float) -> None:
+    rng = np.random.default_rng(0)
+    seen = [BetweenProcess().after(true * rng.standard_normal(6), [0.005] * 6).sd for _ in range(200)]
+    assert np.sqrt(np.mean(np.square(seen))) == pytest.approx(true, rel=0.3, abs=0.01)
+
+
+def test_luck_hidden_in_block_noise_is_hardly_learnt() -> None:
+    learnt = BetweenProcess(0.04, 2.0).after([0.0, 0.0, 0.0, 0.0], [0.3] * 4)
+    assert learnt.dof < 2.5
+    assert learnt.sd > 0.035
+
+
+def test_more_blocks_where_starting_is_dear_fewer_where_luck_rules() -> None:
+    usual = best_blocks(0.01, 0.05, 8.0, 0.7)
+    assert best_blocks(0.01, 0.05, 60.0, 0.7) > usual
+    assert best_blocks(0.01, 0.10, 8.0, 0.7) < usual
+
+
+@pytest.mark.parametrize("between_process_sd", [0.02, 0.05, 0.08])
+def test_sequence_covers_at_all_looks(between_process_sd: float) -> None:
+    """The truth lies inside the bounds at every look of (nearly) every run, for luck other than was guessed."""
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(120):
+        values, inside = [], True
+        for _ in range(8):
+            values.append(0.05 + between_process_sd * rng.standard_normal() + 0.02 * rng.standard_normal())
+            level = TwoLevel(values, [0.02] * len(values), BetweenProcess())
+            inside &= not level.above(0.05, 0.05) and not level.below(0.05, 0.05)
+        held += inside
+    assert held >= 0.93 * 120
+
+
+def test_a_large_effect_needs_no_more_than_two_pairs_though_little_is_known_of_luck() -> None:
+    """1.8 times as fast in two pairs of processes, after an A/A control of two."""
+    luck = BetweenProcess().after([0.01, -0.07], [0.045, 0.032])
+    assert TwoLevel([0.61, 0.57], [0.066, 0.061], luck).above(np.log(1.01), 0.02)
+
+
+def test_bounds_hold_at_all_looks_with_little_known_of_luck() -> None:
+    """Drawn from what is assumed of it, errors as blocks leave them: at most one sequence in twenty errs."""
+    rng, luck, wrong = np.random.default_rng(5), BetweenProcess(0.05, 1.5), 0
+    for _ in range(300):
+        tau = min(luck.sd * (luck.dof / rng.chisquare(luck.dof)) ** 0.5, 0.2)
+        errors = rng.uniform(0.03, 0.09, 8)
+        values = list(rng.normal(0.4, np.sqrt(tau**2 + errors**2)))
+        looks = [TwoLevel(values[:n], list(errors[:n]), luck) for n in range(1, 9)]
+        wrong += any(level.above(0.4, 0.05) or level.below(0.4, 0.05) for level in looks)
+    assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
+    assert wrong > 0, "a check that cannot fail: bounds this wide tell nothing"
