@@ -13,7 +13,8 @@ from autoopt.events import Listener
 from autoopt.options import make_options
 from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
-from autoopt.running import optimize_run, profile_run, resume_run
+from autoopt.running.optimize import optimize_run, resume_run
+from autoopt.running.profile import profile_run
 from autoopt.strategy import Strategy
 from autoopt.trackers import following
 
@@ -65,9 +66,9 @@ def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed:
     Returns:
         ``autoopt.benchmark.training.Training``: the model on its device, the loader, the optimizer, and ``step``.
     """
-    from autoopt import validation
     from autoopt.benchmark.environment import resolve_device
     from autoopt.benchmark.training import Training
+    from autoopt.loading import validation
     from autoopt.plan import read_plan
 
     chosen = plan if isinstance(plan, Plan) else read_plan(plan)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import autoopt
-from autoopt.budget import format_duration
 from autoopt.loop import Outcome
 from autoopt.options import DEFAULT_RISKS, Options
+from autoopt.options.duration import format_duration
 from autoopt.records import (
     Advice,
     BreakEven,

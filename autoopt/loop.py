@@ -21,7 +21,6 @@ from autoopt.events import (
     Verified,
     Warned,
 )
-from autoopt.measurements import TrainingRun
 from autoopt.options import Options
 from autoopt.records import (
     Ablation,
@@ -33,6 +32,7 @@ from autoopt.records import (
     Stop,
     StopReason,
 )
+from autoopt.records.messages import TrainingRun
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.accept.memory_margin import memory_limit
 from autoopt.search.baseline import AAControl, measure_baseline, measure_noise, objective_of, shares_after

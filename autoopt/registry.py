@@ -133,7 +133,7 @@ def load_spec(spec: str) -> Strategy:
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"--strategies takes MODULE:CLASS, got {spec!r}", hint="such as my_pkg.my_mod:MyStrategy")
-    from autoopt.importing import import_module  # local: the same five failures, told the same way
+    from autoopt.loading.importing import import_module  # local: the same five failures, told the same way
 
     module = import_module(module_name)
     if not hasattr(module, attribute):

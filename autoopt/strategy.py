@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from autoopt.facts import WorkloadFacts
 from autoopt.records import Change, Environment, Estimate, JsonDict, Objective, Plan, Round, Stage, Trial
+from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
 
 MOST_SETTINGS = 12

@@ -45,7 +45,7 @@ class Target:
 
 @dataclass
 class Workload:
-    """A training run as the user has it. ``autoopt.validation.check`` says what is wrong with one.
+    """A training run as the user has it. ``autoopt.loading.validation.check`` says what is wrong with one.
 
     Args:
         model: an ``nn.Module`` on the CPU.

@@ -22,9 +22,9 @@ from typing import Any
 from own_trainer import interval
 from truth import environment, load, save
 
-from autoopt.documents import read_result
 from autoopt.export.script import script
-from autoopt.facts import WorkloadFacts
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.storage.journal import read_journal
 

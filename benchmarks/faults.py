@@ -26,7 +26,7 @@ import run_faults
 from fault_cases import FAULTS, SURVIVED, TINY, USAGE_ERROR, WORKLOAD_ERROR, WORKLOADS, Fault
 
 from autoopt.errors import AutooptError, TrialFailed
-from autoopt.measurements import TrainingRun
+from autoopt.records.messages import TrainingRun
 from autoopt.trial import shared
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec

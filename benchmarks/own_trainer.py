@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from autoopt.documents import read_result
 from autoopt.export import export
 from autoopt.export.trainers import trainer_code
 from autoopt.records import Plan, Result
+from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.compare import compare

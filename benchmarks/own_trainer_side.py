@@ -116,7 +116,7 @@ def built(spec: str, optimized: bool, seed: int, arguments: dict[str, Any], gate
 
 
 def _build(spec: str) -> Callable[[], Any]:
-    from autoopt import importing
+    from autoopt.loading import importing
 
     found: Callable[[], Any] = importing.load(spec, (os.getcwd(),))
     return found
@@ -214,7 +214,7 @@ def ready(side: Side) -> dict[str, Any]:
 
 def warm_up(side: Side, max_seconds: float) -> Any:
     """A task: trains until the time is up or steps are steady: a ``Startup``."""
-    from autoopt.measurements import Startup
+    from autoopt.records.messages import Startup
 
     began = time.perf_counter()
     times = [began]
@@ -236,7 +236,7 @@ def warm_up(side: Side, max_seconds: float) -> Any:
 def run_block(side: Side, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> Any:
     """A task: trains for ``ramp_seconds`` unmeasured, then measures: a ``Block``."""
     from autoopt.benchmark.cputime import cpu_times, foreign_seconds
-    from autoopt.measurements import Block
+    from autoopt.records.messages import Block
 
     ramped = time.perf_counter() + ramp_seconds
     if ramp_seconds > 0:

@@ -16,10 +16,10 @@ from prediction_cases import CHANGES, ROOT, WORKLOADS, Change
 
 from autoopt.benchmark.cputime import cpu_times, foreign_cores
 from autoopt.benchmark.training import Training
-from autoopt.measurements import Block
 from autoopt.options import Options
 from autoopt.records import Change as Item
 from autoopt.records import Peaks, Plan
+from autoopt.records.messages import Block
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.baseline import objective_of
 from autoopt.search.build_round import apart, look

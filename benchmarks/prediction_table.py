@@ -9,8 +9,8 @@ from planted import Plant, plants
 from prediction_cases import CHANGES, WORKLOADS, Change
 from prediction_run import case_of
 
-from autoopt.measurements import Block
 from autoopt.records import Estimate, Peaks, Plan, Round
+from autoopt.records.messages import Block
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.build_round import look
 from autoopt.search.compare.comparison import Comparison

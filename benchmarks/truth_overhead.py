@@ -27,9 +27,9 @@ from torch import nn
 
 from autoopt.benchmark.blocks import run_block, train_until
 from autoopt.benchmark.training import Training
-from autoopt.importing import load
+from autoopt.loading.importing import load
+from autoopt.loading.validation import build
 from autoopt.search.compare.statistics import trimmed
-from autoopt.validation import build
 
 SECONDS, RAMP = 0.15, 0.05
 """Of a block and of what is trained before it unmeasured: half of a comparison's, so that drift has less time and what

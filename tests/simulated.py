@@ -10,11 +10,11 @@ from typing import Any
 
 from autoopt.errors import TrialFailed
 from autoopt.events import Announcer, Event
-from autoopt.facts import WorkloadFacts
 from autoopt.loop import Loop, Outcome
-from autoopt.measurements import TrainingRun
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.trainings import Trainings

@@ -8,7 +8,7 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.straight import Enough, train_straight
 from autoopt.benchmark.training import Training
-from autoopt.measurements import Block
+from autoopt.records.messages import Block
 
 
 def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, settle: bool = True) -> Block:

@@ -19,8 +19,8 @@ from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.samples import Samples
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import tensors
-from autoopt.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.records import JsonDict
+from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.workload import Workload
 
 

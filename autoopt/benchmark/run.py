@@ -11,8 +11,8 @@ from autoopt.benchmark.blocks import train_until
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.measurements import TrainingRun
 from autoopt.records import Curve, CurvePoint
+from autoopt.records.messages import TrainingRun
 
 _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import Curve, Estimate
+from autoopt.records.messages import TrainingRun
 
 Mode = Literal["max", "min"]
 Array = NDArray[np.float64]

@@ -15,12 +15,12 @@ from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.worst import largest_step
-from autoopt.measurements import Ready
 from autoopt.records import JsonDict
+from autoopt.records.messages import Ready
 
 
 def ready(live: TrialContext) -> JsonDict:
-    """Assembles the training and says what was found: a :class:`~autoopt.measurements.Ready`."""
+    """Assembles the training and says what was found: a :class:`~autoopt.records.messages.Ready`."""
     _ = live.training
     facts = live.facts.model_copy(update={"inspected": live.inspected})
     document = Ready(facts=facts, build_seconds=live.build_seconds, setup_seconds=live.setup_seconds)
@@ -28,12 +28,12 @@ def ready(live: TrialContext) -> JsonDict:
 
 
 def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
-    """Trains until steps are steady or the time is up: a :class:`~autoopt.measurements.Startup`."""
+    """Trains until steps are steady or the time is up: a :class:`~autoopt.records.messages.Startup`."""
     return warmup.warm_up(live, max_seconds).model_dump(mode="json")
 
 
 def run_block(live: TrialContext, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
-    """Trains ``ramp_seconds`` unmeasured, then measures: a :class:`~autoopt.measurements.Block`.
+    """Trains ``ramp_seconds`` unmeasured, then measures: a :class:`~autoopt.records.messages.Block`.
 
     Args:
         seconds: at least so long.
@@ -47,7 +47,7 @@ def run_block(live: TrialContext, seconds: float, min_steps: int = 1, ramp_secon
 
 
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:
-    """Trains so many steps for their losses: a :class:`~autoopt.measurements.Block`."""
+    """Trains so many steps for their losses: a :class:`~autoopt.records.messages.Block`."""
     return run_block_until(live.training, lambda done, _: done >= steps).model_dump(mode="json")
 
 
@@ -68,7 +68,7 @@ def train(
     evaluate_every: int | None = None,
     confirm: int = 0,
 ) -> JsonDict:
-    """Trains from the first step to the target or a limit: a :class:`~autoopt.measurements.TrainingRun`.
+    """Trains from the first step to the target or a limit: a :class:`~autoopt.records.messages.TrainingRun`.
 
     Args:
         max_seconds: of training and evaluating.
@@ -86,7 +86,7 @@ def flops(live: TrialContext) -> JsonDict:
 
 
 def facts(live: TrialContext) -> JsonDict:
-    """What strategies may know: :class:`~autoopt.facts.WorkloadFacts`."""
+    """What strategies may know: :class:`~autoopt.records.facts.WorkloadFacts`."""
     return live.facts.model_copy(update={"inspected": live.inspected}).model_dump(mode="json")
 
 

@@ -7,14 +7,14 @@ from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
 
-from autoopt import importing, validation
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
-from autoopt.facts import WorkloadFacts
+from autoopt.loading import importing, validation
 from autoopt.records import JsonDict, Plan
+from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
 from autoopt.workload import Workload

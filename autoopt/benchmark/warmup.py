@@ -9,7 +9,7 @@ from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.compiling import trouble
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.measurements import Startup
+from autoopt.records.messages import Startup
 
 _LEAST_SECONDS = 0.5
 _LEAST_GROUPS = 4

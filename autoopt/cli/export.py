@@ -40,7 +40,7 @@ def export_command(run: Path, target: str, out: Path | None, code: Path | None, 
         raise UsageError("--code and --patch are two ways to the same end", hint="give one of them")
     if code is not None and not (code.suffix == ".py" and code.stem.isidentifier()):
         raise UsageError(f"--code {code} cannot be imported", hint="such as --code optimized_trainer.py")
-    from autoopt.documents import read_result
+    from autoopt.records.reading import read_result
 
     result = read_result(run)
     text, notes = _patched(result, patch, target, write) if patch is not None else _exported(result, run, target, code)

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from autoopt.config import read_config
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options, make_options
+from autoopt.options.pyproject import read_config
 
 F = TypeVar("F", bound=Callable[..., Any])
 

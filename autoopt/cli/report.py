@@ -20,7 +20,7 @@ def report_command(run: Path, out: Path | None, as_json: bool, open_: bool) -> i
     RUN is a run directory or its result.json. RequiredRuns neither torch nor the code that was optimized.
     """
     from autoopt.cli.finish import REPORT_FILE, write_report
-    from autoopt.documents import read_result
+    from autoopt.records.reading import read_result
 
     result = read_result(run)
     if as_json:

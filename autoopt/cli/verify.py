@@ -25,7 +25,7 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     falls outside the reported interval.
     """
     options = read_options(given)
-    from autoopt.documents import read_result
+    from autoopt.records.reading import read_result
 
     result = read_result(run)
     from autoopt.export.verify import verify_run

@@ -10,9 +10,9 @@ from typing import Any
 
 from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.text import literal
-from autoopt.facts import WorkloadFacts
-from autoopt.importing import dotted
+from autoopt.loading.importing import dotted
 from autoopt.records import Plan
+from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
 
 _TRIVIAL_BATCH = (1.0, 0)

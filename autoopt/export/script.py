@@ -10,8 +10,8 @@ from autoopt.export.draft import Draft, user_import
 from autoopt.export.inline import OURS, Inliner
 from autoopt.export.loop import train_function
 from autoopt.export.text import commented, literal
-from autoopt.facts import WorkloadFacts
 from autoopt.records import Plan
+from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
 

@@ -15,8 +15,8 @@ from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.loss_recorder import finite_losses
 from autoopt.benchmark.transfer import samples_of
 from autoopt.errors import WorkloadError
-from autoopt.measurements import Block, Startup
 from autoopt.records import JsonDict
+from autoopt.records.messages import Block, Startup
 
 _FOREVER = "1000000"
 _STEADY_STEPS = 5

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autoopt.documents import read_result
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError
 from autoopt.options import Options
 from autoopt.records import Estimate, Plan, Record, Result
+from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.compare import compare

@@ -6,10 +6,10 @@ import numpy as np
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
-from autoopt.facts import WorkloadFacts
-from autoopt.measurements import TrainingRun
 from autoopt.options import Options
 from autoopt.records import Noise, Objective, Record
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.budget_allocation import NOISE_AT_MOST, BudgetAllocation

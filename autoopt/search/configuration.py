@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import Configuration, Environment, Estimate, Peaks, Plan
+from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Side
 from autoopt.search.compare.side_statistics import percentiles
 from autoopt.search.stage_profile import Examined

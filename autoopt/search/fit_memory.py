@@ -12,8 +12,8 @@ from itertools import combinations, islice
 
 from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import TrialEnded, TrialStarted
-from autoopt.measurements import Block
 from autoopt.records import Change, Plan, Record, Trial, Verdict
+from autoopt.records.messages import Block
 from autoopt.search.accept.memory_margin import crowded
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
 from autoopt.search.run_context import RunContext

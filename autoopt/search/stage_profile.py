@@ -8,9 +8,9 @@ from pydantic import Field
 
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores
 from autoopt.errors import TrialFailed
-from autoopt.facts import WorkloadFacts
-from autoopt.measurements import Block, Startup
 from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block, Startup
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.running import whole
 

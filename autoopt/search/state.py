@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autoopt.facts import WorkloadFacts
 from autoopt.records import Change, Environment, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.compare.comparison import Comparison
 from autoopt.strategy import Case, PipelineView, Strategy

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.measurements import TrainingRun
 from autoopt.records import JsonDict, Plan
+from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.trial.parent import Launcher, TrialProcess

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
-from autoopt.measurements import TrainingRun
 from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
+from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio, trained_ratio
 from autoopt.search.baseline import AAControl

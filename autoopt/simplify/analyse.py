@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from autoopt.facts import WorkloadFacts
-from autoopt.measurements import Block
 from autoopt.records import Environment, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block
 from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
 from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings, uncapped_ceiling_step

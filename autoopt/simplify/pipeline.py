@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import networkx as nx
 
-from autoopt.facts import WorkloadFacts
 from autoopt.records import Environment, Estimate, Resource, Round, Simulation, Stage
+from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.flow import Demand, period
 from autoopt.simplify.together import Together
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.training import Training
-from autoopt.measurements import Block
+from autoopt.records.messages import Block
 from autoopt.simplify.pace import FRESH, Pace
 
 BESIDE_WORKERS = 0.25

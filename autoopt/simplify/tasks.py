@@ -40,7 +40,7 @@ def measure_peaks(live: Any) -> JsonDict:
 
 
 def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
-    """The running system: its ``block`` (:class:`~autoopt.measurements.Block`), and the machine's mean ``pace``."""
+    """The running system: its ``block`` (:class:`~autoopt.records.messages.Block`), and the machine's mean ``pace``."""
     block, pace = running_block(live.training, seconds, min_steps, ramp_seconds)
     return {"block": block.model_dump(mode="json"), "pace": pace}
 

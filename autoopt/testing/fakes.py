@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 
 from autoopt.errors import TrialFailed
-from autoopt.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, WorkloadFacts
-from autoopt.measurements import Block, Ready, Startup
 from autoopt.records import Plan
+from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, WorkloadFacts
+from autoopt.records.messages import Block, Ready, Startup
 
 Kind = Literal["quiet", "normal", "heavy", "drifting", "bimodal"]
 

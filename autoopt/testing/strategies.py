@@ -20,7 +20,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-from autoopt.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.records import (
     Environment,
     Estimate,
@@ -34,6 +33,7 @@ from autoopt.records import (
     Simulation,
     Stage,
 )
+from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.setup import Setup
 from autoopt.strategy import MOST_SETTINGS, Applies, Case, Recipe, Risk, Strategy, check_strategy

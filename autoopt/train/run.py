@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoopt import importing, validation
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.monitors import Monitor
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.errors import TrialFailed
+from autoopt.loading import importing, validation
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, JsonDict, Plan, Record
 from autoopt.registry import Registry, load_strategies

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
-from autoopt.measurements import Ready
 from autoopt.records import JsonDict
+from autoopt.records.messages import Ready
 from autoopt.trial import tree
 from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
 from autoopt.trial.child import DUMP_SIGNAL, LIVE

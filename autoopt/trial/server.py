@@ -25,8 +25,8 @@ PRELOADED = (
     "torch.profiler._cupti_monitor",  # by the first step of an optimizer
     "autoopt_strategies",
     "autoopt.registry",
-    "autoopt.validation",
-    "autoopt.importing",
+    "autoopt.loading.validation",
+    "autoopt.loading.importing",
     "autoopt.benchmark.trial_context",
     "autoopt.benchmark.tasks",
 )

@@ -15,10 +15,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     lightning = pytest.importorskip("lightning")
 
-from autoopt import validation
 from autoopt.adapters import adapt
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
+from autoopt.loading import validation
 
 
 @pytest.fixture(autouse=True)

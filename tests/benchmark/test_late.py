@@ -13,8 +13,8 @@ from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for, settled
 from autoopt.benchmark.target import parts
 from autoopt.benchmark.training import Training
-from autoopt.measurements import Block, Startup, TrainingRun
 from autoopt.records import Curve, Plan
+from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.search.compare.pairs import Blocks
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS

@@ -20,9 +20,9 @@ from autoopt.benchmark.trace import readable_trace
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks
-from autoopt.facts import WorkloadFacts
-from autoopt.measurements import Block, Ready, Startup, TrainingRun
 from autoopt.records import Change, Environment, Plan
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block, Ready, Startup, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.setup import Setup
 from autoopt.strategy import Strategy

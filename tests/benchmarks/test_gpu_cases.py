@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt import validation
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
+from autoopt.loading import validation
 from autoopt.records import Change, Plan, Result, StopReason, Trial, Verdict
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from autoopt.measurements import Block
 from autoopt.records import Estimate, Peaks, Plan, Resource, Round, Stage
+from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.stage_profile import Examined, Inspection

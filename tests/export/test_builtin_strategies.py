@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt import importing, validation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.export.script import Script, export_script
+from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 

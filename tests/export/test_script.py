@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoopt import importing, validation
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.export.script import export_script, script
 from autoopt.export.snippets import snippets
-from autoopt.facts import WorkloadFacts
+from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
+from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry, Source
 
 HERE = Path(__file__).parent

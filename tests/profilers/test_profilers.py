@@ -93,14 +93,14 @@ def test_missing_tools_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_profiler_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from autoopt import running
     from autoopt.errors import TrialFailed
+    from autoopt.running import profile
 
     def fails(*args: object) -> None:
         raise TrialFailed("error", "py-spy could not look at the training")
 
-    monkeypatch.setattr(running, "profile_with", fails)
-    found = running._profiled(None, "pyspy", tmp_path)  # type: ignore[arg-type]
+    monkeypatch.setattr(profile, "profile_with", fails)
+    found = profile._profiled(None, "pyspy", tmp_path)  # type: ignore[arg-type]
     assert (found.tool, found.file) == ("pyspy", None)
     assert found.lines[0] == "failed: py-spy could not look at the training"
 

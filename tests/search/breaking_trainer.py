@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import Curve, CurvePoint
+from autoopt.records.messages import TrainingRun
 from autoopt.setup import Setup
 from autoopt.workload import Workload
 

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import Estimate, Noise, Objective, Verdict
+from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, needs
 from autoopt.search.accept.quality import seed_noise

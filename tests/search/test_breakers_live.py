@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.measurements import Block, Startup, TrainingRun
 from autoopt.records import Change, Estimate, Noise, Objective, Plan, Verdict
+from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, needs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side

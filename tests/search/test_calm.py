@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.measurements import Block, Startup
 from autoopt.records import Plan
+from autoopt.records.messages import Block, Startup
 from autoopt.search.profile_validity import ASTRAY, FOREIGN_CORES, calmest, disturbance, doubt_of
 from autoopt.search.stage_profile import Examined, examine
 

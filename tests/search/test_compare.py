@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.errors import TrialFailed
-from autoopt.measurements import Block
 from autoopt.records import Change, Noise, Plan
+from autoopt.records.messages import Block
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.noise import control

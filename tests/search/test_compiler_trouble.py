@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autoopt.benchmark.compiling import AGAIN
-from autoopt.measurements import Startup
 from autoopt.records import Change, Plan, Trial, Verdict
+from autoopt.records.messages import Startup
 from autoopt.registry import load_strategies
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule

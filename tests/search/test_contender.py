@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoopt.measurements import Block
 from autoopt.records import Plan
+from autoopt.records.messages import Block
 from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.pairs import block_length

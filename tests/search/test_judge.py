@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoopt.measurements import Startup, TrainingRun
 from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Verdict
+from autoopt.records.messages import Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, judge_runs, needs
 from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.benchmark.target import Parts, crossing, fit, mean_seconds, parts, reachable, time_ratio
-from autoopt.measurements import TrainingRun
 from autoopt.records import Curve, CurvePoint, Estimate
+from autoopt.records.messages import TrainingRun
 
 
 def curve(*metrics: float | None, every: int = 10, seconds: float = 1.0) -> Curve:

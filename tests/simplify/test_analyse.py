@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autoopt.measurements import Block
 from autoopt.records import Deeper, Operator, Peaks, Plan, Round
+from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.ceilings import stage_ceilings
 from autoopt.simplify.survey import InputSurvey, Survey, Timing

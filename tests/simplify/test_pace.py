@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.measurements import Block
 from autoopt.records import Deeper, Operator, Peaks, Plan
+from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.at_pace import at_pace, at_running_pace
 from autoopt.simplify.ceilings import PRODUCT, stage_ceilings

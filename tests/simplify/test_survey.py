@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from autoopt.measurements import Block
 from autoopt.records import Peaks, Plan, Round
+from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.forked import ChildFailed, in_child
 from autoopt.simplify.inputs import Fetch, survey_inputs

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autoopt.facts import TensorFacts
+from autoopt.records.facts import TensorFacts
 from autoopt.setup import Setup
 from autoopt.testing import StrategyTestCase
 from autoopt.testing.strategies import sample_case, sample_facts

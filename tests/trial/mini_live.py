@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from autoopt.errors import TrialFailed
-from autoopt.importing import load
-from autoopt.validation import build
+from autoopt.loading.importing import load
+from autoopt.loading.validation import build
 
 
 class TrialContext:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import Estimate, Quality, Record, Verdict
+from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import SideFailure
 
 

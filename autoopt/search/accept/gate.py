@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoopt.errors import TrialFailed
-from autoopt.facts import WorkloadFacts
 from autoopt.records import Noise, Objective, Plan
+from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.judge import judge, needs

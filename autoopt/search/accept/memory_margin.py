@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import Environment
+from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Side
 
 ROOM = 0.05

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import t as student
 
 from autoopt.benchmark.target import Mode, fit
-from autoopt.measurements import TrainingRun
 from autoopt.records import Estimate, Noise, Objective, Quality
+from autoopt.records.messages import TrainingRun
 
 Pairs = Sequence[tuple[TrainingRun, TrainingRun]]
 

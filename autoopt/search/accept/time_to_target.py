@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autoopt.benchmark.target import Parts, parts, time_ratio
-from autoopt.measurements import TrainingRun
 from autoopt.records import Estimate, Objective
+from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.compare.comparison import Comparison, Side
 

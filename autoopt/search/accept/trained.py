@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoopt.measurements import TrainingRun
 from autoopt.records import CurvePoint, Estimate, Objective, Quality, Verdict
+from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence, Judgement
 from autoopt.search.accept.quality import fewer_evaluated
 from autoopt.search.accept.time_to_target import parts_to, trained_ratio

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from autoopt.errors import TrialFailed
-from autoopt.measurements import TrainingRun
 from autoopt.records import JsonDict, Plan, Record
+from autoopt.records.messages import TrainingRun
 from autoopt.search.trial_runner import TrialRunner
 
 R = TypeVar("R", bound=Record)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from autoopt.measurements import Block, Ready, Startup
 from autoopt.records import JsonDict, Plan
+from autoopt.records.messages import Block, Ready, Startup
 
 READY = "autoopt.benchmark.tasks:ready"
 WARM_UP = "autoopt.benchmark.tasks:warm_up"

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from autoopt.measurements import Startup
 from autoopt.records import Estimate, Percentiles, Plan, Record
+from autoopt.records.messages import Startup
 
 SideName = Literal["incumbent", "candidate"]
 

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.measurements import Block
+from autoopt.records.messages import Block
 from autoopt.search.compare.arm import Arm, Start
 from autoopt.search.compare.comparison import PairOfProcesses, Rule, SideName
 from autoopt.search.compare.side_statistics import SideStatistics, rate

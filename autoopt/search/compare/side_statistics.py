@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoopt.measurements import Block, Startup
 from autoopt.records import Percentiles, Plan
+from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.comparison import LossPath, Side
 
 _PATHS = 2

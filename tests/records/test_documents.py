@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.documents import read_result
 from autoopt.errors import DocumentError
 from autoopt.records import Result
+from autoopt.records.reading import read_result
 from autoopt_reports.sample import no_gain, win
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.errors import WorkloadError
-from autoopt.importing import import_module, load, parse, user_traceback
+from autoopt.loading.importing import import_module, load, parse, user_traceback
 
 
 @pytest.fixture

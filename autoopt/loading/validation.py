@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from autoopt.errors import AutooptError, WorkloadError
-from autoopt.importing import user_traceback
+from autoopt.loading.importing import user_traceback
 from autoopt.setup import Setup
 from autoopt.workload import Target, Workload
 

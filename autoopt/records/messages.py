@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from autoopt.facts import WorkloadFacts
 from autoopt.records import Curve, Record
+from autoopt.records.facts import WorkloadFacts
 
 
 class Block(Record):

@@ -1,11 +1,9 @@
-"""Wall-clock time for a run: ``"2h"`` to seconds, and a deadline on an injected clock."""
+"""Durations as text: ``"2h"`` to seconds, and back."""
 
 from __future__ import annotations
 
 import math
 import re
-import time
-from collections.abc import Callable
 
 from autoopt.errors import UsageError
 
@@ -55,49 +53,3 @@ def format_duration(seconds: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
-
-
-class Deadline:
-    """How much of a run's wall-clock time is spent and left.
-
-    Downtime is not charged: a resumed run starts with what it had used (``used``), not with when it began.
-
-    Args:
-        seconds: the whole budget.
-        clock: seconds that only go forward; injected in tests.
-        used: seconds that an interrupted run had spent before.
-    """
-
-    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic, used: float = 0.0) -> None:
-        self.seconds = seconds
-        self._clock = clock
-        self._zero = clock() - used
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds spent so far, those before a resume included."""
-        return max(0.0, self._clock() - self._zero)
-
-    @property
-    def left(self) -> float:
-        """Seconds until the end, never below zero."""
-        return max(0.0, self.seconds - self.elapsed)
-
-    @property
-    def expired(self) -> bool:
-        return self.left <= 0.0
-
-    def advance_to(self, elapsed: float) -> None:
-        """Sets the clock to a recorded time, as a resumed run does for each step that it need not repeat.
-
-        Time never goes back: an earlier value than the present one changes nothing.
-        """
-        self._zero = min(self._zero, self._clock() - elapsed)
-
-    def allows(self, seconds: float, *, reserve: float = 0.0) -> bool:
-        """Whether something of that length can finish and still leave ``reserve`` seconds."""
-        return self.left - reserve >= seconds
-
-    def share(self, fraction: float) -> float:
-        """Seconds of a fraction of the whole budget, at most what is left."""
-        return min(self.left, self.seconds * fraction)

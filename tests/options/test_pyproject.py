@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.config import find_config, read_config
 from autoopt.errors import UsageError
+from autoopt.options.pyproject import find_config, read_config
 
 
 def write(folder: Path, text: str | bytes) -> Path:

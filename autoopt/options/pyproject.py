@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
-from autoopt.options import parse
+from autoopt.options.options import parse
 
 
 def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import autoopt
 from autoopt.errors import WorkloadError
-from autoopt.validation import EXAMPLE, build, check
+from autoopt.loading.validation import EXAMPLE, build, check
 
 
 def data(samples: int = 64) -> TensorDataset:

@@ -230,7 +230,7 @@ def user_traceback(error: BaseException) -> str:
 
 def _user_frames(frames: TracebackType | None) -> TracebackType | None:
     """From the first frame on that is neither ours nor the import system's; None where there is none."""
-    ours = str(Path(__file__).parent) + os.sep
+    ours = str(Path(__file__).parents[1]) + os.sep
     while frames is not None:
         file = frames.tb_frame.f_code.co_filename
         if not (file.startswith((ours, "<frozen importlib")) or file == importlib.__file__):

@@ -1,4 +1,4 @@
-"""Durations and deadlines."""
+"""Durations as text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.budget import Deadline, format_duration, parse_duration
 from autoopt.errors import UsageError
+from autoopt.options.duration import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -84,57 +84,3 @@ def test_any_value_is_a_duration_or_a_usage_error(value: object) -> None:
 )
 def test_durations_as_people_write_them(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_deadline_runs_down_with_its_clock() -> None:
-    clock = Clock()
-    deadline = Deadline(60, clock=clock)
-    assert (deadline.elapsed, deadline.left, deadline.expired) == (0, 60, False)
-    clock.now += 45
-    assert (deadline.elapsed, deadline.left) == (45, 15)
-    clock.now += 45
-    assert (deadline.left, deadline.expired) == (0, True)
-
-
-def test_a_resumed_deadline_charges_what_was_used_and_no_downtime() -> None:
-    clock = Clock()
-    deadline = Deadline(60, clock=clock, used=20)
-    clock.now += 10
-    assert (deadline.elapsed, deadline.left) == (30, 30)
-
-
-def test_a_recorded_time_moves_the_deadline_forward_only() -> None:
-    clock = Clock()
-    deadline = Deadline(60, clock=clock)
-    deadline.advance_to(25)
-    assert deadline.elapsed == 25
-    deadline.advance_to(5)
-    assert deadline.elapsed == 25
-    clock.now += 5
-    assert deadline.elapsed == 30
-
-
-def test_what_may_still_be_started() -> None:
-    clock = Clock()
-    deadline = Deadline(100, clock=clock)
-    clock.now += 70
-    assert deadline.allows(30)
-    assert not deadline.allows(30.5)
-    assert not deadline.allows(30, reserve=1)
-    assert deadline.share(0.2) == 20
-    assert deadline.share(0.5) == 30
-
-
-def test_a_clock_that_steps_back_gives_no_negative_time() -> None:
-    clock = Clock()
-    deadline = Deadline(100, clock=clock)
-    clock.now -= 500
-    assert deadline.elapsed == 0

@@ -1,0 +1,192 @@
+"""The options of ``optimize``: one table for the command line, ``[tool.autoopt]`` and the Python API.
+
+Each option has one parser, so that a value is read, refused and explained alike wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoopt.errors import UsageError
+from autoopt.options.duration import parse_duration
+from autoopt.options.parsers import (
+    DEFAULT_RISKS,
+    nearest,
+    parse_allow,
+    parse_choice,
+    parse_choices,
+    parse_device,
+    parse_flag,
+    parse_list,
+    parse_number,
+    parse_path,
+    parse_percent,
+    parse_seed,
+    parse_size,
+    parse_specs,
+)
+
+EXECUTORS = ("local", "ray")
+TRACKERS = ("mlflow", "tensorboard", "wandb")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``autoopt optimize`` was asked for.
+
+    Args:
+        budget_seconds: wall-clock seconds of the whole run.
+        target: replaces the value of the workload's target.
+        tolerance: how much of the target metric may be lost, as a fraction of it.
+        min_gain: the gain below which a change is not kept, as a fraction (0.01 is 1 %).
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+        memory_limit: bytes of the device that a training may take; None: all there are. On the CPU the tensors
+            that are alive are counted against it.
+        seed: seeds Python, NumPy and torch in every trial.
+        only, skip: names of strategies; an empty ``only`` means all.
+        strategies: import strings of further strategies, ``package.module:Class``.
+        allow: the risk classes that are on.
+        executor: where trials run.
+        price: what an hour of the device costs; None where it was not given.
+        log: trackers that follow the run.
+        out: the run directory; None lets autoopt name one under ``autoopt-runs``.
+        json, quiet, open: what the command prints and whether it shows the report.
+    """
+
+    budget_seconds: float = 7200.0
+    target: float | None = None
+    tolerance: float = 0.005
+    min_gain: float = 0.01
+    device: str = "auto"
+    memory_limit: int | None = None
+    seed: int = 0
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    allow: tuple[str, ...] = DEFAULT_RISKS
+    executor: str = "local"
+    price: float | None = None
+    log: tuple[str, ...] = ()
+    out: Path | None = None
+    json: bool = False
+    quiet: bool = False
+    open: bool = False
+
+
+# key: the name of the field in Options, and its parser
+_TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
+    "budget": ("budget_seconds", parse_duration),
+    "target": ("target", lambda value: parse_number(value, example="0.93")),
+    "tolerance": ("tolerance", lambda value: parse_percent(value, most=1.0)),
+    "min-gain": ("min_gain", lambda value: parse_percent(value, most=10.0)),
+    "device": ("device", parse_device),
+    "memory-limit": ("memory_limit", parse_size),
+    "seed": ("seed", parse_seed),
+    "only": ("only", parse_list),
+    "skip": ("skip", parse_list),
+    "strategies": ("strategies", parse_specs),
+    "allow": ("allow", parse_allow),
+    "executor": ("executor", lambda value: parse_choice(value, EXECUTORS)),
+    "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
+    "log": ("log", lambda value: parse_choices(value, TRACKERS)),
+    "out": ("out", parse_path),
+    "json": ("json", parse_flag),
+    "quiet": ("quiet", parse_flag),
+    "open": ("open", parse_flag),
+}
+KEYS = tuple(_TABLE)
+
+
+def parse(raw: Mapping[str, object], label: Callable[[str, object], str]) -> dict[str, Any]:
+    """Fields of :class:`Options` from raw values by key (``min-gain`` or ``min_gain``).
+
+    Args:
+        raw: values as they were given; None means not given.
+        label: names a key and its value where it was given, for messages: ``--budget 2``.
+
+    Raises:
+        UsageError: an unknown key, with the nearest name; a bad value.
+    """
+    parsed: dict[str, Any] = {}
+    for given, value in raw.items():
+        key = given.replace("_", "-")
+        if key not in _TABLE:
+            raise UsageError(f"{label(given, value)}: there is no such option", hint=nearest(key, KEYS))
+        if value is None:
+            continue
+        name, read = _TABLE[key]
+        try:
+            parsed[name] = read(value)
+        except UsageError as error:
+            raise UsageError(f"{label(given, value)}: {error.message}", hint=error.hint) from None
+        except (ValueError, OverflowError):  # such as an integer of more digits than Python prints
+            raise UsageError(f"{given}: not a value that can be used") from None
+    return parsed
+
+
+def make_options(
+    given: Mapping[str, object],
+    config: Mapping[str, Any] | None = None,
+    *,
+    label: Callable[[str, object], str] | None = None,
+) -> Options:
+    """Options from what was given, over what the configuration holds, over the defaults.
+
+    Args:
+        given: raw values by key; None means not given.
+        config: fields that :func:`autoopt.options.pyproject.read_config` returned.
+        label: see :func:`parse`; by default as a keyword of ``autoopt.optimize``.
+
+    Raises:
+        UsageError: an unknown key, a bad value, or a strategy both in ``only`` and in ``skip``.
+    """
+    merged = {**(config or {}), **parse(given, label or _keyword)}
+    options = Options(**merged)
+    both = [name for name in options.only if name in options.skip]
+    if both:
+        raise UsageError(f"strategy {both[0]!r} stands in both only and skip", hint="keep it in one of them")
+    return options
+
+
+def refuse_unfinished(options: Options) -> None:
+    """What the options can say and this version does not do.
+
+    Raises:
+        UsageError: one line that says so.
+    """
+    if options.executor != "local":
+        raise UsageError(
+            f"--executor {options.executor} is not part of this version of autoopt yet",
+            hint="trials run on this machine with --executor local",
+        )
+
+
+def check_names(options: Options, risks: Mapping[str, str]) -> None:
+    """Checks the strategies that ``only`` and ``skip`` name, and ``allow``, against those that there are.
+
+    Args:
+        options: what was asked for.
+        risks: the risk class of every strategy, by its name.
+
+    Raises:
+        UsageError: a strategy that does not exist, with the nearest name; ``allow`` of a class that no strategy has;
+            what this version does not do.
+    """
+    refuse_unfinished(options)
+    for key in ("only", "skip"):
+        for name in getattr(options, key):
+            if name not in risks:
+                raise UsageError(f"--{key}: there is no strategy {name!r}", hint=nearest(name, tuple(risks)))
+    for risk in options.allow:
+        if risk not in DEFAULT_RISKS and risk not in risks.values():
+            raise UsageError(
+                f"--allow {risk}: there is no strategy of that risk class",
+                hint="name your own with --strategies MODULE:CLASS, or leave --allow out",
+            )
+
+
+def _keyword(key: str, value: object) -> str:
+    return f"optimize({key.replace('-', '_')}={value!r})"

@@ -1,0 +1,192 @@
+"""One parser for each kind of option value: it reads the value, or refuses it with an example."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from autoopt.errors import UsageError
+
+RISK_CLASSES = ("exact", "numeric", "training", "model")
+DEFAULT_RISKS = ("exact", "numeric", "training")
+
+_PERCENT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*%", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(iB|B)", re.ASCII)
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,4})?", re.ASCII)
+_SPEC = re.compile(r"[^:\s]+:[^:\s]+")
+
+
+def parse_percent(value: object, *, most: float) -> float:
+    """The fraction of a percentage from 0 % to ``most`` (a fraction): ``"0.5%"`` is 0.005.
+
+    Raises:
+        UsageError: no percent sign, not a number, or outside the range.
+    """
+    match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        number = _finite(value)
+        if number is not None:
+            text = str(value).strip()
+            raise UsageError(f"a percentage needs its sign: {text}%?", hint="such as 0.5%, which is 0.005 of the whole")
+        raise UsageError("not a percentage", hint="such as 0.5%")
+    fraction = float(match[1]) / 100
+    if not 0 <= fraction <= most:
+        raise UsageError(f"must be from 0% to {most * 100:g}%", hint="such as 0.5%")
+    return fraction
+
+
+def parse_number(value: object, *, least: float = -math.inf, example: str) -> float:
+    """A finite number above ``least``.
+
+    Raises:
+        UsageError: anything else.
+    """
+    number = _finite(value)
+    if number is None:
+        raise UsageError("not a finite number", hint=f"such as {example}")
+    if number <= least:
+        raise UsageError(f"must be above {least:g}", hint=f"such as {example}")
+    return number
+
+
+def parse_seed(value: object) -> int:
+    """A whole number from 0 to 2**32 - 1, the seeds that NumPy takes.
+
+    Raises:
+        UsageError: anything else.
+    """
+    text = str(value).strip()
+    if isinstance(value, bool | float) or not re.fullmatch(r"\d{1,10}", text, re.ASCII) or int(text) >= 2**32:
+        raise UsageError("a seed is a whole number from 0 to 4294967295", hint="such as 0")
+    return int(text)
+
+
+def parse_device(value: object) -> str:
+    """A device by name; whether this machine has it is found out when it is used.
+
+    Raises:
+        UsageError: no such kind of device.
+    """
+    if isinstance(value, str) and _DEVICE.fullmatch(value.strip()):
+        return value.strip()
+    raise UsageError("no such device", hint=nearest(value, ("auto", "cpu", "cuda", "cuda:1", "mps")))
+
+
+def parse_size(value: object) -> int:
+    """Bytes of a size such as ``8GiB``, ``500MB`` or ``4096B``.
+
+    Raises:
+        UsageError: no unit, no number, or nothing at all.
+    """
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or (match[3] == "iB" and not match[2]):
+        raise UsageError("not a size with its unit", hint="such as 8GiB")
+    size = int(float(match[1]) * (1024 if match[3] == "iB" else 1000) ** " KMGT".index(match[2] or " "))
+    if size <= 0:
+        raise UsageError("must be above 0", hint="such as 8GiB")
+    return size
+
+
+def parse_choice(value: object, choices: tuple[str, ...]) -> str:
+    """One of some names.
+
+    Raises:
+        UsageError: with the nearest name.
+    """
+    if value in choices:
+        return str(value)
+    raise UsageError(f"{value!r} is none of {', '.join(choices)}", hint=nearest(value, choices))
+
+
+def parse_list(value: object) -> tuple[str, ...]:
+    """Names from a comma-separated text, or from several such; each once, in their order.
+
+    Raises:
+        UsageError: no text in it, or nothing named.
+    """
+    parts = [value] if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise UsageError("a comma-separated list of names is wanted", hint='such as "workers,amp"')
+    names = [name.strip() for part in parts for name in part.split(",")]
+    named = tuple(dict.fromkeys(name for name in names if name))
+    if not named:
+        raise UsageError("names nothing", hint='such as "workers,amp"')
+    return named
+
+
+def parse_choices(value: object, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """A list of which every item is one of some names.
+
+    Raises:
+        UsageError: with the nearest name.
+    """
+    return tuple(parse_choice(item, choices) for item in parse_list(value))
+
+
+def parse_allow(value: object) -> tuple[str, ...]:
+    """The risk classes that are on: those by default and those named.
+
+    Raises:
+        UsageError: no such class.
+    """
+    named = parse_choices(value, RISK_CLASSES)
+    return tuple(risk for risk in RISK_CLASSES if risk in DEFAULT_RISKS or risk in named)
+
+
+def parse_specs(value: object) -> tuple[str, ...]:
+    """Import strings of strategies.
+
+    Raises:
+        UsageError: one that is no ``MODULE:CLASS``.
+    """
+    specs = parse_list(value)
+    wrong = next((spec for spec in specs if not _SPEC.fullmatch(spec)), None)
+    if wrong is not None:
+        raise UsageError(f"{wrong!r} is no MODULE:CLASS", hint="such as my_pkg.my_mod:MyStrategy")
+    return specs
+
+
+def parse_path(value: object) -> Path:
+    """A directory's name; it need not exist.
+
+    Raises:
+        UsageError: no text, empty, with a NUL in it, or in the home of nobody.
+    """
+    text = str(value) if isinstance(value, str | Path) else ""
+    if not text.strip() or "\0" in text:
+        raise UsageError("a directory is wanted", hint="such as runs/first")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UsageError("there is no such home directory", hint="such as runs/first") from None
+
+
+def parse_flag(value: object) -> bool:
+    """True or false.
+
+    Raises:
+        UsageError: anything else.
+    """
+    if not isinstance(value, bool):
+        raise UsageError("true or false is wanted")
+    return value
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def nearest(value: object, names: Iterable[str]) -> str:
+    """A hint with the nearest of some names, or all of them where none is near."""
+    names = list(names)
+    near = difflib.get_close_matches(str(value).lower(), names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"

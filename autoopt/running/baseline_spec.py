@@ -1,0 +1,52 @@
+"""The strategies of a run, and the trial of its baseline: found where the command was given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from autoopt.options import Options, check_names
+from autoopt.registry import Registry, load_strategies
+from autoopt.trial.protocol import TrialSpec
+
+
+def baseline_spec(spec: str, options: Options, registry: Registry) -> TrialSpec:
+    """The trial of the baseline."""
+    return TrialSpec(
+        workload=spec,
+        strategies=registry.specs,
+        device=options.device,
+        seed=options.seed,
+        directory=os.getcwd(),
+        search_path=search_path(),
+        target=options.target,
+        memory_limit_bytes=options.memory_limit,
+    )
+
+
+def registry_of(options: Options) -> Registry:
+    with cwd_on_path():
+        registry = load_strategies(options.strategies)
+    check_names(options, {name: strategy.risk.value for name, strategy in registry.items()})
+    return registry
+
+
+@contextlib.contextmanager
+def cwd_on_path() -> Iterator[None]:
+    """Import strings are looked for where the command is run."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def search_path() -> tuple[str, ...]:
+    """Where this process would look for the user's modules; a trial looks there too."""
+    return tuple(dict.fromkeys([os.getcwd(), *(os.path.abspath(p) for p in sys.path if p and os.path.isdir(p))]))

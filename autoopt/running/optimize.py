@@ -1,0 +1,175 @@
+"""A run of the loop, new or resumed, from its directory to its documents."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autoopt.document import result_of
+from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
+from autoopt.events import Announcer, Listener, RunEnded, RunStarted
+from autoopt.export.script import script
+from autoopt.export.snippets import snippets
+from autoopt.loop import Loop, Outcome
+from autoopt.options import Options
+from autoopt.records import PlanDocument, Result, StopReason
+from autoopt.registry import Registry
+from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.running.saved_options import fingerprint_of, options_document, options_of
+from autoopt.search.accept.gate import Gate
+from autoopt.search.accept.trainings import Trainings
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.planner import Choice
+from autoopt.search.run_context import RunContext
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.storage.interrupts import Interrupts
+from autoopt.storage.run import Run
+from autoopt.storage.run_directory import RunDirectory
+from autoopt.trial.parent import Launcher
+
+
+def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
+    """One run, from an empty directory to result.json, plan.json and optimized_train.py.
+
+    Raises:
+        AutooptError: nothing was written but the journal and the logs.
+    """
+    registry = registry_of(options)
+    directory = RunDirectory.create(spec, options.out)
+    try:
+        with Run.create(directory, fingerprint_of(spec, options), options_document(spec, options)) as run:
+            return _follow(spec, options, registry, run, listeners)
+    except (WorkloadError, UsageError, EnvironmentLacks):
+        if options.out is None and not measured_anything(directory):
+            shutil.rmtree(directory.path, ignore_errors=True)  # the message says it all: no litter
+        raise
+
+
+def measured_anything(directory: RunDirectory) -> bool:
+    """Whether the journal holds a step that came to its end."""
+    try:
+        return '"type":"end"' in directory.journal.read_text(encoding="utf-8").replace(" ", "")
+    except OSError:
+        return False
+
+
+def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Sequence[Listener] = ()) -> Result:
+    """Goes on with an interrupted run.
+
+    Raises:
+        UsageError: it is finished, in use, or was measured with other code.
+        DocumentError: its journal is damaged.
+    """
+    directory = RunDirectory.existing(path)
+    with Run.resume(directory) as run:
+        spec, options = options_of(run.options)
+        if run.finished:
+            raise UsageError(f"{path} is finished: there is nothing to resume", hint=f"autoopt report {path}")
+        with in_directory(str(run.options.get("directory", "."))):
+            run.check_fingerprint(fingerprint_of(spec, options), accept_changed)
+            return _follow(spec, replace(options, out=directory.path), registry_of(options), run, listeners)
+
+
+def in_directory(path: str) -> contextlib.AbstractContextManager[None]:
+    """Import strings and relative paths mean what they meant where the run was started.
+
+    Raises:
+        UsageError: that folder is gone.
+    """
+    if not os.path.isdir(path):
+        raise UsageError(
+            f"the run was started in {path}, which is gone", hint="put it back: its import strings start there"
+        )
+    return contextlib.chdir(path)
+
+
+def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners: Sequence[Listener]) -> Result:
+    announce = Announcer()
+    for listener in (*listeners, run.note):
+        announce.subscribe(listener)
+    launching = Launcher(compiler_cache=run.directory.compiler_cache)
+    with Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
+        tools = _tools(spec, options, registry, run, announce, interrupts, launcher)
+        announce(
+            RunStarted(
+                at=run.clock.elapsed(),
+                spec=spec,
+                device_name=options.device,
+                budget_seconds=options.budget_seconds,
+                run_directory=str(run.directory.path),
+            )
+        )
+        loop = Loop(tools, options)
+        try:
+            outcome = loop.run()
+        except (Interrupted, KeyboardInterrupt):
+            partial = loop.partial()
+            if partial is None:
+                raise Interrupted(
+                    "stopped before the workload was built: there is nothing to report",
+                    hint=f"autoopt resume {run.directory.path} starts it again",
+                ) from None
+            outcome = partial
+        except EnvironmentLacks:  # the disk is full, or the run directory gone: what was found is kept if it can be
+            partial = loop.partial()
+            if partial is not None:
+                with interrupts.shielded(), contextlib.suppress(AutooptError, OSError):
+                    _write(spec, options, registry, run, announce, partial)
+            raise
+        with interrupts.shielded():
+            return _write(spec, options, registry, run, announce, outcome)
+
+
+def _tools(
+    spec: str,
+    options: Options,
+    registry: Registry,
+    run: Run,
+    announce: Announcer,
+    interrupts: Interrupts,
+    launcher: Launcher,
+) -> RunContext:
+    bench = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, run.directory.logs)
+    trainings = Trainings(bench, run)
+    return RunContext(
+        bench=bench,
+        run=run,
+        announce=announce,
+        choice=Choice(only=options.only, skip=options.skip, allow=options.allow),
+        min_gain=options.min_gain,
+        seed=options.seed,
+        stopping=interrupts.stopping,
+        shares=BudgetAllocation(budget=options.budget_seconds),
+        gate=Gate(trainings=trainings, registry=registry, seed=options.seed, now=run.clock.elapsed),
+    )
+
+
+def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:
+    """result.json, plan.json and optimized_train.py; the journal's last record."""
+    plan, files = outcome.best.plan, run.directory
+    result = result_of(
+        spec,
+        options,
+        outcome,
+        created=run.created,
+        seconds=run.clock.elapsed(),
+        directory=files.path,
+        snippets=snippets(plan, registry),
+    )
+    files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
+    files.write(files.result, result.model_dump_json(indent=2) + "\n")
+    files.write(files.script, script(spec, plan, registry, facts=outcome.search.facts))
+    interrupted = outcome.stop.reason is StopReason.INTERRUPTED
+    run.finish(outcome.stop.reason.value, complete=not interrupted)
+    if not interrupted:
+        run.directory.forget_compiled()
+    announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
+    return result
+
+
+def _say_stopping() -> None:
+    os.write(2, b"\nfinishing this trial, then verifying and reporting; Ctrl-C again stops at once, journal kept\n")

@@ -1,0 +1,79 @@
+"""The profile of a workload: benchmark and simplify only, nothing is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import autoopt
+from autoopt.document import located, near, now
+from autoopt.errors import EnvironmentLacks, TrialFailed
+from autoopt.options import Options
+from autoopt.profilers import profile_with
+from autoopt.records import Profile, Profiled, Reproduce
+from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.search.build_round import profile
+from autoopt.search.planner import Choice
+from autoopt.search.trial_runner import BaselineFailed, TrialRunner
+from autoopt.storage.run_directory import RunDirectory
+from autoopt.trial.parent import Launcher
+
+
+def profile_run(
+    spec: str,
+    options: Options,
+    *,
+    tools: Sequence[str] = (),
+    on_profiled: Callable[[Profiled], None] = lambda found: None,
+) -> Profile:
+    """Benchmark and simplify only; writes profile.json and a trace, nothing is tried.
+
+    Args:
+        tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each told to ``on_profiled``.
+
+    Raises:
+        AutooptError: the workload cannot be built, or fails.
+    """
+    registry = registry_of(options)
+    directory = RunDirectory.create(spec, options.out)
+    choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
+    with Launcher(compiler_cache=directory.compiler_cache) as launcher:
+        bench = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, directory.logs)
+        try:
+            found = profile(bench, options, choice, traces=str(directory.traces))
+        except TrialFailed as failure:
+            raise BaselineFailed(failure, "while it was profiled") from failure
+        profilers = []
+        for tool in tools:
+            seen = _profiled(bench, tool, directory.path / "profilers")
+            on_profiled(seen)
+            profilers.append(_within(seen, directory.path))
+    words = ["autoopt profile", spec, *(["--with", ",".join(tools)] if tools else [])]
+    document = found.model_copy(
+        update={
+            "autoopt_version": autoopt.__version__,
+            "created": now(),
+            "workload": found.workload.model_copy(update={"spec": spec}),
+            "round": near(found.round, Path.cwd()),
+            "advice": tuple(located(item, Path.cwd()) for item in found.advice),
+            "profilers": tuple(profilers),
+            "reproduce": Reproduce(command=" ".join(words), seed=options.seed, run_directory=str(directory.path)),
+        }
+    )
+    directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
+    return document
+
+
+def _profiled(bench: TrialRunner, tool: str, folder: Path) -> Profiled:
+    """What a profiler found; that it failed, where it did: the profile itself stands."""
+    try:
+        return profile_with(bench, (tool,), folder)[0]
+    except (TrialFailed, EnvironmentLacks) as failure:
+        return Profiled(tool=tool, lines=tuple(text for text in (f"failed: {failure.message}", failure.hint) if text))
+
+
+def _within(found: Profiled, directory: Path) -> Profiled:
+    """The same with its file relative to the run directory, beside which the page stands."""
+    if found.file is None or not Path(found.file).is_relative_to(directory):
+        return found
+    return found.model_copy(update={"file": Path(found.file).relative_to(directory).as_posix()})
