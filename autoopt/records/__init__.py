@@ -44,6 +44,7 @@ from autoopt.records.result import (
     Stop,
     WorkloadSummary,
 )
+from autoopt.records.script import NotFound, PatchedChange, Place, ScriptPatch, Site, SiteKind, Sites
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -60,10 +61,13 @@ __all__ = [
     "Estimate",
     "JsonDict",
     "Noise",
+    "NotFound",
     "Objective",
     "Operator",
+    "PatchedChange",
     "Peaks",
     "Percentiles",
+    "Place",
     "Plan",
     "PlanDocument",
     "Prediction",
@@ -75,7 +79,11 @@ __all__ = [
     "Resource",
     "Result",
     "Round",
+    "ScriptPatch",
     "Simulation",
+    "Site",
+    "SiteKind",
+    "Sites",
     "Snippets",
     "Speedup",
     "Stage",

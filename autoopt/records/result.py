@@ -10,6 +10,7 @@ from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
 from autoopt.records.pipeline import Round
+from autoopt.records.script import ScriptPatch, Sites
 
 
 class WorkloadSummary(Record):
@@ -86,7 +87,8 @@ class Reproduce(Record):
 class Result(Record):
     """result.json, the only thing that the report reads.
 
-    ``quality``: the final plan's trainings against the baseline's, from the verification.
+    ``quality``: the final plan's trainings against the baseline's, from the verification. ``sites``, ``patch``: of
+    a script as it is; None for a function that describes the run.
     """
 
     schema_version: Literal[1] = 1
@@ -113,6 +115,8 @@ class Result(Record):
     reproduce: Reproduce = Field(default_factory=Reproduce)
     not_measured: tuple[str, ...] = ()
     quality: Quality | None = None
+    sites: Sites | None = None
+    patch: ScriptPatch | None = None
 
     @property
     def fitted(self) -> bool:
@@ -166,3 +170,4 @@ class Profile(Record):
     warnings: tuple[str, ...] = ()
     reproduce: Reproduce = Field(default_factory=Reproduce)
     profilers: tuple[Profiled, ...] = ()
+    sites: Sites | None = None

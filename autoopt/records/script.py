@@ -1,0 +1,108 @@
+"""A training script as it is: what was found in it, with file and line, and the patch that a run ends with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from autoopt.records.base import JsonDict, Record
+
+SiteKind = Literal[
+    "loader_training",
+    "loader_validation",
+    "model",
+    "loss",
+    "optimizer",
+    "scaler",
+    "scheduler",
+    "autocast",
+    "compile",
+    "evaluation",
+    "checkpoint",
+    "logger",
+    "device_wait",
+    "step",
+    "batch_without_loader",
+]
+
+
+class Place(Record):
+    """Lines of the user's own code. ``file``: relative to the command's folder where it lies in it; lines from 1."""
+
+    file: str
+    line: int
+    end_line: int
+    function: str = "<module>"
+
+
+class Site(Place):
+    """Where the script makes or does something that a step consists of.
+
+    The lines are those of the call: where an object is made, or where something is done (``loss``: backward;
+    ``step``: the optimizer's step; ``evaluation``: the first forward pass without gradients).
+
+    ``call``: what is called there, such as ``DataLoader`` or ``torch.save``. ``name``: the object's class.
+    ``direct``: the call stands on these lines itself; otherwise a library makes it on behalf of them.
+    ``options``: as found in the live object. ``used``: where an object is used while training: a loader iterated,
+    a model called. ``per_step``: how often it happened in a training step; None where it is not counted.
+    """
+
+    kind: SiteKind
+    call: str = ""
+    name: str = ""
+    direct: bool = True
+    options: JsonDict = Field(default_factory=dict)
+    used: tuple[Place, ...] = ()
+    per_step: float | None = None
+
+
+class NotFound(Record):
+    """What the script was not seen to have, and what then cannot be tried."""
+
+    what: str
+    then: str
+
+
+class Sites(Record):
+    """All that one run of the script has shown.
+
+    ``command``: its words, the interpreter first; ``cwd``: the folder it runs in. ``steps``: training steps that
+    were watched. ``period``: the optimizers of one step in the order in which they step, as indices into the sites
+    of kind ``optimizer``. ``accumulation``: backward passes in a step. ``seeded``: whether the script seeds torch.
+    """
+
+    command: tuple[str, ...]
+    cwd: str
+    sites: tuple[Site, ...] = ()
+    not_found: tuple[NotFound, ...] = ()
+    steps: int = 0
+    period: tuple[int, ...] = ()
+    accumulation: float = 1
+    seeded: bool | None = None
+
+    def of(self, *kinds: SiteKind) -> tuple[Site, ...]:
+        """The sites of these kinds, in the order in which they were met."""
+        return tuple(site for site in self.sites if site.kind in kinds)
+
+
+class PatchedChange(Record):
+    """What became of a kept change in the patch.
+
+    ``how``: ``patched``, a hunk of the diff; ``plan only``, ``autoopt run --plan`` applies it and no honest edit
+    does; ``by hand``, the line named is to be changed by a person. ``reason``: why it is no hunk, or what to write.
+    """
+
+    strategy: str
+    setting: JsonDict = Field(default_factory=dict)
+    how: Literal["patched", "plan only", "by hand"]
+    file: str | None = None
+    line: int | None = None
+    reason: str = ""
+
+
+class ScriptPatch(Record):
+    """The winning plan as a unified diff, one hunk a change, and what of it could not be said so."""
+
+    diff: str = ""
+    changes: tuple[PatchedChange, ...] = ()
