@@ -36,8 +36,8 @@ def result_of(
     snippets: tuple[Snippets, ...] = (),
 ) -> Result:
     """The document of a run that came to an end, by itself or by interruption."""
-    search = outcome.search
-    facts = search.facts.model_dump()
+    state = outcome.state
+    facts = state.facts.model_dump()
     return Result(
         autoopt_version=autoopt.__version__,
         created=created,
@@ -45,16 +45,16 @@ def result_of(
         seconds=seconds,
         budget_seconds=options.budget_seconds,
         workload=WorkloadSummary.model_validate({**facts, "spec": spec}),
-        environment=search.environment,
-        objective=search.objective,
-        noise=search.noise,
+        environment=state.environment,
+        objective=state.objective,
+        noise=state.noise,
         baseline=outcome.baseline,
         best=outcome.best,
         speedup=outcome.speedup,
         quality=outcome.quality,
-        break_even=break_even(seconds, outcome.baseline, outcome.best, search.planned_steps),
-        rounds=tuple(near(round_, Path.cwd()) for round_ in search.rounds),
-        trials=search.all_trials(),
+        break_even=break_even(seconds, outcome.baseline, outcome.best, state.planned_steps),
+        rounds=tuple(near(round_, Path.cwd()) for round_ in state.rounds),
+        trials=state.all_trials(),
         ablation=tuple(outcome.ablation),
         stop=outcome.stop,
         advice=tuple(located(item, Path.cwd()) for item in outcome.advice),

@@ -52,38 +52,38 @@ def strategy(
 class FakeTrial:
     """A trial's process, as ``inspect`` and ``examine`` use it."""
 
-    def __init__(self, bench: FakeBench, plan: Plan) -> None:
-        self._bench, self._plan = bench, plan
+    def __init__(self, runner: FakeRunner, plan: Plan) -> None:
+        self._runner, self._plan = runner, plan
 
     def call(self, task: str, **_: Any) -> JsonDict:
         name = task.rpartition(":")[2]
-        behaviour = self._bench.machine.behave(self._plan)
+        behaviour = self._runner.machine.behave(self._plan)
         if name == "facts":
-            return self._bench.facts.model_dump(mode="json")
+            return self._runner.facts.model_dump(mode="json")
         if name == "environment":
-            limit = self._bench.machine.memory_limit_bytes
+            limit = self._runner.machine.memory_limit_bytes
             machine = Environment(python="3", device="cpu", cores=2, threads=2, device_memory_bytes=limit)
             return machine.model_dump(mode="json")
         if name in ("ready", "probe_losses", "largest_batch"):
             return self._alone(name)
         if name in ("warm_up", "running"):
-            contender = self._bench.machine.start(self._plan, "examine")
+            contender = self._runner.machine.start(self._plan, "examine")
             contender.ready()
             document = contender.warm_up(1.0) if name == "warm_up" else contender.block(0.5, 4, 0.0)
             contender.close()
             told = document.model_dump(mode="json")
             return told if name == "warm_up" else {"block": told, "pace": None}
-        if name == "survey" and self._bench.survey:
-            return self._bench.survey(behaviour)
-        if name == "measure_peaks" and self._bench.peaks:
-            return self._bench.peaks
+        if name == "survey" and self._runner.survey:
+            return self._runner.survey(behaviour)
+        if name == "measure_peaks" and self._runner.peaks:
+            return self._runner.peaks
         if name == "flops":
             return {"flops_per_step": 1e6 * behaviour.samples_per_step}
         raise TrialFailed("error", f"no {name} here")
 
     def _alone(self, name: str) -> JsonDict:
         """What a trial that is looked at for its memory answers."""
-        machine = self._bench.machine
+        machine = self._runner.machine
         contender = machine.start(self._plan, name)
         try:
             found = contender.ready()
@@ -91,14 +91,14 @@ class FakeTrial:
                 return found.model_dump(mode="json")
             if name == "probe_losses":
                 return contender.block(0.0, 3, 0.0).model_dump(mode="json")
-            largest = self._bench.largest_of(self._plan)
+            largest = self._runner.largest_of(self._plan)
             return {"peak_memory_bytes": largest, "limit_bytes": machine.memory_limit_bytes, "allocation_retries": 0}
         finally:
             contender.close()
 
 
-class FakeBench:
-    """The workbench over a fake machine."""
+class FakeRunner:
+    """The trial runner over a fake machine."""
 
     latest_log = None
     largest = 1.0
@@ -192,7 +192,7 @@ class World:
             behaviour, noise or NoiseModel("normal"), seed=3, clock=self.clock, memory_limit_bytes=memory
         )
         registry = Registry([Source(s, "test") for s in strategies])
-        self.bench = FakeBench(machine, registry, reach)
+        self.runner = FakeRunner(machine, registry, reach)
         files = RunDirectory(directory)
         opened = Run.resume if resume else Run.create
         arguments: tuple[Any, ...] = () if resume else ({}, {})
@@ -200,20 +200,20 @@ class World:
         self.events: list[Event] = []
         announce = Announcer()
         announce.subscribe(self.events.append)
-        bench: Any = self.bench
-        trainings = Trainings(bench, self.run)
-        self.tools = RunContext(
-            bench=bench,
+        runner: Any = self.runner
+        trainings = Trainings(runner, self.run)
+        self.context = RunContext(
+            runner=runner,
             run=self.run,
             announce=announce,
             choice=Choice(),
             min_gain=0.01,
             seed=0,
             stopping=stopping,
-            shares=BudgetAllocation(budget=budget),
+            allocation=BudgetAllocation(budget=budget),
             gate=Gate(trainings=trainings, registry=registry, seed=0, now=self.run.clock.elapsed),
         )
-        self.loop = Loop(self.tools, Options(budget_seconds=budget))
+        self.loop = Loop(self.context, Options(budget_seconds=budget))
 
     def go(self) -> Outcome:
         try:
@@ -229,6 +229,6 @@ def product(factors: dict[str, float]) -> Callable[[Plan], float]:
 
 def verdicts(outcome: Outcome) -> dict[str, list[Verdict]]:
     found: dict[str, list[Verdict]] = {}
-    for trial in outcome.search.all_trials():
+    for trial in outcome.state.all_trials():
         found.setdefault(trial.strategy, []).append(trial.verdict)
     return found

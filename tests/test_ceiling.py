@@ -37,8 +37,8 @@ def survey_of(behaviour: Behaviour) -> JsonDict:
 def world(directory: Path, speed: float) -> World:
     made = World(directory, strategy("quick"), strategy("sharp", stages={"forward", "backward"}),
                  speed=product({"quick": speed, "sharp": 1.0}))  # fmt: skip
-    made.bench.survey = survey_of
-    made.bench.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    made.runner.survey = survey_of
+    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
     return made
 
 
@@ -46,8 +46,8 @@ def test_the_search_ends_at_the_ceiling(tmp_path: Path) -> None:
     outcome = world(tmp_path, 0.05 / CEILING / 1.01).go()
     assert outcome.stop.reason is StopReason.AT_THE_CEILING
     assert "ceiling here is 37.50 ms" in outcome.stop.detail
-    assert outcome.search.rounds[0].bottleneck == "backward"
-    assert outcome.search.rounds[-1].bottleneck is None
+    assert outcome.state.rounds[0].bottleneck == "backward"
+    assert outcome.state.rounds[-1].bottleneck is None
     assert verdicts(outcome)["quick"] == [Verdict.KEPT]
 
 
@@ -61,10 +61,10 @@ def test_at_the_ceiling_the_time_that_was_short_for_the_rest_is_not_the_reason(t
         behave=lambda plan, behaviour: Behaviour(step_seconds=1.05 * CEILING),
         budget=200.0,
     )
-    made.bench.survey = survey_of
-    made.bench.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    made.runner.survey = survey_of
+    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
     outcome = made.go()
-    assert outcome.search.rounds[0].bottleneck is None
+    assert outcome.state.rounds[0].bottleneck is None
     assert [Verdict.NOT_TRIED] in verdicts(outcome).values()
     assert outcome.stop.reason is StopReason.AT_THE_CEILING
 
@@ -75,8 +75,8 @@ def test_below_the_ceiling_it_ends_for_another_reason(tmp_path: Path) -> None:
 
 def test_at_the_ceiling_what_cannot_pay_is_not_tried_and_the_report_says_why(tmp_path: Path) -> None:
     made = World(tmp_path, strategy("sharp", stages={"forward", "backward"}), speed=product({"sharp": 1.0}))
-    made.bench.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
-    made.bench.survey = lambda _: survey_of(Behaviour(step_seconds=CEILING * 1.005))
-    (trial,) = made.go().search.all_trials()
+    made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")
+    made.runner.survey = lambda _: survey_of(Behaviour(step_seconds=CEILING * 1.005))
+    (trial,) = made.go().state.all_trials()
     assert trial.verdict is Verdict.NOT_TRIED
     assert trial.reason.startswith("cannot pay: predicted 1.005x")

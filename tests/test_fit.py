@@ -71,21 +71,21 @@ def test_a_workload_that_does_not_fit_is_compared_with_the_least_costly_plan_tha
     assert "out_of_memory: 1600 bytes wanted" in told
     assert "cut (pieces=8)" in told
     assert "none over a training that cannot run" in told
-    assert Plan() not in [plan for plan, _ in made.bench.trained]
+    assert Plan() not in [plan for plan, _ in made.runner.trained]
 
 
 def test_nothing_helps_beyond_fitting_and_the_best_is_what_fits(tmp_path: Path) -> None:
     outcome = world(tmp_path, CUT).go()
     assert outcome.best == outcome.baseline
     assert outcome.best.plan.names() == ("cut",)
-    assert outcome.speedup.throughput == outcome.search.noise.aa_ratio
+    assert outcome.speedup.throughput == outcome.state.noise.aa_ratio
 
 
 def test_two_are_taken_together_where_one_is_not_enough(tmp_path: Path) -> None:
     outcome = world(tmp_path, CUT, AGAIN, sizes=lambda plan: cut_size(plan) + 200).go()
     assert outcome.baseline.plan.names() == ("cut", "again")
     assert outcome.baseline.plan.setting("cut") == {"pieces": 4}  # 900: no smaller pieces than must be
-    tried = {(trial.strategy, trial.reason.partition(":")[0]) for trial in outcome.search.trials}
+    tried = {(trial.strategy, trial.reason.partition(":")[0]) for trial in outcome.state.trials}
     assert ("again", "out_of_memory") in tried
     assert ("cut", "memory") in tried or ("cut", "out_of_memory") in tried
 
@@ -93,7 +93,7 @@ def test_two_are_taken_together_where_one_is_not_enough(tmp_path: Path) -> None:
 def test_where_nothing_fits_the_error_lists_what_was_tried_and_why_not_the_rest(tmp_path: Path) -> None:
     alone = saver("alone", (0.02, {}), excluded_by="cut")
     made = world(tmp_path, CUT, alone, AGAIN, sizes=lambda plan: 5000)
-    made.tools.choice = type(made.tools.choice)(skip=("again",))
+    made.context.choice = type(made.context.choice)(skip=("again",))
     with pytest.raises(WorkloadError, match="nothing that was tried makes it fit") as raised:
         made.go()
     lines = raised.value.detail.splitlines()
@@ -126,14 +126,14 @@ def test_a_failure_that_is_none_of_memory_is_the_users_error_at_once(tmp_path: P
     made = World(tmp_path, CUT, speed=product({"cut": 1.0}), behave=behave)
     with pytest.raises(WorkloadError, match="boom"):
         made.go()
-    assert made.loop.search is not None
-    assert not made.loop.search.trials
+    assert made.loop.state is not None
+    assert not made.loop.state.trials
 
 
 def test_one_that_fails_later_gives_way_to_the_next(tmp_path: Path) -> None:
     """What only a whole training meets: two plans seem to fit and do not, the third is taken."""
     made = world(tmp_path, CUT, AGAIN, sizes=lambda plan: 600)
-    train = made.bench.train
+    train = made.runner.train
     failed: list[Plan] = []
 
     def training(plan: Plan, **arguments: Any) -> Any:
@@ -142,7 +142,7 @@ def test_one_that_fails_later_gives_way_to_the_next(tmp_path: Path) -> None:
             raise TrialFailed("out_of_memory", "an evaluation", where="evaluate")
         return train(plan, **arguments)
 
-    made.bench.train = training  # type: ignore[method-assign]
+    made.runner.train = training  # type: ignore[method-assign]
     outcome = made.go()
     assert outcome.baseline.plan.setting("cut") == {"pieces": 4}
     assert len(failed) == 2
@@ -176,7 +176,7 @@ def test_a_gain_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
 
     outcome = world(tmp_path, strategy("greedy"), strategy("quick"), sizes=sizes).go()
     assert verdicts(outcome)["greedy"][0] is Verdict.HARMFUL
-    trial = next(trial for trial in outcome.search.trials if trial.strategy == "greedy")
+    trial = next(trial for trial in outcome.state.trials if trial.strategy == "greedy")
     assert trial.reason.startswith("memory: ")
     assert "96% of the memory there is; 5% must stay free" in trial.reason
     assert outcome.best.plan.names() == ("quick",)
@@ -194,7 +194,7 @@ def test_room_for_the_largest_batch_is_asked_for_in_the_verification(tmp_path: P
         return 700 if "greedy" in plan.names() else 400
 
     made = world(tmp_path, strategy("greedy"), sizes=sizes)
-    made.bench.largest = 1.4
+    made.runner.largest = 1.4
     outcome = made.go()
     assert verdicts(outcome)["greedy"][0] is Verdict.HARMFUL
     assert outcome.best.plan == Plan()

@@ -47,7 +47,7 @@ def test_nothing_helps_and_the_best_is_the_baseline(tmp_path: Path) -> None:
     outcome = world.go()
     assert outcome.best == outcome.baseline
     assert outcome.best.plan == Plan()
-    assert outcome.speedup.throughput == outcome.search.noise.aa_ratio
+    assert outcome.speedup.throughput == outcome.state.noise.aa_ratio
 
 
 def test_companions_that_win_only_together_are_found_together(tmp_path: Path) -> None:
@@ -67,19 +67,19 @@ def test_companions_that_win_only_together_are_found_together(tmp_path: Path) ->
     assert set(outcome.best.plan.names()) == {"left", "right"}
 
 
-def test_a_companion_that_brings_nothing_is_no_passenger(tmp_path: Path) -> None:
+def test_a_companion_that_brings_nothing_is_not_redundant(tmp_path: Path) -> None:
     class Carrier(Strategy):
         name = "carrier"
         risk = Risk.EXACT
 
         def companions(self, case: Case, setting: JsonDict) -> list[Change]:
-            return [Change(strategy="passenger")]
+            return [Change(strategy="companion")]
 
         def apply(self, setup: Setup, setting: JsonDict) -> Setup:
             return setup.with_flags(carrier=True)
 
-    speeds = {"carrier": 1.6, "passenger": 1.0}
-    outcome = World(tmp_path, Carrier(), strategy("passenger"), speed=product(speeds)).go()
+    speeds = {"carrier": 1.6, "companion": 1.0}
+    outcome = World(tmp_path, Carrier(), strategy("companion"), speed=product(speeds)).go()
     assert outcome.best.plan.names() == ("carrier",)
 
 
@@ -112,7 +112,7 @@ def test_training_changes_are_judged_by_time_to_target(tmp_path: Path) -> None:
         speed=product({"large_batch": 1.4}),
         reach=lambda plan: 1000 if "large_batch" in plan.names() else 500,
     ).go()
-    trial: Trial = next(t for t in outcome.search.trials if t.strategy == "large_batch")
+    trial: Trial = next(t for t in outcome.state.trials if t.strategy == "large_batch")
     assert trial.verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
     assert "throughput 1." in trial.reason
     assert "time to target 0." in trial.reason
@@ -127,7 +127,7 @@ def test_a_trial_that_fails_is_a_verdict_and_the_loop_goes_on(tmp_path: Path, ki
     speeds = {"broken": 2.0, "good": 1.5}
     outcome = World(tmp_path, strategy("broken"), strategy("good"), speed=product(speeds), behave=behave).go()
     assert outcome.best.plan.names() == ("good",)
-    broken = next(t for t in outcome.search.trials if t.strategy == "broken")
+    broken = next(t for t in outcome.state.trials if t.strategy == "broken")
     assert broken.verdict is Verdict.FAILED
     assert broken.reason.startswith(f"{kind}:")
 
@@ -181,7 +181,7 @@ def test_the_users_stop_ends_the_search_and_still_verifies(tmp_path: Path) -> No
         speed=product({"good": 1.5, "later": 1.5}),
         stopping=lambda: bool(kept),
     )
-    world.tools.announce.subscribe(lambda event: kept.append(True) if type(event).__name__ == "Kept" else None)
+    world.context.announce.subscribe(lambda event: kept.append(True) if type(event).__name__ == "Kept" else None)
     outcome = world.go()
     assert outcome.stop.reason is StopReason.INTERRUPTED
     assert outcome.best.plan.names() == ("good",)
@@ -195,7 +195,7 @@ def test_broken_off_at_once_nothing_unverified_is_best(tmp_path: Path) -> None:
         if type(event).__name__ == "Kept":
             raise Interrupted("stop")
 
-    world.tools.announce = stop  # type: ignore[assignment]
+    world.context.announce = stop  # type: ignore[assignment]
     with pytest.raises(Interrupted):
         world.go()
     partial = world.loop.partial()
@@ -219,14 +219,14 @@ def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(tmp_path: Pa
     assert resumed.best.plan == whole.best.plan
     again = [json.loads(line) for line in (tmp_path / "b" / "journal.jsonl").read_text().splitlines()]
     assert len(again) >= len(journal)
-    assert len(second.bench.trained) <= len(first.bench.trained)
+    assert len(second.runner.trained) <= len(first.runner.trained)
 
 
 def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path: Path) -> None:
     outcome = World(tmp_path, strategy("good"), speed=product({"good": 1.5}), reach=lambda plan: None).go()
-    assert outcome.search.objective.target_source == "baseline"
-    assert outcome.search.objective.target is not None
-    assert outcome.search.objective.target < TARGET
+    assert outcome.state.objective.target_source == "baseline"
+    assert outcome.state.objective.target is not None
+    assert outcome.state.objective.target < TARGET
     assert any("was not reached within its share" in text for text in outcome.warnings)
 
 
@@ -257,13 +257,13 @@ def test_what_looked_worth_keeping_and_was_not_decided_gets_the_time_that_is_lef
         tmp_path, strategy("slight"), speed=product({"slight": 1.05}), noise=NoiseModel("normal"), budget=260.0
     )
     outcome = world.go()
-    first, *more = [trial for trial in outcome.search.trials if trial.strategy == "slight"]
+    first, *more = [trial for trial in outcome.state.trials if trial.strategy == "slight"]
     assert first.verdict is Verdict.INCONCLUSIVE
     assert more
     assert all(
         f"goes on from trial {before.id}" in after.reason for before, after in itertools.pairwise([first, *more])
     )
-    comparisons = [outcome.search.comparisons[trial.id] for trial in (first, *more)]
+    comparisons = [outcome.state.comparisons[trial.id] for trial in (first, *more)]
     for before, after in itertools.pairwise(comparisons):
         assert after.pairs[: len(before.pairs)] == before.pairs
         assert len(after.pairs) > len(before.pairs)

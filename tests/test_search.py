@@ -37,7 +37,7 @@ def test_a_strategy_that_asks_without_end_is_stopped_and_told_of_each_trial(tmp_
     """Every other setting it has asked for before: that is not tried again, and answered with None."""
     asking = Asking()
     outcome = World(tmp_path, asking, speed=product({"asking": 0.8}), budget=36000.0).go()
-    tried = [trial for trial in outcome.search.trials if trial.strategy == "asking"]
+    tried = [trial for trial in outcome.state.trials if trial.strategy == "asking"]
     assert [trial.setting["number"] for trial in tried] == list(range(MOST_SETTINGS // 2))
     assert len(asking.answers) == MOST_SETTINGS
     assert asking.answers[::2] == tried
@@ -49,4 +49,4 @@ def test_no_more_of_a_list_is_tried_either(tmp_path: Path) -> None:
     settings = tuple({"number": number} for number in range(MOST_SETTINGS + 5))
     listed = strategy("listed", settings=settings)
     outcome = World(tmp_path, listed, speed=product({"listed": 0.8}), budget=36000.0).go()
-    assert [trial.setting for trial in outcome.search.trials] == list(settings[:MOST_SETTINGS])
+    assert [trial.setting for trial in outcome.state.trials] == list(settings[:MOST_SETTINGS])

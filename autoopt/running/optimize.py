@@ -93,7 +93,7 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
         announce.subscribe(listener)
     launching = Launcher(compiler_cache=run.directory.compiler_cache)
     with Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
-        tools = _tools(spec, options, registry, run, announce, interrupts, launcher)
+        context = _context(spec, options, registry, run, announce, interrupts, launcher)
         announce(
             RunStarted(
                 at=run.clock.elapsed(),
@@ -103,7 +103,7 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
                 run_directory=str(run.directory.path),
             )
         )
-        loop = Loop(tools, options)
+        loop = Loop(context, options)
         try:
             outcome = loop.run()
         except (Interrupted, KeyboardInterrupt):
@@ -124,7 +124,7 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
             return _write(spec, options, registry, run, announce, outcome)
 
 
-def _tools(
+def _context(
     spec: str,
     options: Options,
     registry: Registry,
@@ -133,17 +133,17 @@ def _tools(
     interrupts: Interrupts,
     launcher: Launcher,
 ) -> RunContext:
-    bench = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, run.directory.logs)
-    trainings = Trainings(bench, run)
+    runner = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, run.directory.logs)
+    trainings = Trainings(runner, run)
     return RunContext(
-        bench=bench,
+        runner=runner,
         run=run,
         announce=announce,
         choice=Choice(only=options.only, skip=options.skip, allow=options.allow),
         min_gain=options.min_gain,
         seed=options.seed,
         stopping=interrupts.stopping,
-        shares=BudgetAllocation(budget=options.budget_seconds),
+        allocation=BudgetAllocation(budget=options.budget_seconds),
         gate=Gate(trainings=trainings, registry=registry, seed=options.seed, now=run.clock.elapsed),
     )
 
@@ -162,7 +162,7 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
     )
     files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
     files.write(files.result, result.model_dump_json(indent=2) + "\n")
-    files.write(files.script, script(spec, plan, registry, facts=outcome.search.facts))
+    files.write(files.script, script(spec, plan, registry, facts=outcome.state.facts))
     interrupted = outcome.stop.reason is StopReason.INTERRUPTED
     run.finish(outcome.stop.reason.value, complete=not interrupted)
     if not interrupted:

@@ -65,39 +65,39 @@ def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
     )
 
 
-def measure_noise(tools: RunContext, search: SearchState) -> AAControl:
+def measure_noise(context: RunContext, state: SearchState) -> AAControl:
     """Compares the baseline with itself in separate processes.
 
     Raises:
         BaselineFailed: it does not train.
     """
-    seconds = tools.shares.noise
-    began = tools.now()
-    key = {"plan": search.baseline.model_dump(mode="json")} if search.baseline.changes else {}
+    seconds = context.allocation.noise
+    began = context.now()
+    key = {"plan": state.baseline.model_dump(mode="json")} if state.baseline.changes else {}
 
     def measure() -> Comparison:
-        rule = Rule(min_gain=tools.min_gain, max_seconds=seconds)
-        rng = np.random.default_rng([tools.seed, 1])
+        rule = Rule(min_gain=context.min_gain, max_seconds=seconds)
+        rng = np.random.default_rng([context.seed, 1])
         return control(
-            tools.bench.start,
-            search.baseline,
+            context.runner.start,
+            state.baseline,
             rule,
-            clock=tools.now,
+            clock=context.now,
             pairs=AA_PAIRS,
-            deadline=began + NOISE_AT_MOST * tools.shares.budget,
+            deadline=began + NOISE_AT_MOST * context.allocation.budget,
             rng=rng,
         )[1]
 
-    comparison = tools.run.step("control", key, measure, Comparison)
+    comparison = context.run.step("control", key, measure, Comparison)
     if comparison.decision is Decision.FAILED and comparison.failure is not None:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
-    noise = noise_of(comparison, Rule(min_gain=tools.min_gain))
-    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, search.environment)))
+    noise = noise_of(comparison, Rule(min_gain=context.min_gain))
+    return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, state.environment)))
 
 
-def measure_baseline(tools: RunContext, search: SearchState, aa: AAControl) -> tuple[TrainingRun, list[str]]:
+def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> tuple[TrainingRun, list[str]]:
     """Trains the baseline to its target in its share of the budget; sets the target where that is not reached.
 
     Returns:
@@ -106,18 +106,18 @@ def measure_baseline(tools: RunContext, search: SearchState, aa: AAControl) -> t
     Raises:
         BaselineFailed: it does not train.
     """
-    trainings, objective = tools.gate.trainings, search.objective
+    trainings, objective = context.gate.trainings, state.objective
     trainings.target = objective.target
-    trainings.limit_seconds = tools.shares.baseline
+    trainings.limit_seconds = context.allocation.baseline
     try:
-        run = trainings.get(search.baseline, tools.seed, purpose=f"baseline seed {tools.seed}")
+        run = trainings.get(state.baseline, context.seed, purpose=f"baseline seed {context.seed}")
     except TrialFailed as failure:
         raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
     notes = []
     if objective.metric is not None and parts_to(run, objective) is None:
-        search.objective, note = _replaced(objective, run)
+        state.objective, note = _replaced(objective, run)
         notes.append(note)
-    trainings.target = search.objective.target
+    trainings.target = state.objective.target
     usual = usual_seconds(aa, run)
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + aa.start_seconds
     trainings.expected_seconds = usual + aa.start_seconds
@@ -136,10 +136,10 @@ def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
     return min(run.seconds, quiet)
 
 
-def shares_after(tools: RunContext, aa: AAControl, run: TrainingRun) -> BudgetAllocation:
-    """The shares, now that a start and a training were measured."""
+def allocation_after(context: RunContext, aa: AAControl, run: TrainingRun) -> BudgetAllocation:
+    """The allocation, now that a start and a training were measured."""
     return BudgetAllocation(
-        budget=tools.shares.budget,
+        budget=context.allocation.budget,
         start_seconds=aa.start_seconds,
         baseline_seconds=usual_seconds(aa, run),
         pair_seconds=_pair_seconds(aa.comparison),

@@ -8,7 +8,7 @@ from autoopt.options import Options
 from autoopt.records import Plan, Prediction, Profile, Round, Verdict, WorkloadSummary
 from autoopt.search.baseline import objective_of
 from autoopt.search.configuration import configuration
-from autoopt.search.planner import Choice, agenda
+from autoopt.search.planner import Choice, build_queue
 from autoopt.search.profile_validity import calmest, doubt_of
 from autoopt.search.stage_profile import Examined, Inspection, examine, inspect
 from autoopt.search.state import SearchState
@@ -81,17 +81,17 @@ def _predictions(
         objective=objective_of(facts, options),
         planned_steps=facts.max_steps,
     )
-    plan = agenda(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
+    plan = build_queue(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
     found = {
         p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)
         for p in plan.proposals
     }
-    for refusal in plan.refusals:
-        found[refusal.strategy.name] = Prediction(
-            strategy=refusal.strategy.name,
-            setting=refusal.setting,
-            predicted=refusal.predicted,
-            applies=refusal.verdict is not Verdict.NOT_APPLICABLE,
-            reason=refusal.reason,
+    for item in plan.skipped:
+        found[item.strategy.name] = Prediction(
+            strategy=item.strategy.name,
+            setting=item.setting,
+            predicted=item.predicted,
+            applies=item.verdict is not Verdict.NOT_APPLICABLE,
+            reason=item.reason,
         )
     return tuple(found[name] for name in bench.registry if name in found)

@@ -50,7 +50,7 @@ class Attempt(Record):
         return crowded(self.peak_memory_bytes, self.limit_bytes, self.allocation_retries)
 
 
-def attempt(bench: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
+def attempt(runner: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
     """Trains a few steps under a plan, and some more on the largest batch.
 
     Args:
@@ -60,7 +60,7 @@ def attempt(bench: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
         TrialFailed: it does not train.
     """
     tasks = "autoopt.benchmark.tasks"
-    with bench.trial(plan, "fit") as process:
+    with runner.trial(plan, "fit") as process:
         process.call(f"{tasks}:ready", timeout=ATTEMPT_SECONDS)
         block = Block.model_validate(process.call(f"{tasks}:probe_losses", timeout=ATTEMPT_SECONDS, steps=PROBE_STEPS))
         worst = process.call(f"{tasks}:largest_batch", timeout=ATTEMPT_SECONDS, batches=looks)
@@ -76,18 +76,18 @@ class Fitting:
     """Finds the reference of a workload that does not fit; finds the next where that one fails later after all.
 
     Args:
-        tools: trials, journal, clock, announcements.
-        search: gets the reference as its baseline, and a trial for each plan that did not fit.
+        context: trials, journal, clock, announcements.
+        state: gets the reference as its baseline, and a trial for each plan that did not fit.
     """
 
-    def __init__(self, tools: RunContext, search: SearchState) -> None:
-        self.tools, self.search = tools, search
+    def __init__(self, context: RunContext, state: SearchState) -> None:
+        self.context, self.state = context, state
         self._outcomes: dict[str, str] = {}
         self._plans: dict[str, Plan] = {}
         self._tight: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
-        self._deadline = tools.now() + FIT_SHARE * tools.shares.budget
-        self._relaxed_by = tools.now() + RELAXED_SHARE * tools.shares.budget
+        self._deadline = context.now() + FIT_SHARE * context.allocation.budget
+        self._relaxed_by = context.now() + RELAXED_SHARE * context.allocation.budget
 
     def next(self, failure: BaselineFailed) -> str:
         """Makes the next plan that fits the baseline of the search.
@@ -101,18 +101,18 @@ class Fitting:
         Raises:
             WorkloadError: it failed otherwise than for memory, or nothing fits.
         """
-        plan = self.search.baseline
+        plan = self.state.baseline
         if not plan.changes and failure.failure.kind != "out_of_memory":
             raise failure
         self._note(plan, failure.failure.reason)
         self._tight.pop(plan.key, None)
         found = self._find() or next((self._plans[key] for key in self._tight), None)
-        if found is None and self.tools.stopping():
+        if found is None and self.context.stopping():
             raise Interrupted("stopped before a plan was found under which the workload fits in memory")
         if found is None:
             raise self._nothing() from failure
-        self.search.adopt(found)
-        self.tools.gate.baseline = found
+        self.state.adopt(found)
+        self.context.gate.baseline = found
         return self._told(found)
 
     def _find(self) -> Plan | None:
@@ -130,8 +130,8 @@ class Fitting:
             yield from sorted(combinations(costs, size), key=lambda names: sum(costs[name] for name in names))
 
     def _strategies(self) -> list[str]:
-        choice, found = self.tools.choice, []
-        for strategy in self.tools.bench.registry.values():
+        choice, found = self.context.choice, []
+        for strategy in self.context.runner.registry.values():
             reason = unwanted(strategy, choice)
             if not reason:
                 found.append(strategy.name)
@@ -141,10 +141,10 @@ class Fitting:
 
     def _ladder(self, name: str, plan: Plan) -> list[Rung]:
         """The strategy's settings over a plan that take less memory, least first."""
-        registry = self.tools.bench.registry
+        registry = self.context.runner.registry
         strategy = registry[name]
         try:
-            case = self.search.case_of(plan, registry, fits=False)
+            case = self.state.case_of(plan, registry, fits=False)
             rungs = [
                 (float(cost), Change(strategy=name, setting=dict(setting)))
                 for cost, setting in islice(strategy.lighter(case), MOST_STEPS)
@@ -166,13 +166,13 @@ class Fitting:
                 if not ladder:
                     return None
                 change = ladder[min(rungs.get(name, len(ladder)), len(ladder) - 1)][1]
-                plan = candidate_plan(self.tools.bench.registry, plan, (change,))
+                plan = candidate_plan(self.context.runner.registry, plan, (change,))
             return plan if self._same_batch(plan) else None
         except PLUGIN_ERRORS:  # it says so where it is asked alone
             return None
 
     def _same_batch(self, plan: Plan) -> bool:
-        facts, batch = self.search.facts, self.tools.bench.registry.fold(plan).batch
+        facts, batch = self.state.facts, self.context.runner.registry.fold(plan).batch
         if facts.batch_size is None:
             return batch.size is None
         count = batch.accumulation or facts.accumulation
@@ -204,8 +204,8 @@ class Fitting:
         """
         if plan.key in self._outcomes:
             return not self._outcomes[plan.key]
-        spent = self.tools.now() > self._deadline and (len(plan.changes) > 1 or "" in self._outcomes.values())
-        if spent or self.tools.stopping():
+        spent = self.context.now() > self._deadline and (len(plan.changes) > 1 or "" in self._outcomes.values())
+        if spent or self.context.stopping():
             return False
         reason = self._try(plan)
         self._note(plan, reason)
@@ -216,14 +216,14 @@ class Fitting:
 
     def _try(self, plan: Plan) -> str:
         """Why a plan does not fit; empty where it does. Each that does not is a trial of the result."""
-        tools, number, began = self.tools, self.search.next_id(), self.tools.now()
+        context, number, began = self.context, self.state.next_id(), self.context.now()
         *others, last = plan.changes
-        tools.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
-        looks = 1 if self.search.facts.static_shapes else LOOKS
+        context.announce(TrialStarted(at=began, id=number, round=0, strategy=last.strategy, setting=last.setting))
+        looks = 1 if self.state.facts.static_shapes else LOOKS
         key = {"plan": plan.model_dump(mode="json")}
         peak = None
         try:
-            done = tools.run.step("fit", key, lambda: attempt(tools.bench, plan, looks=looks), Attempt)
+            done = context.run.step("fit", key, lambda: attempt(context.runner, plan, looks=looks), Attempt)
             reason, peak = done.crowded, done.peak_memory_bytes
             if reason:
                 self._tight[plan.key] = reason
@@ -237,17 +237,17 @@ class Fitting:
             companions=tuple(others),
             verdict=Verdict.FAILED if plan.key not in self._tight else Verdict.HARMFUL,
             reason=reason,
-            risk=tools.bench.registry[last.strategy].risk.value,
+            risk=context.runner.registry[last.strategy].risk.value,
             peak_memory_bytes=peak,
-            seconds=tools.now() - began,
-            log=tools.bench.latest_log,
-            finished_at=tools.now(),
+            seconds=context.now() - began,
+            log=context.runner.latest_log,
+            finished_at=context.now(),
         )
         if reason:
-            self.search.trials.append(trial)
+            self.state.trials.append(trial)
         else:
             trial = trial.model_copy(update={"verdict": Verdict.KEPT, "reason": "it fits"})
-        tools.announce(TrialEnded(at=tools.now(), trial=trial))
+        context.announce(TrialEnded(at=context.now(), trial=trial))
         return reason
 
     def _told(self, plan: Plan) -> str:
@@ -259,7 +259,7 @@ class Fitting:
         )
 
     def _nothing(self) -> WorkloadError:
-        spent = self.tools.now() > self._deadline
+        spent = self.context.now() > self._deadline
         names = {key: changes_text(plan.changes) or "as it is" for key, plan in self._plans.items()}
         lines = [f"{names[key]}: {reason}" for key, reason in self._outcomes.items()]
         lines += [f"{name}: not tried: {reason}" for name, reason in self._left_out.items()]

@@ -19,24 +19,24 @@ class Worst(Record):
     allocation_retries: int = 0
 
 
-def no_room(tools: RunContext, search: SearchState, comparison: Comparison) -> tuple[str, bool]:
+def no_room(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
     """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough.
 
     Where shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much.
     """
-    limit = tools.gate.memory_limit_bytes
+    limit = context.gate.memory_limit_bytes
     reason = lost_room(comparison.incumbent, comparison.candidate, limit)
-    if reason or limit is None or search.facts.static_shapes:
+    if reason or limit is None or state.facts.static_shapes:
         return reason and f"memory: {reason}", False
     try:
-        after = _worst(tools, search.incumbent)
+        after = _worst(context, state.incumbent)
     except TrialFailed as failure:
-        return (f"on the largest batch: {failure.reason}", True) if _fits(tools, search.baseline) else ("", False)
+        return (f"on the largest batch: {failure.reason}", True) if _fits(context, state.baseline) else ("", False)
     reason = crowded(after.peak_memory_bytes, limit, after.allocation_retries)
     if not reason:
         return "", False
     try:
-        before = _worst(tools, search.baseline)
+        before = _worst(context, state.baseline)
     except TrialFailed:
         return "", False  # the baseline does not fit there at all
     as_full = (before.peak_memory_bytes or 0) >= (after.peak_memory_bytes or 0)
@@ -44,20 +44,20 @@ def no_room(tools: RunContext, search: SearchState, comparison: Comparison) -> t
     return ("", False) if as_full and as_pressed else (f"memory: on the largest batch {reason}", False)
 
 
-def _fits(tools: RunContext, plan: Plan) -> bool:
+def _fits(context: RunContext, plan: Plan) -> bool:
     try:
-        _worst(tools, plan)
+        _worst(context, plan)
     except TrialFailed:
         return False
     return True
 
 
-def _worst(tools: RunContext, plan: Plan) -> Worst:
+def _worst(context: RunContext, plan: Plan) -> Worst:
     def measure() -> Worst:
         task = "autoopt.benchmark.tasks:largest_batch"
-        found = tools.bench.ask(plan, task, timeout=SECONDS, label="largest")
+        found = context.runner.ask(plan, task, timeout=SECONDS, label="largest")
         return Worst(
             peak_memory_bytes=found.get("peak_memory_bytes"), allocation_retries=found.get("allocation_retries", 0)
         )
 
-    return tools.run.step("largest", {"plan": plan.model_dump(mode="json")}, measure, Worst)
+    return context.run.step("largest", {"plan": plan.model_dump(mode="json")}, measure, Worst)

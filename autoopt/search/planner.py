@@ -43,27 +43,27 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Queue:
-    """One round's proposals in their order, and the refusals."""
+    """One round's proposals in their order, and the skipped strategies."""
 
     proposals: tuple[Proposal, ...] = ()
-    refusals: tuple[Skipped, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
 
-def agenda(registry: Registry, case: Case, choice: Choice, threshold: float) -> Queue:
+def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float) -> Queue:
     """Sorts all strategies into those worth trying and those not.
 
     Args:
         threshold: a speedup; one whose prediction, at the very best, is below it is not tried.
     """
     proposals: list[Proposal] = []
-    refusals: list[Skipped] = []
+    skipped: list[Skipped] = []
     for strategy in registry.values():
         item = _consider(strategy, case, choice, threshold)
         if isinstance(item, Proposal):
             proposals.append(item)
         else:
-            refusals.append(item)
-    return Queue(tuple(proposals), tuple(refusals))
+            skipped.append(item)
+    return Queue(tuple(proposals), tuple(skipped))
 
 
 def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tuple[Proposal, ...]:

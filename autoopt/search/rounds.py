@@ -9,7 +9,7 @@ from autoopt.records import Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
-from autoopt.search.planner import Proposal, Queue, agenda, fitting
+from autoopt.search.planner import Proposal, Queue, build_queue, fitting
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.strategy_search import StrategySearch
@@ -23,31 +23,31 @@ class Rounds:
     """What the search does between two profiles.
 
     Args:
-        tools, search: of the run.
+        context, state: of the run.
     """
 
-    def __init__(self, tools: RunContext, search: SearchState) -> None:
-        self.tools, self.search = tools, search
+    def __init__(self, context: RunContext, state: SearchState) -> None:
+        self.context, self.state = context, state
         self._seen_bottleneck: dict[str, str | None] = {}
         self._spent: dict[str, float] = {}
         self._settled: set[int] = set()
 
-    def agenda(self, pipeline: Pipeline | None) -> Queue:
+    def queue(self, pipeline: Pipeline | None) -> Queue:
         """What is worth trying on the incumbent; notes and announces the rest."""
-        tools, search = self.tools, self.search
-        registry = tools.bench.registry
-        plan = agenda(registry, search.case(registry, pipeline, self._left()), tools.choice, self.threshold)
-        for refusal in plan.refusals:
-            known = search.refusals.get(refusal.strategy.name)
-            trial = search.refuse(
-                refusal.strategy,
-                refusal.verdict,
-                refusal.reason,
-                setting=refusal.setting,
-                predicted=refusal.predicted,
+        context, state = self.context, self.state
+        registry = context.runner.registry
+        plan = build_queue(registry, state.case(registry, pipeline, self._left()), context.choice, self.threshold)
+        for skipped in plan.skipped:
+            known = state.skipped.get(skipped.strategy.name)
+            trial = state.skip(
+                skipped.strategy,
+                skipped.verdict,
+                skipped.reason,
+                setting=skipped.setting,
+                predicted=skipped.predicted,
             )
             if known is None:
-                tools.announce(TrialEnded(at=tools.now(), trial=trial))
+                context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
     def try_all(self, plan: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
@@ -67,14 +67,14 @@ class Rounds:
 
     def over(self) -> Stop | None:
         """Why nothing more may be started: the user, or the budget. None while there is time."""
-        if self.tools.stopping():
+        if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
-        deadline, shares = self._deadline(), self.tools.shares
-        if self.tools.now() + shares.comparison > deadline:
+        deadline, allocation = self._deadline(), self.context.allocation
+        if self.context.now() + allocation.comparison > deadline:
             return Stop(
                 reason=StopReason.BUDGET,
-                detail=f"the search had {deadline:.0f} s of the {shares.budget:.0f} s budget; "
-                f"{shares.budget - deadline:.0f} s were kept back for ablation and verification",
+                detail=f"the search had {deadline:.0f} s of the {allocation.budget:.0f} s budget; "
+                f"{allocation.budget - deadline:.0f} s were kept back for ablation and verification",
             )
         return None
 
@@ -91,7 +91,7 @@ class Rounds:
     @property
     def threshold(self) -> float:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
-        return 1 + max(self.tools.min_gain, self.search.noise.floor or 0.0)
+        return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
     def _deadline(self, earlier: Earlier | None = None) -> float:
         """Until when may be searched.
@@ -99,39 +99,39 @@ class Rounds:
         Args:
             earlier: an undecided trial that would go on; were it kept, its training would take less by what was seen.
         """
-        search = self.search
-        speedup = search.speedup_so_far * (max(_seen(earlier), 1.0) if earlier else 1.0)
-        return self.tools.shares.search_deadline(len(search.found) + 1, speedup)
+        state = self.state
+        speedup = state.speedup_so_far * (max(_seen(earlier), 1.0) if earlier else 1.0)
+        return self.context.allocation.search_deadline(len(state.found) + 1, speedup)
 
     def _left(self, earlier: Earlier | None = None) -> float:
-        return self._deadline(earlier) - self.tools.now()
+        return self._deadline(earlier) - self.context.now()
 
     @property
     def _cost(self) -> float:
         """Seconds that trying a strategy takes: as thought beforehand, and as it was with each so far."""
-        seen = [TRIAL_COMPARISONS * self.tools.shares.comparison, *self._spent.values()]
+        seen = [TRIAL_COMPARISONS * self.context.allocation.comparison, *self._spent.values()]
         return sum(seen) / len(seen)
 
     def _try(self, proposal: Proposal, remaining: int, round_: Round, pipeline: Pipeline | None) -> bool:
-        tools, search, name = self.tools, self.search, proposal.strategy.name
+        context, state, name = self.context, self.state, proposal.strategy.name
         self._seen_bottleneck[name] = round_.bottleneck
-        case = search.case(tools.bench.registry, pipeline, self._left())
-        began = tools.now()
-        kept = StrategySearch(tools, search, proposal, case, self._deadline(), remaining).run()
-        self._spent[name] = tools.now() - began
+        case = state.case(context.runner.registry, pipeline, self._left())
+        began = context.now()
+        kept = StrategySearch(context, state, proposal, case, self._deadline(), remaining).run()
+        self._spent[name] = context.now() - began
         return kept
 
     def _settle(self, round_: Round, pipeline: Pipeline | None) -> bool:
         """Spends what time is left on trials that looked worth keeping and were not decided. True where one is kept."""
-        while not self.tools.stopping():
+        while not self.context.stopping():
             earlier = self._undecided()
             if earlier is None:
                 return False
             self._settled.add(earlier.trial.id)
-            proposal = Proposal(self.tools.bench.registry[earlier.trial.strategy], earlier.trial.predicted)
-            case = self.search.case(self.tools.bench.registry, pipeline, self._left(earlier))
+            proposal = Proposal(self.context.runner.registry[earlier.trial.strategy], earlier.trial.predicted)
+            case = self.state.case(self.context.runner.registry, pipeline, self._left(earlier))
             deadline = self._deadline(earlier)
-            if StrategySearch(self.tools, self.search, proposal, case, deadline).go_on(earlier):
+            if StrategySearch(self.context, self.state, proposal, case, deadline).go_on(earlier):
                 self._seen_bottleneck[earlier.trial.strategy] = round_.bottleneck
                 self._announce_kept()
                 return True
@@ -139,19 +139,19 @@ class Rounds:
 
     def _undecided(self) -> Earlier | None:
         """Of the trials on this incumbent that more pairs of processes may settle, the one that promises most."""
-        search = self.search
+        state = self.state
         found = [
-            Earlier(trial, comparison, search.noise_before[trial.id])
-            for trial in search.trials
+            Earlier(trial, comparison, state.noise_before[trial.id])
+            for trial in state.trials
             if trial.verdict is Verdict.INCONCLUSIVE and trial.id not in self._settled
-            for comparison in [search.comparisons[trial.id]]
-            if comparison.decision is Decision.INCONCLUSIVE and comparison.incumbent.plan == search.incumbent
+            for comparison in [state.comparisons[trial.id]]
+            if comparison.decision is Decision.INCONCLUSIVE and comparison.incumbent.plan == state.incumbent
         ]
         return max(filter(self._may_be_settled, found), key=_seen, default=None)
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
         left = self._left(earlier)
-        ledger = SequentialTest(self.tools.rule(left), earlier.noise, earlier.comparison.pairs)
+        ledger = SequentialTest(self.context.rule(left), earlier.noise, earlier.comparison.pairs)
         return ledger.promising() and ledger.decide(left) is None
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
@@ -161,19 +161,19 @@ class Rounds:
 
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
         """Notes those that were left when the time was up."""
-        tried = {trial.strategy for trial in self.search.trials}
+        tried = {trial.strategy for trial in self.state.trials}
         for proposal in waiting:
             if proposal.strategy.name not in tried:
                 reason = "no time for it in this budget: others promised more, or came first"
-                self.search.refuse(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
+                self.state.skip(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
 
     def _announce_kept(self) -> None:
-        tools, search = self.tools, self.search
-        trial = next(t for t in reversed(search.trials) if str(t.id) == search.base)
-        side = search.comparisons[trial.id].candidate
-        best = configuration(search.incumbent, search.environment, side=side)
+        context, state = self.context, self.state
+        trial = next(t for t in reversed(state.trials) if str(t.id) == state.base)
+        side = state.comparisons[trial.id].candidate
+        best = configuration(state.incumbent, state.environment, side=side)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
-        tools.announce(Kept(at=tools.now(), plan=search.incumbent, best=best, speedup=speedup))
+        context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
 
 
 def _seen(earlier: Earlier) -> float:
@@ -194,7 +194,7 @@ def _at_the_ceiling(round_: Round) -> Stop | None:
 
 
 def _nothing_left(plan: Queue, threshold: float) -> Stop:
-    best = max((p.predicted.high for p in plan.refusals if p.predicted), default=None)
+    best = max((p.predicted.high for p in plan.skipped if p.predicted), default=None)
     if not plan.proposals and best is not None:
         return Stop(
             reason=StopReason.DIMINISHING_RETURNS,

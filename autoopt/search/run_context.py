@@ -38,14 +38,14 @@ class Earlier:
 class RunContext:
     """What the search works with; the same for the whole run."""
 
-    bench: TrialRunner
+    runner: TrialRunner
     run: Run
     announce: Announcer
     choice: Choice
     min_gain: float
     seed: int
     stopping: Callable[[], bool]
-    shares: BudgetAllocation
+    allocation: BudgetAllocation
     gate: Gate
 
     def now(self) -> float:
@@ -65,7 +65,7 @@ class RunContext:
         kind: str,
         incumbent: Plan,
         candidate: Plan,
-        search: SearchState,
+        state: SearchState,
         *,
         seconds: float,
         deadline: float,
@@ -84,16 +84,16 @@ class RunContext:
 
         def measure() -> Comparison:
             rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error)
-            made = len(search.comparisons) + len(search.ablations)
+            made = len(state.comparisons) + len(state.ablations)
             return compare(
-                self.bench.start,
+                self.runner.start,
                 incumbent,
                 candidate,
                 rule,
                 clock=self.now,
                 deadline=deadline,
-                noise=earlier.noise if earlier else search.noise,
-                rng=np.random.default_rng([self.seed, made, search.numbers]),
+                noise=earlier.noise if earlier else state.noise,
+                rng=np.random.default_rng([self.seed, made, state.numbers]),
                 on_progress=progress,
                 earlier=earlier.comparison.pairs if earlier else (),
             )

@@ -31,7 +31,7 @@ class SearchState:
     incumbent: Plan = field(default_factory=Plan)
     base: str = "baseline"
     trials: list[Trial] = field(default_factory=list)
-    refusals: dict[str, Trial] = field(default_factory=dict)
+    skipped: dict[str, Trial] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     comparisons: dict[int, Comparison] = field(default_factory=dict)
     noise_before: dict[int, Noise] = field(default_factory=dict)
@@ -88,9 +88,9 @@ class SearchState:
             return left
         return left.with_change(Change(strategy=strategy, setting=before))
 
-    def refuse(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
+    def skip(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
         """Notes why a strategy is not tried; the latest note of each strategy stands."""
-        number = self.refusals[strategy.name].id if strategy.name in self.refusals else self.next_id()
+        number = self.skipped[strategy.name].id if strategy.name in self.skipped else self.next_id()
         trial = Trial.model_validate(
             {
                 "id": number,
@@ -103,7 +103,7 @@ class SearchState:
                 **fields,
             }
         )
-        self.refusals[strategy.name] = trial
+        self.skipped[strategy.name] = trial
         return trial
 
     def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
@@ -122,9 +122,9 @@ class SearchState:
         return True
 
     def all_trials(self) -> tuple[Trial, ...]:
-        """What was tried, and the refusals of strategies that never were."""
+        """What was tried, and the notes on strategies that never were."""
         ran = {trial.strategy for trial in self.trials}
-        rest = [trial for name, trial in self.refusals.items() if name not in ran]
+        rest = [trial for name, trial in self.skipped.items() if name not in ran]
         return tuple(sorted([*self.trials, *rest], key=lambda trial: trial.id))
 
 

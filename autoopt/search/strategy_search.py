@@ -32,14 +32,14 @@ class StrategySearch:
 
     def __init__(
         self,
-        tools: RunContext,
-        search: SearchState,
+        context: RunContext,
+        state: SearchState,
         proposal: Proposal,
         case: Case,
         deadline: float,
         remaining: int = 0,
     ) -> None:
-        self.tools, self.search, self.case, self.remaining = tools, search, case, remaining
+        self.context, self.state, self.case, self.remaining = context, state, case, remaining
         self.strategy = proposal.strategy
         self.deadline = deadline
 
@@ -48,10 +48,10 @@ class StrategySearch:
         kept = False
         for setting, answer in _conversation(self.strategy, self.case):
             if isinstance(setting, BaseException):
-                self._refuse(Verdict.FAILED, plugin_error(setting))
+                self._skip(Verdict.FAILED, plugin_error(setting))
                 break
-            if self.tools.stopping() or self.tools.now() + self.tools.shares.comparison > self.deadline:
-                self._refuse(Verdict.NOT_TRIED, "the time for the search is up")
+            if self.context.stopping() or self.context.now() + self.context.allocation.comparison > self.deadline:
+                self._skip(Verdict.NOT_TRIED, "the time for the search is up")
                 break
             trial = self._try(setting)
             kept = kept or (trial is not None and trial.verdict is Verdict.KEPT)
@@ -66,31 +66,31 @@ class StrategySearch:
         trial = self._measure(Candidate(change, old.companions, plan, old.predicted), earlier)
         return trial.verdict is Verdict.KEPT
 
-    def _refuse(self, verdict: Verdict, reason: str) -> None:
-        if self.strategy.name not in {trial.strategy for trial in self.search.trials}:
-            trial = self.search.refuse(self.strategy, verdict, reason)
-            self.tools.announce(TrialEnded(at=self.tools.now(), trial=trial))
+    def _skip(self, verdict: Verdict, reason: str) -> None:
+        if self.strategy.name not in {trial.strategy for trial in self.state.trials}:
+            trial = self.state.skip(self.strategy, verdict, reason)
+            self.context.announce(TrialEnded(at=self.context.now(), trial=trial))
 
     def _try(self, setting: JsonDict) -> Trial | None:
         """One setting with its companions. None where there was nothing new to try."""
         change = Change(strategy=self.strategy.name, setting=setting)
         try:
             companions = self._companions(setting)
-            plan = candidate_plan(self.tools.bench.registry, self.search.incumbent, (change, *companions))
-            fold = self.tools.bench.registry.fold
-            if fold(plan) == fold(self.search.incumbent):
-                self._refuse(Verdict.NOT_TRIED, "the incumbent trains so already")
+            plan = candidate_plan(self.context.runner.registry, self.state.incumbent, (change, *companions))
+            fold = self.context.runner.registry.fold
+            if fold(plan) == fold(self.state.incumbent):
+                self._skip(Verdict.NOT_TRIED, "the incumbent trains so already")
                 return None
             predicted = predict(self.strategy, self.case, setting)
         except PLUGIN_ERRORS as error:
-            self._refuse(Verdict.FAILED, plugin_error(error))
+            self._skip(Verdict.FAILED, plugin_error(error))
             return None
-        if not self.search.first_time((change, *companions)):
+        if not self.state.first_time((change, *companions)):
             return None
         return self._measure(Candidate(change, companions, plan, predicted))
 
     def _companions(self, setting: JsonDict) -> tuple[Change, ...]:
-        registry, choice = self.tools.bench.registry, self.tools.choice
+        registry, choice = self.context.runner.registry, self.context.choice
         wanted = []
         for companion in self.strategy.companions(self.case, setting):
             known = companion.strategy in registry and companion.strategy not in choice.skip
@@ -99,48 +99,48 @@ class StrategySearch:
         return tuple(wanted)
 
     def _measure(self, candidate: Candidate, earlier: Earlier | None = None) -> Trial:
-        tools, search = self.tools, self.search
-        number, began = search.next_id(), tools.now()
+        context, state = self.context, self.state
+        number, began = state.next_id(), context.now()
         self._announce_start(number, began, candidate)
-        comparison = tools.compare(
+        comparison = context.compare(
             "trial",
-            search.incumbent,
+            state.incumbent,
             candidate.plan,
-            search,
-            seconds=self.deadline - began if earlier else tools.shares.trial,
-            more_seconds=tools.shares.trial,
+            state,
+            seconds=self.deadline - began if earlier else context.allocation.trial,
+            more_seconds=context.allocation.trial,
             deadline=self.deadline,
             purpose=f"trial {number}",
             progress_id=number,
             earlier=earlier,
         )
-        search.comparisons[number] = comparison
-        search.noise_before[number] = earlier.noise if earlier else search.noise
-        ruling = tools.gate.rule(
+        state.comparisons[number] = comparison
+        state.noise_before[number] = earlier.noise if earlier else state.noise
+        ruling = context.gate.rule(
             candidate.plan,
             comparison,
-            search.facts,
-            search.objective,
-            search.noise,
+            state.facts,
+            state.objective,
+            state.noise,
             deadline=self.deadline,
             number=number,
         )
-        search.noise = learned(search.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
+        state.noise = learned(state.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
         trial = self._trial(number, began, candidate, comparison, ruling)
         if earlier:
             trial = trial.model_copy(update={"reason": f"{trial.reason}; goes on from trial {earlier.trial.id}"})
-        search.trials.append(trial)
+        state.trials.append(trial)
         if trial.verdict is Verdict.KEPT:
             self._keep(trial, candidate)
-        tools.announce(TrialEnded(at=tools.now(), trial=trial))
+        context.announce(TrialEnded(at=context.now(), trial=trial))
         return trial
 
     def _announce_start(self, number: int, began: float, candidate: Candidate) -> None:
-        self.tools.announce(
+        self.context.announce(
             TrialStarted(
                 at=began,
                 id=number,
-                round=len(self.search.rounds),
+                round=len(self.state.rounds),
                 strategy=candidate.change.strategy,
                 setting=candidate.change.setting,
                 predicted=candidate.predicted.value if candidate.predicted else None,
@@ -152,14 +152,14 @@ class StrategySearch:
         self, number: int, began: float, candidate: Candidate, comparison: Comparison, ruling: Judgement
     ) -> Trial:
         """The document of a trial that has just ended."""
-        tools, search = self.tools, self.search
+        context, state = self.context, self.state
         return Trial(
             id=number,
-            round=len(search.rounds),
+            round=len(state.rounds),
             strategy=candidate.change.strategy,
             setting=candidate.change.setting,
             companions=candidate.companions,
-            base=search.base,
+            base=state.base,
             verdict=ruling.verdict,
             reason=ruling.reason,
             risk=self.strategy.risk.value,
@@ -168,46 +168,46 @@ class StrategySearch:
             time_to_target=ruling.time_to_target,
             quality=ruling.quality,
             peak_memory_bytes=comparison.candidate.peak_memory_bytes,
-            seconds=tools.now() - began,
-            log=tools.bench.latest_log,
+            seconds=context.now() - began,
+            log=context.runner.latest_log,
             ratios=comparison.ratios,
             samples_per_second=comparison.candidate.samples_per_second,
-            finished_at=tools.now(),
+            finished_at=context.now(),
         )
 
     def _keep(self, trial: Trial, candidate: Candidate) -> None:
         """Makes the plan the incumbent, without those halves that do not carry their weight."""
-        before, plan = self.search.incumbent, candidate.plan
+        before, plan = self.state.incumbent, candidate.plan
         changes = (candidate.change, *candidate.companions)
-        for passenger in self._passengers(before, changes, plan, trial.id):
-            old = before.setting(passenger.strategy)
-            plan = plan.without(passenger.strategy)
+        for companion in self._redundant(before, changes, plan, trial.id):
+            old = before.setting(companion.strategy)
+            plan = plan.without(companion.strategy)
             if old is not None:
-                plan = plan.with_change(Change(strategy=passenger.strategy, setting=old))
-        self.search.incumbent = self.tools.bench.registry.order(plan)
-        self.search.base = str(trial.id)
+                plan = plan.with_change(Change(strategy=companion.strategy, setting=old))
+        self.state.incumbent = self.context.runner.registry.order(plan)
+        self.state.base = str(trial.id)
 
-    def _passengers(self, before: Plan, changes: tuple[Change, ...], plan: Plan, number: int) -> Iterator[Change]:
+    def _redundant(self, before: Plan, changes: tuple[Change, ...], plan: Plan, number: int) -> Iterator[Change]:
         """Of changes that won together, those without which it is as fast."""
         if len(changes) < 2:
             return
         for change in reversed(changes):
             halves = tuple(other for other in changes if other is not change)
-            without = candidate_plan(self.tools.bench.registry, before, halves)
-            if self.tools.now() + self.tools.shares.comparison > self.deadline:
+            without = candidate_plan(self.context.runner.registry, before, halves)
+            if self.context.now() + self.context.allocation.comparison > self.deadline:
                 return
-            comparison = self.tools.compare(
+            comparison = self.context.compare(
                 "comparison",
                 without,
                 plan,
-                self.search,
-                seconds=self.tools.shares.trial,
+                self.state,
+                seconds=self.context.allocation.trial,
                 deadline=self.deadline,
                 purpose=f"trial {number}: without {changes_text((change,))}",
             )
-            self.search.ablations.append(comparison)
+            self.state.ablations.append(comparison)
             if comparison.decision in (Decision.REJECT, Decision.HARMFUL) or _no_better(
-                comparison, self.tools.min_gain
+                comparison, self.context.min_gain
             ):
                 yield change
                 return

@@ -1,4 +1,4 @@
-"""The workbench: starts trials of a workload under any plan, and does with them what the loop asks."""
+"""The trial runner: starts trials of a workload under any plan, and does with them what the loop asks."""
 
 from __future__ import annotations
 

@@ -42,92 +42,92 @@ class Verification(Record):
     notes: tuple[str, ...] = Field(default_factory=tuple)
 
 
-def verify(tools: RunContext, search: SearchState, aa: AAControl, end: float) -> Verification:
+def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -> Verification:
     """Trains the incumbent again from start to end; gives up changes until what is left passes.
 
     Args:
         end: of the budget, on the run's clock.
     """
     notes: list[str] = []
-    while search.found:
-        found, trouble = _check(tools, search, end)
+    while state.found:
+        found, trouble = _check(context, state, end)
         if trouble is None:
             return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
-        given_up = _riskiest(tools, search)
-        search.revise(given_up.strategy, _verdict(found), trouble)
+        given_up = _riskiest(context, state)
+        state.revise(given_up.strategy, _verdict(found), trouble)
         notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
-        search.incumbent = search.without(given_up.strategy)
-        if not search.found:
-            search.incumbent = search.baseline  # without what made it fit, where that was left out
-    return _nothing_kept(tools, search, aa, notes)
+        state.incumbent = state.without(given_up.strategy)
+        if not state.found:
+            state.incumbent = state.baseline  # without what made it fit, where that was left out
+    return _nothing_kept(context, state, aa, notes)
 
 
-def _check(tools: RunContext, search: SearchState, end: float) -> tuple[Verification, str | None]:
+def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verification, str | None]:
     """One plan against the baseline. The sentence says why it does not pass, None where it does."""
-    plan, gate = search.incumbent, tools.gate
-    by = _compared_by(tools, search, end)
-    comparison = tools.compare(
+    plan, gate = state.incumbent, context.gate
+    by = _compared_by(context, state, end)
+    comparison = context.compare(
         "comparison",
-        search.baseline,
+        state.baseline,
         plan,
-        search,
-        seconds=max(tools.shares.trial, COMPARED_SHARE * (by - tools.now())),
+        state,
+        seconds=max(context.allocation.trial, COMPARED_SHARE * (by - context.now())),
         deadline=by,
         purpose="verification",
         until_error=UNTIL_ERROR,
     )
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
-    crowding, failed = no_room(tools, search, comparison)
+    crowding, failed = no_room(context, state, comparison)
     if crowding:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), crowding
     gate.trainings.forget(plan)
     quality = None
     for seeds in range(SEEDS, MOST_SEEDS + 1):
-        done = _train(tools, plan, seeds, end, comparison.estimate)
+        done = _train(context, plan, seeds, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
-        evidence = gate.evidence(plan, search.baseline, search.facts)
-        quality = judge_runs(evidence, search.objective, search.noise) if done else None
+        evidence = gate.evidence(plan, state.baseline, state.facts)
+        quality = judge_runs(evidence, state.objective, state.noise) if done else None
         if quality is None or quality.passed is not None:
             break
     if quality is not None and quality.passed is False:
         return Verification(speedup=Speedup(), quality=quality), quality.detail
-    found = _verification(tools, search, comparison, quality)
+    found = _verification(context, state, comparison, quality)
     ratio = found.speedup.time_to_target or found.speedup.throughput
     if ratio is not None and ratio.high < 1.0:
         return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
     return found, None
 
 
-def _compared_by(tools: RunContext, search: SearchState, end: float) -> float:
+def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
 
     What is left for the comparison is two short ones at least, before a second seed is thought of.
     """
-    now, short = tools.now(), tools.shares.comparison
+    now, short = context.now(), context.allocation.comparison
     for seeds in range(SEEDS, 0, -1):
-        by = end - tools.shares.verification(seeds, search.speedup_so_far)
+        by = end - context.allocation.verification(seeds, state.speedup_so_far)
         if by - now >= 2 * short:
             return by
     return max(by, now + short)
 
 
-def _train(tools: RunContext, plan: Plan, seeds: int, end: float, ratio: Estimate | None) -> int:
+def _train(context: RunContext, plan: Plan, seeds: int, end: float, ratio: Estimate | None) -> int:
     """Trains plan and baseline from the same seeds, as many as the time allows, the order turned each time.
 
     Args:
         ratio: of the plan's speed to the baseline's; at its lower end the plan's training is expected to end.
     """
-    trainings, baseline, done = tools.gate.trainings, tools.gate.baseline, 0
+    trainings, baseline, done = context.gate.trainings, context.gate.baseline, 0
     usual = trainings.expected_seconds
     expected = {baseline.key: usual, plan.key: usual / max(ratio.low if ratio else 1.0, 1.0)}
     for offset in range(seeds):
-        seed = tools.seed + offset
+        seed = context.seed + offset
         both = (plan, baseline) if offset % 2 == 0 else (baseline, plan)
         pair = [p for p in both if not trainings.has(p, seed)]
-        if tools.now() + sum(expected[p.key] for p in pair) > end and done:
+        if context.now() + sum(expected[p.key] for p in pair) > end and done:
             break
         try:
             for which in pair:
@@ -140,11 +140,11 @@ def _train(tools: RunContext, plan: Plan, seeds: int, end: float, ratio: Estimat
 
 
 def _verification(
-    tools: RunContext, search: SearchState, comparison: Comparison, quality: Quality | None
+    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None
 ) -> Verification:
-    gate, objective = tools.gate, search.objective
-    evidence = gate.evidence(search.incumbent, search.baseline, search.facts)
-    trains_otherwise = gate.risk_over(search.incumbent, search.baseline) in (Risk.TRAINING, Risk.MODEL)
+    gate, objective = context.gate, state.objective
+    evidence = gate.evidence(state.incumbent, state.baseline, state.facts)
+    trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
     trained = trained_ratio(comparison, evidence, objective)
     ratio = trained if trains_otherwise else same_steps_ratio(comparison, evidence, objective)
     ratio = ratio or same_steps_ratio(comparison, evidence, objective)
@@ -189,10 +189,10 @@ def _detail(metric: str | None, before: list[float], after: list[float], trained
     )
 
 
-def _nothing_kept(tools: RunContext, search: SearchState, aa: AAControl, notes: list[str]) -> Verification:
+def _nothing_kept(context: RunContext, state: SearchState, aa: AAControl, notes: list[str]) -> Verification:
     """The best is the baseline: what is known of it against itself is the A/A control."""
-    evidence = tools.gate.evidence(search.baseline, search.baseline, search.facts)
-    objective = search.objective
+    evidence = context.gate.evidence(state.baseline, state.baseline, state.facts)
+    objective = state.objective
     seconds = mean_seconds([p.seconds for run in evidence.baseline_runs if (p := parts_to(run, objective))])
     return Verification(
         speedup=Speedup(
@@ -219,6 +219,6 @@ def _verdict(found: Verification) -> Verdict:
     return Verdict.FAILED if found.speedup.throughput is None else Verdict.HARMFUL
 
 
-def _riskiest(tools: RunContext, search: SearchState) -> Change:
+def _riskiest(context: RunContext, state: SearchState) -> Change:
     """The change that goes first where the plan as a whole does not pass: the riskiest, and of those the last."""
-    return max(reversed(search.found), key=lambda change: tools.bench.registry[change.strategy].risk.rank)
+    return max(reversed(state.found), key=lambda change: context.runner.registry[change.strategy].risk.rank)

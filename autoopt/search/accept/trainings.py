@@ -27,7 +27,7 @@ class Trainings:
     """Trains plans to the target and remembers.
 
     Args:
-        bench: starts trials.
+        runner: starts trials.
         steps: makes a training durable.
 
     Attributes:
@@ -36,8 +36,8 @@ class Trainings:
         expected_seconds: what one training costs, its start included; to plan by.
     """
 
-    def __init__(self, bench: TrialRunner, steps: Steps) -> None:
-        self._bench, self._steps = bench, steps
+    def __init__(self, runner: TrialRunner, steps: Steps) -> None:
+        self._runner, self._steps = runner, steps
         self.target: float | None = None
         self.limit_seconds = 60.0
         self.expected_seconds = 60.0
@@ -67,7 +67,7 @@ class Trainings:
             run = self._steps.step(
                 "training",
                 key,
-                lambda: self._bench.train(
+                lambda: self._runner.train(
                     plan, seed=seed, max_seconds=self.limit_seconds, label=label, target=self.target
                 ),
                 TrainingRun,
