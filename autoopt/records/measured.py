@@ -1,4 +1,4 @@
-"""What benchmark and optimize measure: configurations, trials, quality, noise."""
+"""Documents of what is measured: configurations, trials, quality, noise."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Configuration(Record):
 
 
 class Quality(Record):
-    """What the quality gate saw. ``difference`` is candidate less baseline in the metric's unit."""
+    """Findings of the quality gate. ``difference`` is candidate less baseline in the metric's unit."""
 
     method: Literal["losses", "loss_path", "metric", "not_tested"]
     passed: bool | None = None
@@ -103,7 +103,7 @@ class Trial(Record):
 
 
 class Ablation(Record):
-    """What a kept change is worth: the final plan against itself without it, and it alone on the baseline."""
+    """Worth of a kept change: the final plan against itself without it, and it alone on the baseline."""
 
     strategy: str
     setting: JsonDict = Field(default_factory=dict)

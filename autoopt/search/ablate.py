@@ -1,4 +1,4 @@
-"""What each kept change is worth: the final plan without it, and it alone on the baseline."""
+"""Worth of each kept change: the final plan without it, and it alone on the baseline."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Plan, Record, Trial, Verdict
 from autoopt.records.messages import Block
-from autoopt.search.accept.memory_margin import crowded
+from autoopt.search.accept.memory_margin import near_limit
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState, changes_text
@@ -45,9 +45,9 @@ class Attempt(Record):
     allocation_retries: int = 0
 
     @property
-    def crowded(self) -> str:
+    def near_limit(self) -> str:
         """Why the plan only just fits; empty where there is room."""
-        return crowded(self.peak_memory_bytes, self.limit_bytes, self.allocation_retries)
+        return near_limit(self.peak_memory_bytes, self.limit_bytes, self.allocation_retries)
 
 
 def attempt(runner: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
@@ -224,7 +224,7 @@ class Fitting:
         peak = None
         try:
             done = context.run.step("fit", key, lambda: attempt(context.runner, plan, looks=looks), Attempt)
-            reason, peak = done.crowded, done.peak_memory_bytes
+            reason, peak = done.near_limit, done.peak_memory_bytes
             if reason:
                 self._tight[plan.key] = reason
         except TrialFailed as failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan, Record
-from autoopt.search.accept.memory_margin import crowded, lost_room
+from autoopt.search.accept.memory_margin import lost_margin, near_limit
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -19,20 +19,20 @@ class Worst(Record):
     allocation_retries: int = 0
 
 
-def no_room(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
+def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
     """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough.
 
     Where shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much.
     """
     limit = context.gate.memory_limit_bytes
-    reason = lost_room(comparison.incumbent, comparison.candidate, limit)
+    reason = lost_margin(comparison.incumbent, comparison.candidate, limit)
     if reason or limit is None or state.facts.static_shapes:
         return reason and f"memory: {reason}", False
     try:
         after = _worst(context, state.incumbent)
     except TrialFailed as failure:
         return (f"on the largest batch: {failure.reason}", True) if _fits(context, state.baseline) else ("", False)
-    reason = crowded(after.peak_memory_bytes, limit, after.allocation_retries)
+    reason = near_limit(after.peak_memory_bytes, limit, after.allocation_retries)
     if not reason:
         return "", False
     try:

@@ -116,7 +116,7 @@ class StrategySearch:
         )
         state.comparisons[number] = comparison
         state.noise_before[number] = earlier.noise if earlier else state.noise
-        ruling = context.gate.rule(
+        ruling = context.gate.decide(
             candidate.plan,
             comparison,
             state.facts,

@@ -12,7 +12,7 @@ from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio, trained_ratio
 from autoopt.search.baseline import AAControl
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.largest_batch import no_room
+from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
@@ -27,7 +27,7 @@ COMPARED_SHARE = 2 / 3
 
 
 class Verification(Record):
-    """What the end of the run showed."""
+    """Findings of the end of the run."""
 
     speedup: Speedup
     quality: Quality | None = None
@@ -78,9 +78,9 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
     )
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
-    crowding, failed = no_room(context, state, comparison)
-    if crowding:
-        return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), crowding
+    trouble, failed = memory_trouble(context, state, comparison)
+    if trouble:
+        return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     gate.trainings.forget(plan)
     quality = None
     for seeds in range(SEEDS, MOST_SEEDS + 1):
@@ -184,7 +184,7 @@ def _detail(metric: str | None, before: list[float], after: list[float], trained
     if trained is None:
         return told
     return (
-        f"{told}: {trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}], the luck of {trained.n} seeds in it; "
+        f"{told}: {trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}], the spread of {trained.n} seeds in it; "
         "the speedup is at equal steps, which changes of these classes leave as they are"
     )
 
@@ -213,7 +213,7 @@ def _nothing_kept(context: RunContext, state: SearchState, aa: AAControl, notes:
 
 
 def _verdict(found: Verification) -> Verdict:
-    """What the trial of a change that does not pass the verification comes to be called."""
+    """Verdict that the trial of a change that does not pass the verification comes to be called."""
     if found.quality is not None and found.quality.passed is False:
         return Verdict.QUALITY_LOST
     return Verdict.FAILED if found.speedup.throughput is None else Verdict.HARMFUL

@@ -1,4 +1,4 @@
-"""A machine in simulated time: contenders whose true speed is known, and noise like a shared computer's.
+"""A machine in simulated time: arms whose true speed is known, and noise like a shared computer's.
 
 Nothing sleeps and nothing is timed: a block moves the :class:`FakeClock`. Everything is drawn from
 one seed, so that a test that fails, fails again.
@@ -39,19 +39,19 @@ class NoiseModel:
     """How block times scatter on a machine.
 
     Args:
-        kind: ``normal``: blocks and luck are normal. ``heavy``: Student's t with 3 degrees of freedom,
+        kind: ``normal``: blocks and processes scatter normally. ``heavy``: Student's t with 3 degrees of freedom,
             and bursts of foreign load of about a second that slow down by half. ``drifting``: normal,
-            on a speed that falls steadily and swings. ``bimodal``: a process is lucky or unlucky for
+            on a speed that falls steadily and swings. ``bimodal``: a process is fast or slow for
             its whole life, and one block in eight is a third slower. ``quiet``: no noise at all.
         block_sd: standard deviation of the log of a 0.3 s block's time.
-        process_sd: the same of a process's own luck; two processes differ by 1.4 times this.
+        process_sd: the same of a whole process; two processes differ by 1.4 times this.
     """
 
     kind: Kind = "heavy"
     block_sd: float = 0.06
     process_sd: float = 0.035
 
-    def luck(self, rng: np.random.Generator) -> float:
+    def process(self, rng: np.random.Generator) -> float:
         """A process's own log slowness."""
         if self.kind == "quiet":
             return 0.0
@@ -96,7 +96,7 @@ class Behaviour:
 
 @dataclass
 class FakeMachine:
-    """Starts contenders; ``machine.start`` is an ``autoopt.search.compare.arm.Start``.
+    """Starts arms; ``machine.start`` is an ``autoopt.search.compare.arm.Start``.
 
     Args:
         behave: plan to behaviour.
@@ -139,18 +139,18 @@ class FakeMachine:
 
     def check_memory(self, new: FakeArm) -> None:
         """Raises what a full device raises."""
-        total = sum(contender.behaviour.memory_bytes for contender in [*self.alive, new])
+        total = sum(arm.behaviour.memory_bytes for arm in [*self.alive, new])
         if self.memory_limit_bytes is not None and total > self.memory_limit_bytes:
             raise TrialFailed("out_of_memory", f"{total} bytes wanted, {self.memory_limit_bytes} there are")
 
     def retries(self) -> int:
         """What a block of one of those that are alive sees of the allocator's retries."""
-        total = sum(contender.behaviour.memory_bytes for contender in self.alive)
+        total = sum(arm.behaviour.memory_bytes for arm in self.alive)
         return int(self.retries_beyond is not None and total > self.retries_beyond)
 
 
 class FakeArm:
-    """A contender of a :class:`FakeMachine`; it minds that it is frozen, thawed and closed in order."""
+    """An arm of a :class:`FakeMachine`; it minds that it is frozen, thawed and closed in order."""
 
     def __init__(self, machine: FakeMachine, plan: Plan, label: str) -> None:
         self.plan = plan
@@ -160,7 +160,7 @@ class FakeArm:
         self.closed = False
         self.steps = 0
         self._machine = machine
-        self._luck = machine.noise.luck(machine.rng)
+        self._between = machine.noise.process(machine.rng)
 
     @property
     def can_freeze(self) -> bool:
@@ -223,7 +223,7 @@ class FakeArm:
             raise behaviour.fails
         true = steps * behaviour.step_seconds
         burst = machine.burst(true)
-        slow = self._luck + machine.noise.block(machine.rng, true, machine.clock.now)
+        slow = self._between + machine.noise.block(machine.rng, true, machine.clock.now)
         seconds = true * exp(slow) * (1.0 + 0.5 * burst)
         machine.clock.advance(seconds)
         return Block(

@@ -13,7 +13,7 @@ import torch
 from autoopt.records import Estimate, Noise, Objective, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.judge import judge, needs
+from autoopt.search.accept.judge import judge, required_runs
 from autoopt.search.accept.quality import seed_noise
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.setup import Setup
@@ -79,7 +79,7 @@ def verdict(risk: Risk, setup: Setup, baseline: tuple[TrainingRun, ...], jitter:
     noise = Noise(seed_noise=seed_noise(baseline, "max"))
     evidence = Evidence(baseline_runs=baseline, deterministic=True, planned_steps=256)
     for _ in range(5):
-        wanted = needs(risk, comparison, evidence, OBJECTIVE, noise)
+        wanted = required_runs(risk, comparison, evidence, OBJECTIVE, noise)
         have = len(evidence.candidate_runs)
         if not wanted or wanted.candidate_seeds <= have or wanted.candidate_seeds > len(baseline):
             break

@@ -12,7 +12,7 @@ import pytest
 from autoopt.records import Change, Estimate, Noise, Objective, Plan, Verdict
 from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.judge import judge, needs
+from autoopt.search.accept.judge import judge, required_runs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
@@ -103,7 +103,7 @@ def test_breaker_in_a_real_trial(breaker, trials) -> None:
     )
     evidence = Evidence(deterministic=True, planned_steps=256)
     for _ in range(4):
-        wanted = needs(risk, comparison, evidence, OBJECTIVE, Noise())
+        wanted = required_runs(risk, comparison, evidence, OBJECTIVE, Noise())
         if not wanted or wanted.candidate_seeds > 3:
             break
         evidence = evidence.model_copy(

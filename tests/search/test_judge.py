@@ -8,7 +8,7 @@ import pytest
 from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Verdict
 from autoopt.records.messages import Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.judge import judge, judge_runs, needs
+from autoopt.search.accept.judge import judge, judge_runs, required_runs
 from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side, SideFailure
 from autoopt.strategy import Risk
@@ -113,7 +113,7 @@ def test_a_failure_is_the_verdict_of_its_side(risk, side_name, verdict) -> None:
 def test_what_is_not_faster_is_not_trained(risk, decision, verdict) -> None:
     found = comparison(decision=decision)
     assert judge(risk, found, evidence(), OBJECTIVE, NOISE).verdict is verdict
-    assert not needs(risk, found, evidence(), OBJECTIVE, NOISE)
+    assert not required_runs(risk, found, evidence(), OBJECTIVE, NOISE)
 
 
 @pytest.mark.parametrize("risk", list(Risk))
@@ -145,7 +145,7 @@ def test_what_the_incumbent_does_too_is_not_the_candidates_fault() -> None:
 
 def test_exact_needs_no_training() -> None:
     found = comparison(after=losses(jitter=1e-7))
-    assert not needs(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
+    assert not required_runs(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
     judged = judge(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.KEPT
     assert judged.quality.method == "losses"
@@ -171,7 +171,7 @@ def test_exact_on_an_incumbent_in_bf16_may_round_as_bf16() -> None:
 def test_exact_with_random_augmentation_is_judged_on_average_and_by_the_metric() -> None:
     found = comparison(after=losses(seed=1))
     some = evidence(deterministic=False)
-    wanted = needs(Risk.EXACT, found, some, OBJECTIVE, NOISE)
+    wanted = required_runs(Risk.EXACT, found, some, OBJECTIVE, NOISE)
     assert wanted.candidate_seeds == 1
     some = evidence((run(0, losses=losses(5, 100)),), deterministic=False)
     judged = judge(Risk.EXACT, found, some, OBJECTIVE, NOISE)
@@ -189,7 +189,7 @@ def test_too_few_losses_in_common_are_no_pass() -> None:
 
 def test_numeric_asks_for_a_training_and_is_kept_with_it() -> None:
     found = comparison(after=losses(jitter=0.004))
-    assert needs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).candidate_seeds == 1
+    assert required_runs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).candidate_seeds == 1
     assert judge(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE
     judged = judge(Risk.NUMERIC, found, evidence((run(0),)), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.KEPT, judged.reason
@@ -199,7 +199,7 @@ def test_numeric_asks_for_a_training_and_is_kept_with_it() -> None:
 
 def test_numeric_that_learns_slower_is_lost_without_any_training() -> None:
     found = comparison(after=losses(slow=1.6))
-    assert not needs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE)
+    assert not required_runs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE)
     judged = judge(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert "higher" in judged.reason
@@ -222,11 +222,11 @@ def test_numeric_with_a_worse_metric_is_lost() -> None:
 def test_numeric_with_a_noisy_metric_asks_for_more_seeds_and_says_so() -> None:
     some = evidence((run(0),))
     telling = Noise(seed_noise=0.004)
-    assert needs(Risk.NUMERIC, comparison(), some, OBJECTIVE, telling).candidate_seeds == 2
+    assert required_runs(Risk.NUMERIC, comparison(), some, OBJECTIVE, telling).candidate_seeds == 2
     noisy = Noise(seed_noise=0.05)
-    assert not needs(Risk.NUMERIC, comparison(), some, OBJECTIVE, noisy)  # three seeds could not prove it either
+    assert not required_runs(Risk.NUMERIC, comparison(), some, OBJECTIVE, noisy)
     all_of_them = evidence(tuple(run(seed) for seed in range(3)))
-    assert not needs(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
+    assert not required_runs(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
     judged = judge(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
     assert judged.verdict is Verdict.KEPT
     assert "larger than the tolerance" in judged.reason
@@ -256,7 +256,7 @@ def test_fewer_evaluated_samples_are_seen_before_anything_is_trained(risk) -> No
             "candidate": counted.candidate.model_copy(update={"evaluated_samples": 100}),
         }
     )
-    assert not needs(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
+    assert not required_runs(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
     judged = judge(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert "evaluated on 100 samples where the incumbent was evaluated on 500" in judged.reason
@@ -279,7 +279,7 @@ def test_the_same_fixed_cost_pays_in_a_long_plan() -> None:
 
 @pytest.mark.parametrize("risk", [Risk.TRAINING, Risk.MODEL])
 def test_training_wants_two_seeds_to_the_target(risk) -> None:
-    wanted = needs(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
+    wanted = required_runs(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
     assert wanted.candidate_seeds == 2
     assert wanted.to_target
     judged = judge(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
@@ -312,14 +312,14 @@ def test_training_that_misses_the_target_is_quality_lost() -> None:
 
 def test_a_schedule_that_is_no_faster_per_sample_is_trained_all_the_same() -> None:
     found = comparison(decision=Decision.REJECT, speed=1.0)
-    assert needs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE).to_target
+    assert required_runs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE).to_target
     quick = tuple(run(seed, to=50.0) for seed in range(3))
     assert judge(Risk.TRAINING, found, evidence(quick), OBJECTIVE, NOISE).verdict is Verdict.KEPT
 
 
 def test_another_batch_without_throughput_is_not_trained() -> None:
     found = comparison(decision=Decision.REJECT, speed=1.0, samples=40.0)
-    assert not needs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE)
+    assert not required_runs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE)
     assert judge(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE).verdict is Verdict.NO_GAIN
 
 

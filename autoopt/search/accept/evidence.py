@@ -1,4 +1,4 @@
-"""What the judge decides on, beside the comparison of throughput."""
+"""Evidence that the judge decides on, beside the comparison of throughput."""
 
 from __future__ import annotations
 

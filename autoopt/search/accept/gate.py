@@ -9,7 +9,7 @@ from autoopt.records import Noise, Objective, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
-from autoopt.search.accept.judge import judge, needs
+from autoopt.search.accept.judge import judge, required_runs
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, SideFailure
 from autoopt.strategy import Risk
@@ -38,7 +38,7 @@ class Gate:
     baseline: Plan = field(default_factory=Plan)
     memory_limit_bytes: int | None = None
 
-    def rule(
+    def decide(
         self,
         plan: Plan,
         comparison: Comparison,
@@ -60,7 +60,7 @@ class Gate:
         risk = self.risk_over(plan, incumbent)
         for _ in range(MOST_ROUNDS):
             evidence = self.evidence(plan, incumbent, facts)
-            wanted = needs(risk, comparison, evidence, objective, noise)
+            wanted = required_runs(risk, comparison, evidence, objective, noise)
             if not wanted or not self._gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
         evidence = self.evidence(plan, incumbent, facts).model_copy(update={"verified_later": True})
@@ -72,7 +72,7 @@ class Gate:
         return max((self.registry[change.strategy].risk for change in new), key=lambda r: r.rank, default=Risk.EXACT)
 
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
-        """What is known of these plans so far."""
+        """Trainings and facts of these plans so far."""
         failure = self.trainings.failure(plan)
         return Evidence(
             baseline_runs=self.trainings.of(self.baseline),

@@ -19,7 +19,7 @@ from autoopt.search.accept.loss_paths import (
     same_to_rounding,
     same_within_tolerance,
 )
-from autoopt.search.accept.memory_margin import lost_room
+from autoopt.search.accept.memory_margin import lost_margin
 from autoopt.search.accept.quality import fewer_evaluated, metric_difference, metric_quality, with_seed_noise
 from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.accept.trained import FEWEST_SEEDS, MOST_SEEDS, both_figures, judge_trained, missed_target
@@ -39,7 +39,7 @@ _SPEED = {
 
 
 def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> Judgement:
-    """The verdict from what there is; gather what :func:`needs` asks for first.
+    """The verdict from what there is; gather what :func:`required_runs` asks for first.
 
     Args:
         risk: the class of the candidate's riskiest change.
@@ -63,7 +63,9 @@ def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
     return _timed(comparison, evidence, objective, quality)
 
 
-def needs(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise) -> RequiredRuns:
+def required_runs(
+    risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise
+) -> RequiredRuns:
     """The trainings that :func:`judge` still wants; false when it has all that it would use."""
     if _before_quality(risk, comparison, evidence):
         return RequiredRuns()
@@ -102,7 +104,7 @@ def needs(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
 
 
 def _before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> Judgement | None:
-    """What settles it without a look at quality: failures, throughput, losses that are missing or not finite."""
+    """A judgement that needs no look at quality: failures, throughput, losses that are missing or not finite."""
     failure = comparison.failure or evidence.failure
     if failure:
         verdict = Verdict.FAILED if failure.side == "candidate" else Verdict.INCONCLUSIVE
@@ -110,7 +112,7 @@ def _before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> J
         return Judgement(verdict=verdict, reason=reason, quality=NOT_TESTED)
     if comparison.decision is not Decision.ACCEPT and not _trained_anyway(risk, comparison):
         return Judgement(verdict=_SPEED[comparison.decision], reason=comparison.reason, quality=NOT_TESTED)
-    return _missing(comparison, evidence) or _no_room(comparison, evidence) or _fewer_evaluated(comparison)
+    return _missing(comparison, evidence) or _near_limit(comparison, evidence) or _fewer_evaluated(comparison)
 
 
 def _fewer_evaluated(comparison: Comparison) -> Judgement | None:
@@ -123,9 +125,11 @@ def _fewer_evaluated(comparison: Comparison) -> Judgement | None:
     return Judgement(verdict=Verdict.QUALITY_LOST, reason=detail, quality=quality)
 
 
-def _no_room(comparison: Comparison, evidence: Evidence) -> Judgement | None:
+def _near_limit(comparison: Comparison, evidence: Evidence) -> Judgement | None:
     """A refusal where the candidate leaves too little memory free: it would end in the middle of a real run."""
-    reason = lost_room(comparison.incumbent, comparison.candidate, evidence.memory_limit_bytes, evidence.candidate_runs)
+    reason = lost_margin(
+        comparison.incumbent, comparison.candidate, evidence.memory_limit_bytes, evidence.candidate_runs
+    )
     if not reason:
         return None
     return Judgement(verdict=Verdict.HARMFUL, reason=f"memory: {reason} ({comparison.reason})", quality=NOT_TESTED)

@@ -1,4 +1,4 @@
-"""Room in the device's memory: a plan that only just fits ends in the middle of a real run."""
+"""Margin in the device's memory: a plan that only just fits ends in the middle of a real run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from autoopt.records import Environment
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Side
 
-ROOM = 0.05
+MARGIN = 0.05
 """Share of the device's memory that must stay free: longer batches, fragmentation and evaluation want it."""
 
 
-def crowded(peak: int | None, limit: int | None, retries: int = 0) -> str:
-    """Why a plan leaves no room, as a sentence; empty where it does, or where it is not known.
+def near_limit(peak: int | None, limit: int | None, retries: int = 0) -> str:
+    """Why a plan leaves too little margin, as a sentence; empty where it does, or where it is not known.
 
     Args:
         peak: most bytes that were in use.
@@ -20,9 +20,9 @@ def crowded(peak: int | None, limit: int | None, retries: int = 0) -> str:
     """
     if retries:
         return f"the device's memory ran out {retries} times, and the allocator freed its cache to go on"
-    if peak is None or not limit or peak <= (1 - ROOM) * limit:
+    if peak is None or not limit or peak <= (1 - MARGIN) * limit:
         return ""
-    return f"{peak / 2**20:,.0f} MiB are {peak / limit:.0%} of the memory there is; {ROOM:.0%} must stay free"
+    return f"{peak / 2**20:,.0f} MiB are {peak / limit:.0%} of the memory there is; {MARGIN:.0%} must stay free"
 
 
 def memory_limit(environment: Environment) -> int | None:
@@ -31,7 +31,7 @@ def memory_limit(environment: Environment) -> int | None:
     return None if free else environment.device_memory_bytes
 
 
-def lost_room(before: Side, after: Side, limit: int | None, trained: tuple[TrainingRun, ...] = ()) -> str:
+def lost_margin(before: Side, after: Side, limit: int | None, trained: tuple[TrainingRun, ...] = ()) -> str:
     """Why a candidate leaves too little memory where the incumbent does not do so already; empty where it does not.
 
     Args:
@@ -44,4 +44,4 @@ def lost_room(before: Side, after: Side, limit: int | None, trained: tuple[Train
     peak = max((p for p in peaks if p is not None), default=None)
     if before.peak_memory_bytes is not None and peak is not None and peak <= before.peak_memory_bytes:
         peak = None  # no worse than it was
-    return crowded(peak, limit, retries)
+    return near_limit(peak, limit, retries)

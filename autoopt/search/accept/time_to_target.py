@@ -75,5 +75,5 @@ def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
 
 
 def _fixed(side: Side) -> float:
-    """What a run pays once. The dearest process of the side: the first one to compile found nothing cached."""
+    """Seconds that a run pays once. The dearest process of the side: the first one to compile found nothing cached."""
     return max(side.fixed_seconds, default=0.0)

@@ -18,7 +18,7 @@ PATIENCE = 1.75
 
 
 class Steps(Protocol):
-    """What is needed of ``autoopt.storage.run.Run``."""
+    """The part that trainings use of ``autoopt.storage.run.Run``."""
 
     def step(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R: ...
 

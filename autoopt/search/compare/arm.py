@@ -1,4 +1,4 @@
-"""A contender: a live process that trains with one plan, block by block."""
+"""An arm: a live process that trains with one plan, block by block."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Start = Callable[[Plan, str], Arm]
 
 
 class TrialProcess(Protocol):
-    """What a contender needs of ``autoopt.trial.parent.TrialProcess``."""
+    """The part that an arm uses of ``autoopt.trial.parent.TrialProcess``."""
 
     def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict: ...
     def freeze(self) -> None: ...
@@ -63,7 +63,7 @@ class TrialProcess(Protocol):
 
 
 class TrialArm:
-    """A contender in a trial's process; the tasks run there (``autoopt.benchmark.tasks``).
+    """An arm in a trial's process; the tasks run there (``autoopt.benchmark.tasks``).
 
     Args:
         process: a started ``TrialProcess``.

@@ -21,7 +21,7 @@ OnProgress = Callable[[str, Estimate | None], None]
 _ALTERNATING_BLOCKS = 10
 _LEAST_PAIRS = 2
 _EVALUATING_SECONDS = 10.0
-"""What an evaluation of an accepted change may take; a longer one is counted when whole trainings are."""
+"""The longest evaluation of an accepted change that is counted; a longer one is counted in whole trainings."""
 
 
 class _Comparing:
@@ -30,15 +30,15 @@ class _Comparing:
     def __init__(
         self,
         start: Start,
-        tallies: dict[SideName, SideStatistics],
-        ledger: SequentialTest,
+        sides: dict[SideName, SideStatistics],
+        test: SequentialTest,
         clock: Clock,
         deadline: float,
         rng: np.random.Generator,
         on_progress: OnProgress | None,
     ) -> None:
-        self.start, self.tallies, self.ledger, self.clock, self.rng = start, tallies, ledger, clock, rng
-        self.rule = ledger.rule
+        self.start, self.sides, self.test, self.clock, self.rng = start, sides, test, clock, rng
+        self.rule = test.rule
         self.began = clock()
         self.latest = deadline
         self.on_progress = on_progress
@@ -52,18 +52,18 @@ class _Comparing:
         Where a figure is wanted and not a verdict, one pair of processes is none: how processes differ needs two.
         """
         rule = self.rule
-        if rule.until_error is not None and len(self.ledger.pairs) < _LEAST_PAIRS:
+        if rule.until_error is not None and len(self.test.pairs) < _LEAST_PAIRS:
             return self.latest - self.clock()
-        more = rule.more_seconds if rule.more_seconds and self.ledger.promising() else 0.0
+        more = rule.more_seconds if rule.more_seconds and self.test.promising() else 0.0
         return min(self.latest, self.began + rule.max_seconds + more) - self.clock()
 
     def run(self) -> tuple[Decision, str]:
         """Pair after pair until decided. A new pair is not started that cannot be finished."""
         while True:
-            decided = self.ledger.decide(self.left)
+            decided = self.test.decide(self.left)
             if decided:
                 return decided
-            pair = Pair(self.start, self.tallies, self._patient(), self.rng, self.clock)
+            pair = Pair(self.start, self.sides, self._patient(), self.rng, self.clock)
             try:
                 if self.mode == "alternating":
                     pair.alternate(_ALTERNATING_BLOCKS)
@@ -87,7 +87,7 @@ class _Comparing:
     def _take_turns(self) -> None:
         """From now on no two processes are alive at once."""
         self.mode = "alternating"
-        self.ledger.widen()
+        self.test.widen()
 
     def _interleave(self, pair: Pair) -> bool:
         """Measures a pair side by side. False where their memory together was short, which is neither's fault."""
@@ -99,28 +99,28 @@ class _Comparing:
             if pair.pressed:
                 pair.forget()
                 return False
-            level = pair.blocks.level(self.rule.foreign_share, self.ledger.expected_sd)
+            level = pair.blocks.level(self.rule.foreign_share, self.test.expected_sd)
             self._report(level)
             cost = (self.clock() - pair.ready_at) / len(pair.blocks.log_ratios)
-            if self.ledger.enough(level, pair.ready_at - pair.began, cost) or self.left <= 0:
+            if self.test.enough(level, pair.ready_at - pair.began, cost) or self.left <= 0:
                 return True
 
     def _finish(self, pair: Pair) -> None:
-        record = pair.record(self.rule.foreign_share, self.ledger.expected_sd)
+        record = pair.record(self.rule.foreign_share, self.test.expected_sd)
         self.block_pairs += len(pair.blocks.log_ratios)
         self.disturbed += record.disturbed if record else 0
         if record:
-            self.ledger.add(record)
+            self.test.add(record)
         self._report(None)
         if self.rule.until_error is None and self.left > 0:
-            decided = self.ledger.decide(self.left)
+            decided = self.test.decide(self.left)
             if decided and decided[0] is Decision.ACCEPT:
                 pair.count_evaluated(min(_EVALUATING_SECONDS, self.left / 2))
 
     def _report(self, level: Level | None) -> None:
         if self.on_progress is not None:
-            note = f"pair {len(self.ledger.pairs) + (level is not None)}"
-            self.on_progress(note, self.ledger.estimate(level))
+            note = f"pair {len(self.test.pairs) + (level is not None)}"
+            self.on_progress(note, self.test.estimate(level))
 
 
 def compare(
@@ -142,25 +142,25 @@ def compare(
     exception. No process is left behind.
 
     Args:
-        start: starts a contender; ``autoopt.search.compare.arm.Start``.
+        start: starts an arm; ``autoopt.search.compare.arm.Start``.
         incumbent, candidate: the two plans.
         rule: when to end.
         clock: seconds, the run's own clock.
         deadline: on that clock; the comparison ends at the earlier of it and ``rule.max_seconds``, of which only
             the deadline holds for the first two pairs of a comparison ``until_error``.
-        noise: the A/A control, with the luck of processes and the floor; None before there is one.
+        noise: the A/A control, with the between-process variance and the floor; None before there is one.
         rng: decides order; seeded by the caller.
         on_progress: told after every block pair.
         earlier: pairs of processes of the same two plans, from a comparison that was left undecided and now goes
             on; ``noise`` is then what was known before them.
     """
-    tallies: dict[SideName, SideStatistics] = {
+    sides: dict[SideName, SideStatistics] = {
         "incumbent": SideStatistics(incumbent),
         "candidate": SideStatistics(candidate),
     }
     comparing = _Comparing(
         start,
-        tallies,
+        sides,
         SequentialTest(rule, noise, earlier),
         clock,
         deadline,
@@ -182,20 +182,20 @@ def compare(
 
 
 def _document(comparing: _Comparing, decision: Decision, reason: str, failure: SideFailure | None) -> Comparison:
-    ledger, sides = comparing.ledger, {name: tally.side() for name, tally in comparing.tallies.items()}
+    test, sides = comparing.test, {name: side.side() for name, side in comparing.sides.items()}
     startup = sides["candidate"].startup
     compiler = startup.compiler if startup is not None else None
     return Comparison(
         decision=decision,
         reason=f"{reason}; {compiler}" if compiler else reason,
-        estimate=ledger.estimate(),
-        pairs=tuple(ledger.pairs),
+        estimate=test.estimate(),
+        pairs=tuple(test.pairs),
         incumbent=sides["incumbent"],
         candidate=sides["candidate"],
         failure=failure,
         seconds=comparing.clock() - comparing.began,
         measured_seconds=sides["incumbent"].seconds + sides["candidate"].seconds,
         disturbed_share=comparing.disturbed / comparing.block_pairs if comparing.block_pairs else None,
-        between_process_sd=ledger.between_process_sd,
+        between_process_sd=test.between_process_sd,
         mode=comparing.mode,
     )

@@ -15,7 +15,7 @@ SideName = Literal["incumbent", "candidate"]
 
 
 class Decision(StrEnum):
-    """What the throughput says. ``accept``: the gain is proved; quality is another question."""
+    """Decision on throughput alone. ``accept``: the gain is proved; quality is another question."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -70,7 +70,7 @@ class LossPath(Record):
 
 
 class Side(Record):
-    """One contender over all its processes. Rates per second (median of blocks), sizes in bytes.
+    """One arm over all its processes. Rates per second (median of blocks), sizes in bytes.
 
     ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted.
     """

@@ -45,10 +45,10 @@ def control(
 
 
 def noise_of(comparison: Comparison, rule: Rule) -> Noise:
-    """What an A/A comparison says: the ratio with its interval, the luck of processes, the floor.
+    """The noise that an A/A comparison shows: the ratio with its interval, the between-process variance, the floor.
 
     The floor is the smallest gain that a comparison of ``rule.max_pairs`` pairs can tell from none:
-    the half-width of its confidence sequence at this luck and these block errors. Where the A/A
+    the half-width of its confidence sequence at this variance between processes and these block errors. Where the A/A
     interval itself leaves 1 out, whatever pushed it there could push a candidate: the floor is then
     at least as large.
     """
@@ -56,15 +56,15 @@ def noise_of(comparison: Comparison, rule: Rule) -> Noise:
         return Noise()
     values = [pair.log_ratio for pair in comparison.pairs]
     errors = [pair.standard_error for pair in comparison.pairs]
-    luck = between_process_of(None).after(values, errors)
+    between = between_process_of(None).after(values, errors)
     level = TwoLevel(values, errors, between_process_of(None))
     ratio = as_estimate(level, level.interval(), 0.95)
     return Noise(
         aa_ratio=ratio,
-        floor=floor(luck.sd, errors, rule, ratio),
+        floor=floor(between.sd, errors, rule, ratio),
         ratios=comparison.ratios,
-        process_sd=luck.sd,
-        process_dof=luck.dof,
+        process_sd=between.sd,
+        process_dof=between.dof,
         block_sd=scatter(None, comparison.pairs),
     )
 
@@ -79,18 +79,18 @@ def floor(process_sd: float, errors: list[float], rule: Rule, ratio: Estimate | 
 
 
 def learned(noise: Noise, comparison: Comparison, since: int = 0) -> Noise:
-    """The noise with what one more comparison tells of the luck of processes, by its pairs from ``since`` on.
+    """The noise with what one more comparison tells of the between-process variance, by its pairs from ``since`` on.
 
     The A/A ratio and the floor stay those of the control: they are in the report as they were measured.
     """
     pairs = comparison.pairs[since:]
     values = [pair.log_ratio for pair in pairs]
     errors = [pair.standard_error for pair in pairs]
-    luck = between_process_of(noise).after(values, errors)
+    between = between_process_of(noise).after(values, errors)
     return noise.model_copy(
         update={
-            "process_sd": luck.sd,
-            "process_dof": luck.dof,
+            "process_sd": between.sd,
+            "process_dof": between.dof,
             "block_sd": scatter(noise.block_sd, pairs),
         }
     )
@@ -112,7 +112,7 @@ def doubts(noise: Noise, comparison: Comparison, environment: Environment | None
         )
     if noise.floor is not None and noise.floor > _FLOOR:
         found.append(
-            f"the noise floor is {noise.floor:.1%}: smaller gains cannot be told from luck here; "
+            f"the noise floor is {noise.floor:.1%}: smaller gains cannot be told from chance here; "
             "a larger budget or a quieter machine lowers it"
         )
     ratio = noise.aa_ratio

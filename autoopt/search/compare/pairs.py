@@ -115,7 +115,7 @@ class Pair:
 
     Args:
         start: starts a process.
-        tallies: what is summed up over all pairs, by side.
+        sides: statistics that are summed up over all pairs, by side.
         rule: block length, ramp and patience.
         rng: decides order.
         clock: seconds.
@@ -125,9 +125,9 @@ class Pair:
     """
 
     def __init__(
-        self, start: Start, tallies: dict[SideName, SideStatistics], rule: Rule, rng: np.random.Generator, clock: Clock
+        self, start: Start, sides: dict[SideName, SideStatistics], rule: Rule, rng: np.random.Generator, clock: Clock
     ) -> None:
-        self._start, self._tallies, self._rule, self._rng, self._clock = start, tallies, rule, rng, clock
+        self._start, self._sides, self._rule, self._rng, self._clock = start, sides, rule, rng, clock
         self._live: dict[SideName, Arm] = {}
         self._queue: list[tuple[SideName, SideName]] = []
         self.blocks = Blocks()
@@ -138,7 +138,7 @@ class Pair:
 
     @property
     def freezing(self) -> bool:
-        return all(contender.can_freeze for contender in self._live.values())
+        return all(arm.can_freeze for arm in self._live.values())
 
     def open(self) -> None:
         """Starts both sides, in an order drawn by lot, each warmed up while the other is frozen."""
@@ -150,13 +150,13 @@ class Pair:
     def _open(self, side: SideName) -> None:
         both = bool(self._live)
         with blaming(side, both):
-            contender = self._start(self._tallies[side].plan, side)
-            self._live[side] = contender
-            contender.ready()
-            self._tallies[side].started(contender.warm_up(self._rule.warm_up_seconds))
+            arm = self._start(self._sides[side].plan, side)
+            self._live[side] = arm
+            arm.ready()
+            self._sides[side].started(arm.warm_up(self._rule.warm_up_seconds))
         with blaming(side):
-            if contender.can_freeze:
-                contender.freeze()
+            if arm.can_freeze:
+                arm.freeze()
 
     def block_pair(self) -> None:
         """Measures one block of each side."""
@@ -169,15 +169,15 @@ class Pair:
 
     def block(self, side: SideName) -> Block:
         """Measures one block of one side and freezes it again."""
-        contender, tally = self._live[side], self._tallies[side]
-        length = block_length(self._rule, tally.step_seconds)
+        arm, summed = self._live[side], self._sides[side]
+        length = block_length(self._rule, summed.step_seconds)
         with blaming(side, both_alive=len(self._live) > 1):
-            if contender.can_freeze:
-                contender.thaw()
-            block = contender.block(*length)
-            if contender.can_freeze:
-                contender.freeze()
-        tally.ran(block)
+            if arm.can_freeze:
+                arm.thaw()
+            block = arm.block(*length)
+            if arm.can_freeze:
+                arm.freeze()
+        summed.ran(block)
         self._made[side] += 1
         self.pressed = self.pressed or block.allocation_retries > 0
         return block
@@ -185,17 +185,17 @@ class Pair:
     def forget(self) -> None:
         """Takes this pair's blocks out of the sums again."""
         for side, count in self._made.items():
-            self._tallies[side].forget(count)
+            self._sides[side].forget(count)
 
     def count_evaluated(self, seconds: float) -> None:
         """Lets both sides evaluate once, each in so many seconds, to see that they look at the same samples."""
-        for side, contender in self._live.items():
+        for side, arm in self._live.items():
             with blaming(side, both_alive=len(self._live) > 1):
-                if contender.can_freeze:
-                    contender.thaw()
-                self._tallies[side].evaluated_samples = contender.evaluated(seconds)
-                if contender.can_freeze:
-                    contender.freeze()
+                if arm.can_freeze:
+                    arm.thaw()
+                self._sides[side].evaluated_samples = arm.evaluated(seconds)
+                if arm.can_freeze:
+                    arm.freeze()
 
     def alternate(self, count: int) -> None:
         """Measures ``count`` blocks of one process, ends it, then as many of the other: never both at once."""
@@ -209,10 +209,10 @@ class Pair:
             self.blocks.add(incumbent, candidate)
 
     def close(self) -> None:
-        for contender in self._live.values():
-            if contender.can_freeze:
-                _quietly(contender.thaw)  # a stopped process cannot tidy up
-            contender.close()
+        for arm in self._live.values():
+            if arm.can_freeze:
+                _quietly(arm.thaw)  # a stopped process cannot tidy up
+            arm.close()
         self._live.clear()
 
     def record(self, limit: float, expected_sd: float | None = None) -> PairOfProcesses | None:

@@ -16,7 +16,7 @@ _HOPELESS = 0.05
 
 
 def between_process_of(noise: Noise | None) -> BetweenProcess:
-    """What the A/A control, and comparisons after it, say of the luck of processes."""
+    """Knowledge from the A/A control, and comparisons after it, of the between-process variance."""
     if noise is None or noise.process_sd is None or noise.process_dof is None:
         return BetweenProcess()
     return BetweenProcess(noise.process_sd, noise.process_dof)
@@ -29,7 +29,7 @@ def as_estimate(level: TwoLevel, bounds: tuple[float, float], confidence: float)
 
 
 def scatter(known: float | None, pairs: Sequence[PairOfProcesses]) -> float | None:
-    """What is known of the scatter of block pairs, with some more pairs of processes.
+    """Scatter of block pairs, with some more pairs of processes.
 
     What was known before counts as much as two pairs: the load of a machine changes.
     """
@@ -50,7 +50,7 @@ class SequentialTest:
     def __init__(self, rule: Rule, noise: Noise | None = None, pairs: Sequence[PairOfProcesses] = ()) -> None:
         self.rule = rule
         self.pairs = list(pairs)
-        self._luck = between_process_of(noise)
+        self._between = between_process_of(noise)
         self._floor = (noise.floor or 0.0) if noise else 0.0
         self._block_sd = noise.block_sd if noise else None
 
@@ -63,13 +63,13 @@ class SequentialTest:
         return scatter(self._block_sd, self.pairs)
 
     def widen(self) -> None:
-        """Sides that never run at the same time also feel the drift of the machine: more luck to expect."""
-        self._luck = BetweenProcess(self._luck.sd * 1.5, min(self._luck.dof, 3.0))
+        """Sides that never run at the same time also feel the drift of the machine: more variance to expect."""
+        self._between = BetweenProcess(self._between.sd * 1.5, min(self._between.dof, 3.0))
 
     def _level(self, current: Level | None = None, times: int = 1) -> TwoLevel | None:
         values = [pair.log_ratio for pair in self.pairs] + ([current.value] * times if current else [])
         errors = [pair.standard_error for pair in self.pairs] + ([current.error] * times if current else [])
-        return TwoLevel(values, errors, self._luck) if values else None
+        return TwoLevel(values, errors, self._between) if values else None
 
     @property
     def between_process_sd(self) -> float | None:
@@ -89,7 +89,7 @@ class SequentialTest:
         return level is not None and exp(level.value) > 1 + max(self.rule.min_gain, self._floor)
 
     def _proved(self, level: TwoLevel) -> Decision | None:
-        """What the confidence sequence has settled, if anything."""
+        """The decision that the confidence sequence has settled, if anything."""
         rule = self.rule
         if level.n >= rule.min_pairs and level.above(log1p(rule.min_gain), rule.alpha):
             return Decision.ACCEPT if exp(level.value) > 1 + self._floor else None
@@ -133,7 +133,7 @@ class SequentialTest:
         """Whether, from how it stands, no decision is likely with all the pairs that are possible.
 
         Predicts where the value will be at the end (flat prior) and how wide its bounds will then be
-        if the luck is what it seems.
+        if processes differ as it seems.
         """
         rule, share = self.rule, level.n / possible
         end = known_radius(level.error * sqrt(share), rule.alpha)
@@ -155,9 +155,9 @@ class SequentialTest:
             return True
         level = self._level(current)
         assert level is not None
-        luck = level.between_process_sd
+        between = level.between_process_sd
         variance = current.n * current.error**2
-        if current.n >= best_blocks(variance, luck, startup_seconds, block_pair_seconds):
+        if current.n >= best_blocks(variance, between, startup_seconds, block_pair_seconds):
             return True
         if self.rule.until_error is not None:
             return False

@@ -1,9 +1,9 @@
-"""Estimates from two-level data: noisy blocks inside a pair of processes, and the luck of each process.
+"""Estimates from two-level data: noisy blocks inside a pair of processes, and processes that differ.
 
 Two processes of the same program differ steadily by several per cent (memory layout, placement of
 pages and threads), so blocks of one pair of processes say nothing about the next pair. The model:
 pair *i* has the log speedup ``y_i ~ Normal(mu, tau^2 + v_i)``, where ``v_i`` is the square of the
-standard error that its blocks leave and ``tau`` the luck of processes, unknown, with a scaled
+standard error that its blocks leave and ``tau`` the between-process variance, unknown, with a scaled
 inverse chi-square distribution that the A/A control and earlier comparisons sharpen.
 
 Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013 (levels of
@@ -40,14 +40,14 @@ is larger than it: a factor of 1.8 seen in two pairs of processes after a short 
 
 _NODES = 48
 _EXPECTED_DOF = 8
-"""What the scatter seen in earlier pairs is worth, in values: an A/A control of four pairs has seen twenty
+"""Weight of the scatter seen in earlier pairs, in values: an A/A control of four pairs has seen twenty
 or more, and the load of a machine changes."""
-_MOST_LUCK = 0.2
+_MOST_BETWEEN = 0.2
 
 
 @dataclass(frozen=True)
 class BetweenProcess:
-    """What is known of the luck of processes: the log ratio of two processes of one program.
+    """Knowledge of the between-process variance: the log ratio of two processes of one program.
 
     Args:
         sd: its standard deviation, dimensionless (0.05: two processes differ by about 5 %).
@@ -61,17 +61,17 @@ class BetweenProcess:
     def after(self, values: Sequence[float], errors: Sequence[float], limit: float = 12.0) -> BetweenProcess:
         """This knowledge with one more comparison: its pairs' log ratios and their standard errors.
 
-        The spread of ``values`` beyond what ``errors`` explain is luck. ``limit`` bounds ``dof``, since
-        another plan (other threads, a compiled model) may have other luck than those before it.
+        The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``limit``
+        bounds ``dof``, since another plan (other threads, a compiled model) may have another than those before it.
         """
         n = len(values)
         if n < 2:
             return self
         spread = float(np.sum((np.asarray(values) - np.mean(values)) ** 2))
-        luck = spread - (n - 1) * float(np.mean(np.square(errors)))
-        # A comparison whose blocks are noisier than the luck knows little of it: weigh by what luck could explain.
+        between = spread - (n - 1) * float(np.mean(np.square(errors)))
+        # A comparison whose blocks are noisier than processes differ knows little of it: weigh it down.
         weight = (n - 1) * min(1.0, self.sd**2 / (self.sd**2 + float(np.mean(np.square(errors)))) * 2.0)
-        variance = (self.dof * self.sd**2 + max(luck, 0.0) * weight / (n - 1)) / (self.dof + weight)
+        variance = (self.dof * self.sd**2 + max(between, 0.0) * weight / (n - 1)) / (self.dof + weight)
         return BetweenProcess(sd=max(variance, 1e-6) ** 0.5, dof=min(limit, self.dof + weight))
 
 
@@ -118,10 +118,10 @@ def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: flo
 def _taus(sd: float, dof: float) -> Any:
     """Equally likely values of tau squared: quantiles of the scaled inverse chi-square distribution.
 
-    Two processes of one program that differ by more than a fifth are not taken for luck.
+    Two processes of one program that differ by more than a fifth are not taken for two of one program.
     """
     levels = (np.arange(_NODES) + 0.5) / _NODES
-    return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), _MOST_LUCK**2)
+    return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), _MOST_BETWEEN**2)
 
 
 def _log_sum(terms: Array) -> Array:
@@ -131,20 +131,20 @@ def _log_sum(terms: Array) -> Array:
 
 
 class TwoLevel:
-    """What pairs of processes say together about a log speedup ``mu``.
+    """Joint estimate from pairs of processes of a log speedup ``mu``.
 
     Args:
         values: log ratio of each pair.
         errors: standard error of each, from its blocks.
-        luck: what is known of the luck of processes.
+        between: what is known of the between-process variance.
     """
 
-    def __init__(self, values: Sequence[float], errors: Sequence[float], luck: BetweenProcess) -> None:
+    def __init__(self, values: Sequence[float], errors: Sequence[float], between: BetweenProcess) -> None:
         if not values:
             raise ValueError("an estimate needs at least one pair of processes")
         y = np.asarray(values, dtype=np.float64)
         v = np.maximum(np.square(np.asarray(errors, dtype=np.float64)), 1e-12)
-        self._taus: Array = _taus(luck.sd, luck.dof)
+        self._taus: Array = _taus(between.sd, between.dof)
         weights = 1.0 / (self._taus[:, None] + v[None, :])
         self._information: Array = weights.sum(axis=1)
         self._means: Array = (weights * y).sum(axis=1) / self._information
@@ -156,7 +156,7 @@ class TwoLevel:
 
     @property
     def value(self) -> float:
-        """The log speedup: each pair weighed by its own error and the luck, averaged over what luck may be."""
+        """The log speedup: pairs weighed by their error and tau, averaged over what tau may be."""
         return float(self._odds @ self._means)
 
     @property
@@ -173,7 +173,7 @@ class TwoLevel:
         """Bounds of mu that hold at all times at once with probability ``1 - alpha``, looked at after any block.
 
         The likelihood ratio of "mu is spread around m by the mixture" against "mu is m", each averaged
-        over what the luck may be, is a martingale with mean 1 if mu is m; by Ville's inequality it
+        over what the variance may be, is a martingale with mean 1 if mu is m; by Ville's inequality it
         reaches ``1 / alpha`` with probability at most ``alpha``. The interval holds every m for which it has not.
         """
         return self._solve(lambda m: self._evidence(m) + np.log(alpha))
@@ -246,7 +246,7 @@ def best_blocks(
 
     Args:
         block_variance: variance of one block pair's log ratio.
-        between_process_sd: standard deviation of the luck of processes.
+        between_process_sd: standard deviation of the between-process variance.
         startup_seconds: what a new pair of processes costs before its first block.
         block_seconds: what one block pair costs.
     """

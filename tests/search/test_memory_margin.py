@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoopt.records import Environment
-from autoopt.search.accept.memory_margin import crowded, lost_room, memory_limit
+from autoopt.search.accept.memory_margin import lost_margin, memory_limit, near_limit
 from autoopt.search.compare.comparison import Side
 
 LIMIT = 1000
@@ -22,7 +22,7 @@ LIMIT = 1000
     ],
 )
 def test_five_per_cent_must_stay_free(peak: int | None, limit: int | None, retries: int, refused: bool) -> None:
-    assert bool(crowded(peak, limit, retries)) is refused
+    assert bool(near_limit(peak, limit, retries)) is refused
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_five_per_cent_must_stay_free(peak: int | None, limit: int | None, retri
     ],
 )
 def test_what_the_incumbent_does_too_is_not_held_against_a_candidate(before: Side, after: Side, refused: bool) -> None:
-    assert bool(lost_room(before, after, LIMIT)) is refused
+    assert bool(lost_margin(before, after, LIMIT)) is refused
 
 
 def test_the_cpu_has_a_limit_where_one_was_set() -> None:
