@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
@@ -64,6 +64,9 @@ class Evaluation:
     Args:
         evaluate: ``evaluate(model, batches) -> {"metric": value}``.
         metric: a key that must be there, or None.
+
+    Attributes:
+        batches: the validation batches on the device, read anew each time they are iterated.
     """
 
     def __init__(
@@ -75,14 +78,14 @@ class Evaluation:
         autocast: AbstractContextManager[Any] | None,
     ) -> None:
         self._evaluate = evaluate
-        self._batches = Batches(loader, move)
+        self.batches = Batches(loader, move)
         self._metric = metric
         self._autocast = autocast or nullcontext()
 
     @property
     def samples(self) -> int:
         """Samples that the latest evaluation read."""
-        return self._batches.samples
+        return self.batches.samples
 
     def count(self, model: nn.Module, max_seconds: float) -> int | None:
         """Samples that an evaluation reads; None where it takes longer than it may.
@@ -90,7 +93,7 @@ class Evaluation:
         Raises:
             WorkloadError: as an evaluation.
         """
-        batches = self._batches
+        batches = self.batches
         batches.until, batches.stopped = perf_counter() + max_seconds, False
         try:
             self(model)
@@ -106,9 +109,12 @@ class Evaluation:
         Raises:
             WorkloadError: it returned no dict of numbers, or not the target's metric.
         """
+        return checked_metrics(self.on(model, self.batches), self._metric)
+
+    def on(self, model: nn.Module, batches: Iterable[Any]) -> Any:
+        """What the user's ``evaluate`` returns for these batches, on the device; training is left as it was."""
         with evaluating(model), self._autocast:
-            returned = self._evaluate(model, self._batches)
-        return checked_metrics(returned, self._metric)
+            return self._evaluate(model, batches)
 
 
 def checked_metrics(returned: Any, metric: str | None) -> dict[str, float]:

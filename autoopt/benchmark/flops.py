@@ -28,7 +28,7 @@ def count_flops(training: Training) -> JsonDict:
     with kept_random_state(), torch.compiler.set_stance("force_eager"):
         for batch in batches:
             with FlopCounterMode(display=False) as counter:
-                loss = training.stepper.forward(batch)
+                loss = training.forward(batch)
                 forward += counter.get_total_flops()
                 loss.backward()  # type: ignore[no-untyped-call]
             total += counter.get_total_flops()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from autoopt.benchmark.losses import as_closure
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
-from autoopt.benchmark.stepper import Stepper
+from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import mover, samples_of
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
@@ -108,7 +108,7 @@ class Training:
         )
         self.feed.on_epoch = self.schedule.epoch
         self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
-        self.stepper = Stepper(
+        self.plain_step = TrainingStep(
             self.model,
             self.loss,
             self.optimizer,
@@ -116,12 +116,13 @@ class Training:
             scaler=self.scaler,
             clip=workload.clip_grad_norm,
             clock=self.clock,
-            new_graph=new_graph_hook(device, setup.compile),
+            begin=new_graph_hook(device, setup.compile),
         )
-        self.one_step: Any = self.stepper.flat()
+        self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
         for number, transform in enumerate(setup.step):
-            self.one_step = transform(self.one_step if number else self.stepper)
+            self.one_step = transform(self.one_step if number else self.plain_step)
         self._plain = self.device.kind == "cpu" and self.device.tensors is None
+        self._move = move
         self.evaluation = self._evaluation(move)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -248,11 +249,51 @@ class Training:
         self.samples += self.feed.passed(len(arrivals), len(ends))
         self.clock.passed(arrivals, ends, left)
 
+    # Microbenchmarks: each stage alone, on held batches; nothing is counted, scheduled or read from the loader.
+
+    def to_device(self, batch: Any) -> Any:
+        """A host batch on the device, moved as every step's batch is."""
+        return batch if self._move is None else self._move(batch)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """The loss of one micro-batch on the device, with its graph; CUDA graphs take it for a step of its own."""
+        step = self.plain_step
+        if step.begin is not None:
+            step.begin()
+        return step.forward(step.model, batch)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Adds the gradients of a loss to those that are there, scaled where the setup scales."""
+        self.plain_step.backward(loss)
+
+    def update(self) -> None:
+        """Unscaling, clipping, the optimizer's step, and forgetting the gradients; weights move."""
+        self.plain_step.update()
+
+    def whole_step(self, batches: list[Any]) -> torch.Tensor:
+        """One optimizer step as the setup has wrapped it; weights move, the schedule does not.
+
+        Args:
+            batches: its micro-batches, on the device; the same ones may come again.
+
+        Returns:
+            The loss, maybe with its graph.
+        """
+        return self.one_step(batches)
+
+    def evaluate_on(self, batches: Iterable[Any]) -> Any:
+        """The user's evaluation on batches that are held on the device; its value as it comes."""
+        assert self.evaluation is not None
+        return self.evaluation.on(self.model, batches)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of an optimizer step."""
+        return self.lengths.accumulation
+
     def step_by_stages(self) -> None:
-        """From now on every step calls each method of the stepper, for tools that wrap them."""
+        """From now on every step is trained by ``next`` and ``advance``, for tools that wrap what these call."""
         self._plain = False
-        if not self.setup.step:
-            self.one_step = self.stepper.train
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the model as it is now; training goes on as if it had not been called.

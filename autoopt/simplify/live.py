@@ -28,7 +28,7 @@ def parts_of(training: Training) -> Parts:
         scaler=training.scaler,
         clip_grad_norm=workload.clip_grad_norm,
         evaluate=_evaluate(training) if evaluation else None,
-        valid_batches=evaluation._batches if evaluation else None,
+        valid_batches=evaluation.batches if evaluation else None,
         evaluate_every=training.evaluate_every if evaluation else None,
         checkpoint_every=setup.cadence.checkpoint_every,
         autocast=lambda: training.autocast or nullcontext(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from autoopt.setup import Setup
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from small_training import data, losses, workload
+from small_training import data, losses, net, workload
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
@@ -116,19 +117,46 @@ def test_only_a_plain_loader_tells_its_sizes() -> None:
 
 
 @pytest.mark.parametrize("by_stages", [False, True])
-def test_steps_call_each_method_of_the_stepper_only_for_tools_that_wrap_them(by_stages: bool) -> None:
+def test_tools_that_wrap_the_parts_of_a_step_see_each_step(by_stages: bool) -> None:
     training = Training(workload(), device="cpu")
-    training.step(training.next())
-    training.clock.every = 100
-    training.clock.start()
     calls: list[str] = []
-    update = training.stepper.update
-    training.stepper.update = lambda: (calls.append("update"), update())[1]  # type: ignore[method-assign]
-    training.stepper._unchecked = 0
+    backward, group = training.plain_step.backward, training.feed.group
+    training.plain_step.backward = lambda loss: (calls.append("backward"), backward(loss))[1]
+    training.feed.group = lambda: (calls.append("data"), group())[1]  # type: ignore[method-assign]
     if by_stages:
         training.step_by_stages()
     run_block(training, lambda steps, _: steps >= 10)
-    assert len(calls) == (10 if by_stages else 0)
+    assert calls.count("backward") == 10
+    assert calls.count("data") == (10 if by_stages else 0)
+
+
+def test_the_stages_of_a_step_alone_are_those_of_the_step() -> None:
+    setup, model = Setup().with_batch(size=4, accumulation=2), net(dropout=0.0)
+    whole, apart = (
+        Training(workload(model=copy.deepcopy(model), clip_grad_norm=0.5), setup, device="cpu") for _ in range(2)
+    )
+    expected = whole.step(whole.next())
+    micro_batches = apart.next()
+    total = 0.0
+    for batch in micro_batches:
+        loss = apart.forward(batch) / 2
+        apart.backward(loss)
+        total += loss.item()
+    apart.update()
+    assert total == pytest.approx(expected.item())
+    for one, two in zip(whole.model.parameters(), apart.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+        assert two.grad is None
+    assert apart.steps == apart.samples == 0
+
+
+def test_a_whole_step_on_a_held_batch_moves_weights_and_counts_nothing() -> None:
+    training = Training(workload(), Setup().with_batch(learning_rate_factor=2.0, warmup_steps=5), device="cpu")
+    held, before = training.next(), [p.clone() for p in training.model.parameters()]
+    for _ in range(3):
+        assert torch.isfinite(training.whole_step(held))
+    assert not all(torch.equal(p, q) for p, q in zip(before, training.model.parameters(), strict=True))
+    assert (training.steps, training.schedule.steps) == (0, 0)
 
 
 def test_a_feed_goes_on_after_it_was_closed_and_raises_where_an_epoch_is_empty() -> None:

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over its micro-batches, unscale, clip, step."""
+"""One optimizer step: forward and backward over its micro-batches, unscale, clip, step, forget the gradients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from autoopt.benchmark.transfer import samples_of
 _CHECKED_STEPS = 3
 
 
-class Stepper:
-    """``step(batches) -> loss``: what ``Setup.with_step`` wraps.
+class TrainingStep:
+    """The one training step, ``step(batches) -> loss``: what ``Setup.with_step`` wraps.
 
     The gradient is that of the mean over all samples of the micro-batches, so that a short last one
     counts for what it holds.
@@ -28,7 +28,12 @@ class Stepper:
         scaler: gradient scaler, or None.
         clip: largest norm of the gradient, or None.
         clock: told where each stage ends.
-        new_graph: called before each micro-batch where CUDA graphs are replayed.
+        begin: called before the first micro-batch of each step, where CUDA graphs are replayed.
+
+    Attributes:
+        forward: ``forward(model, batch) -> loss``; the loss itself where nothing surrounds it, since each frame
+            costs a short step a thousandth and more.
+        backward: ``backward(loss)``; scaled where there is a scaler.
     """
 
     def __init__(
@@ -41,13 +46,16 @@ class Stepper:
         scaler: torch.amp.GradScaler | None,
         clip: float | None,
         clock: StageClock,
-        new_graph: Callable[[], None] | None = None,
+        begin: Callable[[], None] | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.autocast, self.scaler, self.clip, self.clock = autocast or nullcontext(), scaler, clip, clock
-        self.new_graph = new_graph
-        self._bare = autocast is None
+        self.begin = begin
+        self.forward: Loss = loss if autocast is None else self._under_autocast
+        self.backward: Callable[[torch.Tensor], None] = torch.Tensor.backward if scaler is None else self._scaled
+        self._plain_update = scaler is None and clip is None
         self._unchecked = _CHECKED_STEPS
+        self._latest: torch.Tensor | None = None
 
     def __call__(self, batches: list[Any]) -> torch.Tensor:
         """Trains one step.
@@ -64,72 +72,33 @@ class Stepper:
         return self.train(batches).detach()
 
     def train(self, batches: list[Any]) -> torch.Tensor:
-        """The same; the loss may still have its graph."""
-        fine, mark = self.clock.fine, self.clock.mark
+        """The same; the loss may still have its graph.
+
+        The last loss, and its graph, is let go of once there is a new one, as in a loop by hand: where else that
+        happens costs a short step a thousandth, too.
+        """
+        if self.begin is not None:
+            self.begin()
+        fine = self.clock.fine
         if len(batches) == 1:
-            loss = self.forward(batches[0])
+            self._latest = loss = self.forward(self.model, batches[0])
+            if self._unchecked:
+                self._check(loss)
             if fine:
-                mark("forward")
+                self.clock.mark("forward")
             self.backward(loss)
         else:
-            loss = self._accumulate(batches)
+            self._latest = loss = self._accumulate(batches)
         if fine:
-            mark("backward")
-        self.update()
-        if fine:
-            mark("optimizer")
-        return loss
-
-    def flat(self) -> Callable[[list[Any]], torch.Tensor]:
-        """:meth:`train` in one call where steps need no more than most do.
-
-        Each call costs such a step a thousandth and more, and so does another place in which the last loss, and its
-        graph, is let go of: here it is as in a loop by hand, once there is a new one.
-        """
-        if self.scaler is not None or self.clip is not None or self.new_graph is not None:
-            return self.train
-        model, optimizer, clock = self.model, self.optimizer, self.clock
-        loss_of = self.loss if self._bare else self._cast
-        loss: torch.Tensor | None = None
-
-        def train(batches: list[Any]) -> torch.Tensor:
-            nonlocal loss
-            if self._unchecked or len(batches) > 1:
-                loss = self.train(batches)
-                return loss
-            fine = clock.fine
-            loss = loss_of(model, batches[0])
-            if fine:
-                clock.mark("forward")
-            loss.backward()  # type: ignore[no-untyped-call]
-            if fine:
-                clock.mark("backward")
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            if fine:
-                clock.mark("optimizer")
-            return loss
-
-        return train
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        if self.new_graph is not None:
-            self.new_graph()
-        loss = self.loss(self.model, batch) if self._bare else self._cast(self.model, batch)
-        if self._unchecked:
-            self._unchecked -= 1
-            check_loss(loss)
-        return loss
-
-    def _cast(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        with self.autocast:
-            return self.loss(model, batch)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        if self.scaler is None:
-            loss.backward()  # type: ignore[no-untyped-call]
+            self.clock.mark("backward")
+        if self._plain_update:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         else:
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self.update()
+        if fine:
+            self.clock.mark("optimizer")
+        return loss
 
     def _accumulate(self, batches: list[Any]) -> torch.Tensor:
         counts = [samples_of(batch) or 1 for batch in batches]
@@ -138,7 +107,10 @@ class Stepper:
         for batch, count in zip(batches, counts, strict=True):
             if total is not None:
                 self.clock.mark("backward")
-            part = self.forward(batch) * (count / whole)
+            loss = self.forward(self.model, batch)
+            if self._unchecked:
+                self._check(loss)
+            part = loss * (count / whole)
             self.clock.mark("forward")
             self.backward(part)
             total = part.detach() if total is None else total + part.detach()
@@ -146,7 +118,7 @@ class Stepper:
         return total
 
     def update(self) -> None:
-        """Unscale, clip, step, forget the gradients."""
+        """What follows the last backward: unscale, clip, step, forget the gradients."""
         optimizer, scaler = self.optimizer, self.scaler
         if self.clip is not None:
             if scaler is not None:
@@ -158,3 +130,15 @@ class Stepper:
             scaler.step(optimizer)
             scaler.update()
         optimizer.zero_grad(set_to_none=True)
+
+    def _check(self, loss: Any) -> None:
+        check_loss(loss)
+        self._unchecked -= 1
+
+    def _under_autocast(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        with self.autocast:
+            return self.loss(model, batch)
+
+    def _scaled(self, loss: torch.Tensor) -> None:
+        assert self.scaler is not None
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
