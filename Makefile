@@ -79,7 +79,7 @@ gallery: install-dev browser ## optimize every example and keep the reports, wit
 	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots
 
 faults: install-dev ## every way in which a trial or a run can break, and what becomes of it
-	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python -m benchmarks.faults
 
 clean: ## caches and build output; runs and .venv stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

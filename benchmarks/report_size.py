@@ -1,4 +1,4 @@
-"""Size and render time of reports: ``python benchmarks/report_size.py [--json FILE]``.
+"""Size and render time of reports: ``python -m benchmarks.report_size [--json FILE]``.
 
 Uses synthetic documents: what is measured is the renderer, not a training run. Exits with 1 where
 a page is larger than the report's limits (250 KiB at 50 trials, 1 MiB at 1,000).

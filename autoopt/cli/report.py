@@ -17,7 +17,7 @@ from autoopt.cli.output import show, write_json, write_line
 def report_command(run: Path, out: Path | None, as_json: bool, open_: bool) -> int:
     """Renders the report of a run again and prints where it is.
 
-    RUN is a run directory or its result.json. RequiredRuns neither torch nor the code that was optimized.
+    RUN is a run directory or its result.json. Needs neither torch nor the code that was optimized.
     """
     from autoopt.cli.finish import REPORT_FILE, write_report
     from autoopt.records.reading import read_result

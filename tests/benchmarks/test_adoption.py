@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import warnings
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+from benchmarks.adoption import __main__ as adoption
+from benchmarks.adoption import own_trainer_side as side
+from benchmarks.adoption.own_trainer import interval
 
-import adoption  # noqa: E402
-import own_trainer_side as side  # noqa: E402
-from own_trainer import interval  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_gate_holds_the_loop_between_steps() -> None:
@@ -61,7 +59,7 @@ def test_the_table_shows_what_there_is() -> None:
 
 def test_the_page_holds_what_was_measured() -> None:
     page = adoption.PAGE.read_text(encoding="utf-8")
-    assert adoption.paged(page, adoption.load(adoption.RESULTS)) == page, "python benchmarks/adoption.py --page"
+    assert adoption.paged(page, adoption.load(adoption.RESULTS)) == page, "python -m benchmarks.adoption --page"
 
 
 @pytest.mark.slow

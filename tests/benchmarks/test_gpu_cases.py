@@ -1,10 +1,9 @@
-"""The cases of benchmarks/gpu.py at toy size on the CPU: that they train and learn; nothing about speed."""
+"""The cases of benchmarks/gpu at toy size on the CPU: that they train and learn; nothing about speed."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.loading import validation
 from autoopt.records import Change, Plan, Result, StopReason, Trial, Verdict
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import page as results_page
+from benchmarks.gpu import race as gpu_race
+from benchmarks.gpu import rivals
+from benchmarks.gpu import table as gpu_table
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import gpu  # noqa: E402
-import gpu_race  # noqa: E402
-import gpu_rivals as rivals  # noqa: E402
-import gpu_table  # noqa: E402
-import results_page  # noqa: E402
 
 PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
 
@@ -319,7 +316,7 @@ def test_the_page_lists_every_case_that_was_not_run(result: Result, tmp_path: Pa
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    assert results_page.main(["--check"]) == 0, "python benchmarks/results_page.py"
+    assert results_page.main(["--check"]) == 0, "python -m benchmarks.gpu.page"
 
 
 @pytest.mark.slow

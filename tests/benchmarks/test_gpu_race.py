@@ -1,20 +1,15 @@
-"""The race of benchmarks/gpu.py: contenders take turns, alone where they must, until a deadline."""
+"""The race of benchmarks/gpu: contenders take turns, alone where they must, until a deadline."""
 
 from __future__ import annotations
 
 import math
 import signal
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoopt.records import Change, Plan
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import gpu_race
+from benchmarks.gpu import race as gpu_race
 
 PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
 

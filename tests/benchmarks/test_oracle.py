@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,12 @@ from autoopt.registry import Registry, load_strategies
 from autoopt.testing.strategies import sample_case
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 pytest.importorskip("optuna", reason="a rival in the race")
 
-import oracle  # noqa: E402
-import oracle_page as page  # noqa: E402
-import oracle_race as race  # noqa: E402
-import oracle_rivals as rivals  # noqa: E402
-import oracle_space as space  # noqa: E402
-import oracle_stages as stages  # noqa: E402
-import oracle_table as table  # noqa: E402
-from oracle_slice import Slice, seconds_to_target  # noqa: E402
-from oracle_state import State  # noqa: E402
+from benchmarks.oracle import __main__ as oracle  # noqa: E402
+from benchmarks.oracle import page, race, rivals, space, stages, table  # noqa: E402
+from benchmarks.oracle.slice import Slice, seconds_to_target  # noqa: E402
+from benchmarks.oracle.state import State  # noqa: E402
 
 WORKERS = {"strategy": "workers", "setting": {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True}}
 THREAD = {"strategy": "threads", "setting": {"threads": 1}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,10 @@ from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.stage_profile import Examined, Inspection
 from autoopt.simplify.survey import InputSurvey, Survey, Timing
 from autoopt.testing.strategies import sample_case
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-import prediction
-import prediction_table
-from planted import plants
-from prediction_cases import CHANGES, WORKLOADS, in_turns, names
+from benchmarks.prediction import __main__ as prediction
+from benchmarks.prediction import table as prediction_table
+from benchmarks.prediction.cases import CHANGES, WORKLOADS, in_turns, names
+from benchmarks.prediction.planted import plants
 
 
 def timing(seconds: float) -> Timing:

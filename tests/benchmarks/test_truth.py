@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import truth_overhead
-import truth_table
-import truth_workload
+from benchmarks.truth import overhead as truth_overhead
+from benchmarks.truth import table as truth_table
+from benchmarks.truth import workload as truth_workload
 
 
 @pytest.mark.parametrize("effect", [0.97, 1.0, 1.1, 3.0])

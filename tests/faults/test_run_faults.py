@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from benchmarks.faults import kills
+from benchmarks.faults.runs import RUN_FAULTS
 
-
-def module(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-RUN_FAULTS = module("run_faults").RUN_FAULTS
 QUICK = ("read_only",)
 
 
@@ -43,10 +30,8 @@ def test_run_fault(name: str) -> None:
 def test_killed_at_random_moments_it_loses_the_step_under_way_and_repeats_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_faults = module("run_faults")
     monkeypatch.setattr(sys, "argv", ["kills.py", "--kills", "5", "--seed", "1"])
-    assert run_faults is sys.modules["run_faults"]
-    assert module("kills").main() == 0
+    assert kills.main() == 0
     tally = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert tally["kills"] >= 5
     assert tally["results"] == tally["runs"]

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from autoopt.trial.parent import Launcher
+from benchmarks.faults.__main__ import provoke
+from benchmarks.faults.cases import FAULTS
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-def module(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-CASES = module("fault_cases").FAULTS
+CASES = FAULTS
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +30,7 @@ def own_temporary_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("fault", CASES, ids=[fault.name for fault in CASES])
 def test_fault(launcher: Launcher, fault, tmp_path: Path) -> None:
-    seen = module("faults").provoke(launcher, fault, tmp_path)
+    seen = provoke(launcher, fault, tmp_path)
     assert (seen.outcome, seen.left) == (fault.outcome, ()), seen.reason
     assert fault.matches(seen.outcome, seen.reason), seen.reason
 

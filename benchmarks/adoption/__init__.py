@@ -1,0 +1,1 @@
+"""How exported results fare: scripts, and the Trainers' own loops."""

@@ -1,0 +1,213 @@
+"""For each example what a user would do: optimize, export, run the script, verify, and their own Trainer.
+
+    python -m benchmarks.adoption digits                      # all stages of one example, those done before left out
+    python -m benchmarks.adoption hf_text --stages own_trainer
+    python -m benchmarks.adoption --table
+    python -m benchmarks.adoption --page                      # the same into docs/adopting.md
+
+Every stage is saved in one JSON document as soon as it is done, with the environment it was measured in, so that a
+run can be cut anywhere and taken up again. Numbers are worth what the machine's quiet was: stop everything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from autoopt.export.script import script
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.reading import read_result
+from autoopt.registry import load_strategies
+from autoopt.storage.journal import read_journal
+from benchmarks.adoption.own_trainer import interval
+from benchmarks.documents import environment, load, save
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "adoption.json"
+PAGE = ROOT / "docs" / "adopting.md"
+MARKS = ("<!-- adoption: made by python -m benchmarks.adoption --page -->", "<!-- end -->")
+MISSING = "not measured"
+STAGES = ("optimize", "script", "verify", "own_trainer")
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "photos": {},
+    "digits": {},
+    "stdlib_gpt": {},
+    "lightning_digits": {"to": "lightning"},
+    "hf_text": {"to": "transformers", "options": ["--target", "0.75"]},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.adoption", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("examples", nargs="*", choices=[[], *EXAMPLES])
+    parser.add_argument("--stages", default=",".join(STAGES), help="of " + ", ".join(STAGES))
+    parser.add_argument("--budget", default="4m", help="of optimize")
+    parser.add_argument("--seconds", type=float, default=150.0, help="of each comparison of steps")
+    parser.add_argument("--pairs", type=int, default=3, help="of whole trainings")
+    parser.add_argument("--again", action="store_true", help="also stages that are done")
+    parser.add_argument("--runs", type=Path, default=Path("autoopt-runs/adoption"), help="where the run directories go")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="only print what is there")
+    parser.add_argument("--page", action="store_true", help="put the table into docs/adopting.md")
+    options = parser.parse_args()
+    document = load(options.out)
+    measure = {"optimize": optimize, "script": scripts, "verify": verify, "own_trainer": own}
+    for name in options.examples:
+        entry = document.setdefault("examples", {}).setdefault(name, {})
+        for stage in options.stages.split(","):
+            if stage in entry and not options.again:
+                continue
+            found = measure[stage](name, options)
+            if found is not None:
+                entry[stage] = {**found, "environment": environment()}
+                save(options.out, document)
+    sys.stdout.write(table(document))
+    if options.page:
+        PAGE.write_text(paged(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
+
+
+def paged(page: str, document: dict[str, Any]) -> str:
+    """The page with the table between its marks."""
+    before, _, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}\n{table(document)}{MARKS[1]}{after}"
+
+
+def _run(words: list[str], *, code: tuple[int, ...] = (0,)) -> str:
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in code:
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}")
+    return done.stdout
+
+
+def _autoopt(*words: str, code: tuple[int, ...] = (0,)) -> str:
+    return _run([sys.executable, "-m", "autoopt", *words], code=code)
+
+
+def _directory(name: str, options: argparse.Namespace) -> Path:
+    path: Path = options.runs / name
+    return path
+
+
+def optimize(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """A search from nothing; what it kept and what it says that brings."""
+    where = _directory(name, options)
+    if where.exists():  # an earlier one is kept
+        number = next(n for n in range(1, 1000) if not where.with_name(f"{name}-{n}").exists())
+        where.rename(where.with_name(f"{name}-{number}"))
+    words = ["--budget", options.budget, "--out", str(where), "--json", *EXAMPLES[name].get("options", [])]
+    _autoopt("optimize", f"examples/{name}.py:build", *words)
+    result = read_result(where)
+    return {
+        "budget": options.budget,
+        "plan": [change.model_dump() for change in result.best.plan.changes],
+        "seconds": result.seconds,
+        "throughput": _plain(result.speedup.throughput),
+        "time_to_target": _plain(result.speedup.time_to_target),
+        "end_to_end_verified": result.speedup.end_to_end_verified,
+        "noise": result.noise.model_dump(),
+        "torch": result.environment.torch,
+        "cpu": result.environment.cpu,
+        "cores": result.environment.cores,
+    }
+
+
+def _plain(estimate: Any) -> Any:
+    return None if estimate is None else estimate.model_dump()
+
+
+def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The exported script to the target, beside the same script with an empty plan; fresh processes, in turns."""
+    result = read_result(_directory(name, options))
+    registry = load_strategies(result.reproduce.strategies)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "plain_train.py"
+        text = script(result.workload.spec, result.baseline.plan, registry, facts=_facts(_directory(name, options)))
+        plain.write_text(text, encoding="utf-8")
+        sides = {"plain": plain, "optimized": _directory(name, options) / "optimized_train.py"}
+        rows = []
+        for number in range(options.pairs):
+            order = list(sides) if number % 2 == 0 else list(sides)[::-1]
+            rows.append({side: _trained(sides[side], number, result.objective.target) for side in order})
+    import math
+
+    logs = [math.log(row["plain"]["seconds"] / row["optimized"]["seconds"]) for row in rows]
+    return {"speedup": interval(logs), "pairs": rows}
+
+
+def _facts(directory: Path) -> WorkloadFacts:
+    """What the run found out of the workload, as its own script was written with."""
+    records = read_journal(directory / "journal.jsonl")
+    step = next(r["step"] for r in records if r["type"] == "start" and r["kind"] == "inspect")
+    document = next(r["document"] for r in records if r["type"] == "end" and r["step"] == step)
+    return WorkloadFacts.model_validate(document["facts"])
+
+
+def _trained(path: Path, seed: int, target: float | None) -> dict[str, Any]:
+    """One run of a script; the last lines that it prints are what it came to."""
+    words = [sys.executable, str(path), "--seed", str(seed), *(["--target", str(target)] if target is not None else [])]
+    lines = _run(words).strip().splitlines()
+    told = lines[-1].split()  # "120 steps in 4.5 s, last loss 0.2"
+    return {"steps": int(told[0]), "seconds": float(told[3]), "evaluated": lines[-2] if len(lines) > 1 else None}
+
+
+def verify(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """``autoopt verify``: the script's steps against the baseline's, beside what was reported."""
+    words = ["--budget", f"{options.seconds:.0f}s", "--json"]
+    found: dict[str, Any] = json.loads(_autoopt("verify", str(_directory(name, options)), *words, code=(0, 1)))
+    return found
+
+
+def own(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
+    """The user's own Trainer with what was exported for it; None where the example has none."""
+    target = EXAMPLES[name].get("to")
+    if target is None:
+        return None
+    words = [str(_directory(name, options)), "--to", target, "--seconds", str(options.seconds)]
+    path = Path(__file__).resolve().parent / "own_trainer.py"
+    found: dict[str, Any] = json.loads(_run([sys.executable, str(path), *words, "--whole", str(options.pairs)]))
+    return found
+
+
+def table(document: dict[str, Any]) -> str:
+    """What was measured, one example a line."""
+    if not document.get("examples"):
+        return "Not measured yet.\n"
+    lines = [
+        "| example | plan | steps, reported | script to target | verify | own Trainer, steps | own Trainer, whole |"
+    ]
+    lines.append("|---" * 7 + "|")
+    for name, entry in document.get("examples", {}).items():
+        found, own_ = entry.get("optimize", {}), entry.get("own_trainer") or {}
+        plan = ", ".join(change["strategy"] for change in found.get("plan", [])) or "nothing kept"
+        checked = entry.get("verify", {})
+        verdict = "holds" if checked.get("holds") else "does not hold"
+        cells = [
+            name,
+            plan if found else MISSING,
+            _shown(found.get("throughput")),
+            _shown(entry.get("script", {}).get("speedup")),
+            f"{_shown(checked.get('measured'))} {verdict}" if checked else MISSING,
+            _shown(own_.get("steps", {}).get("speedup")),
+            _shown(own_.get("whole", {}).get("speedup")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(estimate: dict[str, Any] | None) -> str:
+    if not estimate:
+        return MISSING
+    low = f" [{estimate['low']:.2f}, {estimate['high']:.2f}]" if estimate.get("low") is not None else ""
+    return f"{estimate['value']:.2f}{low} ({estimate['n']})"
+
+
+if __name__ == "__main__":
+    main()

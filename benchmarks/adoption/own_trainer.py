@@ -1,0 +1,154 @@
+"""Does the exported plan pay in the user's own Trainer? Lightning's or transformers', plain against optimized.
+
+    python -m benchmarks.adoption.own_trainer autoopt-runs/lightning_digits --to lightning --seconds 200
+    python -m benchmarks.adoption.own_trainer autoopt-runs/hf_text --to transformers --seconds 200 --whole 3
+
+Both sides are the user's own ``build()`` and the Trainer's own ``fit()`` or ``train()``; the optimized one gets what
+``autoopt export --to ... --code ...`` wrote, as a person would put it in: arguments to the constructor, the
+callback to the Trainer, the function around it. Steps are compared in interleaved blocks of replicated processes,
+as in every comparison of autoopt; ``--whole`` compares whole trainings, evaluations and all, in pairs of fresh
+processes with the order turned each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoopt.export import export
+from autoopt.export.trainers import trainer_code
+from autoopt.records import Plan, Result
+from autoopt.records.reading import read_result
+from autoopt.registry import load_strategies
+from autoopt.search.compare.arm import TrialArm
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Rule
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SIDE = "benchmarks.adoption.own_trainer_side"
+START_SECONDS = 300.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="directory of a finished run")
+    parser.add_argument("--to", choices=["lightning", "transformers"], required=True)
+    parser.add_argument("--seconds", type=float, default=180.0, help="for the comparison of steps; 0 leaves it out")
+    parser.add_argument("--whole", type=int, default=0, help="pairs of whole trainings")
+    options = parser.parse_args()
+    result = read_result(options.run)
+    with tempfile.TemporaryDirectory() as folder:
+        exported(result, options.to, Path(folder))
+        found: dict[str, Any] = {}
+        if options.seconds > 0:
+            found["steps"] = steps(result, options.seconds, options.run / "logs")
+        if options.whole > 0:
+            found["whole"] = whole(result, options.whole)
+    print(json.dumps(found, indent=1))
+
+
+def exported(result: Result, target: str, folder: Path) -> None:
+    """What a user gets by ``autoopt export RUN --to TARGET --code optimized_trainer.py``, where a side finds it."""
+    code = trainer_code(result, target, load_strategies(result.reproduce.strategies))
+    text, notes = export(result, target, code=code, module="optimized_trainer")
+    if notes:
+        raise SystemExit(f"a part of the plan has to be done by hand, so that this cannot measure it: {notes}")
+    (folder / "optimized_trainer.py").write_text(code.text, encoding="utf-8")
+    (folder / "arguments").write_text(text, encoding="utf-8")
+    os.environ["OWN_TRAINER"] = json.dumps({"folder": str(folder), "target": target})
+
+
+def steps(result: Result, seconds: float, logs: Path) -> dict[str, Any]:
+    """The ratio of steps per second, with its interval and how much it rests on."""
+    sys.path.insert(0, str(ROOT))
+    with Launcher(live=f"{SIDE}:Side") as launcher:
+        count = 0
+
+        def start(plan: Plan, label: str) -> Any:
+            nonlocal count
+            count += 1
+            spec = TrialSpec(
+                workload=result.workload.spec,
+                plan=plan,
+                strategies=result.reproduce.strategies,
+                device=result.environment.device,
+                seed=result.reproduce.seed,
+                directory=os.getcwd(),
+                search_path=(os.getcwd(), str(ROOT)),
+            )
+            log = logs / f"own-trainer-{count:03d}-{label}.log"
+            return _Contender(launcher.start(spec, log=log, timeout=START_SECONDS), plan)
+
+        rule = Rule(max_seconds=seconds, until_error=0.03, warm_up_seconds=min(30.0, seconds / 6))
+        rng = np.random.default_rng(result.reproduce.seed)
+        found = compare(start, Plan(), result.best.plan, rule, clock=time.monotonic, noise=result.noise, rng=rng)
+    if found.estimate is None:
+        raise SystemExit(f"nothing could be measured: {found.reason}")
+    return {
+        "speedup": found.estimate.model_dump(),
+        "processes": 2 * len(found.pairs),
+        "seconds": found.seconds,
+        "disturbed_share": found.disturbed_share,
+    }
+
+
+class _Contender(TrialArm):
+    """A side in a trial's process; its own tasks answer in place of autoopt's."""
+
+    def __init__(self, process: Any, plan: Plan) -> None:
+        super().__init__(_Redirected(process), plan)
+
+    def ready(self) -> Any:
+        return self._process.call("ready", timeout=START_SECONDS)
+
+
+class _Redirected:
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self.can_freeze = getattr(process, "can_freeze", True)
+        self.freeze, self.thaw, self.close = process.freeze, process.thaw, process.close
+
+    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> Any:
+        return self._process.call(f"{SIDE}:{task.rpartition(':')[2]}", timeout=timeout, **arguments)
+
+
+def whole(result: Result, pairs: int) -> dict[str, Any]:
+    """Whole trainings by the Trainer's own loop to its own end, in pairs of fresh processes."""
+    rows = []
+    for number in range(pairs):
+        row: dict[str, Any] = {}
+        for side in ("plain", "optimized") if number % 2 == 0 else ("optimized", "plain"):
+            words = [sys.executable, str(HERE / "own_trainer_side.py"), result.workload.spec, side, str(number)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"the {side} training failed:\n{done.stderr[-2000:]}")
+            row[side] = json.loads(done.stdout.splitlines()[-1])
+        rows.append(row)
+    logs = [float(np.log(row["plain"]["seconds"] / row["optimized"]["seconds"])) for row in rows]
+    return {"speedup": interval(logs), "pairs": rows}
+
+
+def interval(logs: list[float]) -> dict[str, Any]:
+    """The mean of log ratios as a ratio, with Student's 95 % interval; none of a single pair."""
+    from scipy.stats import t
+
+    mean, count = float(np.mean(logs)), len(logs)
+    half = float(t.ppf(0.975, count - 1) * np.std(logs, ddof=1) / np.sqrt(count)) if count > 1 else None
+    low, high = (None, None) if half is None else (float(np.exp(mean - half)), float(np.exp(mean + half)))
+    return {"value": float(np.exp(mean)), "low": low, "high": high, "confidence": 0.95, "n": count}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Every way in which a trial or a run can break."""

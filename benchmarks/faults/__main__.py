@@ -1,0 +1,162 @@
+"""Every way in which a trial or a run can break, tried for real, and what becomes of it: ``make faults``.
+
+Each fault is a trial of a tiny workload in a process of its own. It passes when its outcome and reason are
+the expected ones, and nothing of it is left: no process, no shared memory, no temporary file. Then come
+the faults of a whole run (``run_faults.py``), which take some minutes; ``--trials`` leaves them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from autoopt.errors import AutooptError, TrialFailed
+from autoopt.records.messages import TrainingRun
+from autoopt.trial import shared
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+from benchmarks.faults import runs as run_faults
+from benchmarks.faults.cases import FAULTS, SURVIVED, TINY, USAGE_ERROR, WORKLOAD_ERROR, WORKLOADS, Fault
+
+PATIENCE = 120.0
+TRAIN = "autoopt.benchmark.tasks:train"
+KNOBS = ("TINY_", "FAULTY_")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What became of a fault. ``left``: what should have gone and has not."""
+
+    fault: str
+    expected: str
+    outcome: str
+    reason: str
+    left: tuple[str, ...]
+    seconds: float
+    passed: bool
+
+
+def provoke(launcher: Launcher, fault: Fault, folder: Path) -> Seen:
+    """Runs one trial with its fault."""
+    before = _things()
+    began = time.monotonic()
+    with _knobs(fault):
+        outcome, reason = _run(launcher, fault, folder)
+    left = _left(before)
+    passed = fault.matches(outcome, reason) and not left
+    return Seen(fault.name, fault.outcome, outcome, reason, left, time.monotonic() - began, passed)
+
+
+def _run(launcher: Launcher, fault: Fault, folder: Path) -> tuple[str, str]:
+    fields = {"workload": TINY, "search_path": (str(WORKLOADS),), "directory": str(folder), **fault.spec}
+    starting = fault.seconds if "build" in fault.name or "import" in fault.name else None
+    try:
+        spec = TrialSpec.model_validate(fields)
+        with launcher.start(spec, log=folder / "logs" / "trial.log", timeout=starting or PATIENCE) as trial:
+            document = trial.call(TRAIN, timeout=fault.seconds or PATIENCE, max_seconds=PATIENCE)
+            run = TrainingRun.model_validate(document)
+            trial.freeze()
+    except TrialFailed as failure:
+        return failure.kind, failure.message
+    except AutooptError as error:
+        return {3: WORKLOAD_ERROR, 2: USAGE_ERROR}.get(error.exit_code, f"exit code {error.exit_code}"), error.message
+    if not run.finite:
+        return "not_finite", f"losses are not finite, stopped for {run.stopped} after {run.steps} steps"
+    return SURVIVED, ""
+
+
+@contextmanager
+def _knobs(fault: Fault) -> Iterator[None]:
+    saved = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith(KNOBS)]:
+        del os.environ[name]
+    os.environ.update({name: str(value) for name, value in fault.knobs.items()}, OMP_NUM_THREADS="1")
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+
+
+@dataclass(frozen=True)
+class _Things:
+    processes: frozenset[int]
+    shared: frozenset[str]
+    files: frozenset[str]
+
+
+def _things() -> _Things:
+    me = psutil.Process()
+    return _Things(
+        frozenset(child.pid for child in me.children(recursive=True)),
+        frozenset(shared.names()),
+        frozenset(name for name in os.listdir(tempfile.gettempdir()) if name.startswith(("autoopt-", "pymp-"))),
+    )
+
+
+def _left(before: _Things) -> tuple[str, ...]:
+    """What has come since; it gets a moment, since others on the machine make things of the same kinds."""
+    deadline = time.monotonic() + 5.0
+    while True:
+        now = _things()
+        left = (
+            *(f"process {pid}" for pid in now.processes - before.processes if not _is_server(pid)),
+            *(f"/dev/shm/{name}" for name in now.shared - before.shared),
+            *(f"{tempfile.gettempdir()}/{name}" for name in now.files - before.files),
+        )
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.01)
+
+
+def _is_server(pid: int) -> bool:
+    try:
+        return any("autoopt.trial.server" in word for word in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser.add_argument("--only", default="", help="faults whose name contains this")
+    parser.add_argument("--json", type=Path, help="write what was seen into this file, too")
+    parser.add_argument("--trials", action="store_true", help="the faults of trials alone")
+    options = parser.parse_args()
+    seen: list[Seen] = []
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder, Launcher() as launcher:
+        tempfile.tempdir = folder  # so that what others make does not count
+        for fault in FAULTS:
+            if options.only not in fault.name:
+                continue
+            result = provoke(launcher, fault, Path(folder))
+            seen.append(result)
+            mark = "ok    " if result.passed else "FAILED"
+            say(f"{mark} {result.fault:<42} {result.outcome:<28} {result.reason[:100]}")
+            if not result.passed:
+                say(f"       expected {result.expected}; left behind: {', '.join(result.left) or 'nothing'}")
+    passed = sum(result.passed for result in seen)
+    say(f"{passed} of {len(seen)} faults of trials end as they must, {sum(r.seconds for r in seen):.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in seen], indent=1) + "\n")
+    tempfile.tempdir = None
+    runs = 0 if options.trials or options.only else run_faults.main([])
+    return 0 if passed == len(seen) and runs == 0 else 1
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

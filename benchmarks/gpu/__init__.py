@@ -1,0 +1,1 @@
+"""autoopt on a CUDA device against what people do by hand."""

@@ -1,0 +1,1 @@
+"""autoopt against an exhaustive search, and against samplers at the same budget."""

@@ -1,0 +1,173 @@
+"""Measures one case of prediction.py: documents alone, from which the table computes what is predicted."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from autoopt.benchmark.cputime import cpu_times, foreign_cores
+from autoopt.benchmark.training import Training
+from autoopt.options import Options
+from autoopt.records import Change as Item
+from autoopt.records import Peaks, Plan
+from autoopt.records.messages import Block
+from autoopt.registry import Registry, load_strategies
+from autoopt.search.baseline import objective_of
+from autoopt.search.build_round import apart, look
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Rule
+from autoopt.search.planner import candidate_plan
+from autoopt.search.profile_validity import APART, calmest, doubt_of
+from autoopt.search.stage_profile import RAMP_SECONDS, Examined, Inspection, examine, inspect
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.setup import Setup
+from autoopt.simplify.analyse import analyse
+from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.running import running_block, whole
+from autoopt.simplify.survey import Survey
+from autoopt.simplify.tasks import survey
+from autoopt.strategy import Case
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+from benchmarks.prediction.cases import CHANGES, ROOT, WORKLOADS, Change
+from benchmarks.prediction.planted import Plant, plants
+
+BOX = 9.0
+BLOCK_SECONDS = 0.5
+RULE = Rule(max_seconds=45.0, until_error=0.03, min_pairs=3, max_pairs=3, warm_up_seconds=8.0)
+"""Three pairs of processes, which a rule with ``until_error`` waits for: two leave a factor of two open."""
+COMPILING = RULE.model_copy(update={"max_seconds": 150.0, "warm_up_seconds": 120.0, "min_pairs": 2, "max_pairs": 2})
+
+
+def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
+    """One case's document.
+
+    Args:
+        name: of the case.
+        done: documents of the cases before it.
+    """
+    kind, rest = name.split(":", 1)
+    if kind == "plant":
+        return plant(next(item for item in plants() if item.name == rest))
+    if kind == "step":
+        return step(rest.rsplit(":", 1)[0])
+    return gain(next(item for item in CHANGES if item.name == name), done)
+
+
+def plant(item: Plant) -> dict[str, Any]:
+    """A planted pipeline, looked at once more where its stages do not add up to its step, as a run does it."""
+    looks: list[dict[str, Any]] = []
+    calm = calmest(lambda: _kept(looks, plant_once(item)), lambda document: abs(plant_apart(document)) / APART)
+    return {**calm, "looks": len(looks)}
+
+
+def _kept(looks: list[Any], look: Any) -> Any:
+    """A look, counted."""
+    looks.append(look)
+    return look
+
+
+def plant_apart(document: dict[str, Any]) -> float:
+    """The simulated step over the measured one, less 1."""
+    survey, block = Survey.model_validate(document["survey"]), Block.model_validate(document["block"])
+    return analyse(0, Plan(), survey, block, Peaks.model_validate(document["peaks"])).simulation_error or 0.0
+
+
+def plant_once(item: Plant) -> dict[str, Any]:
+    """A planted pipeline, surveyed in this process between two blocks of its running, as ``examine`` does it."""
+    threads = torch.get_num_threads()
+    peaks = measured_peaks(torch.device("cpu"))
+    torch.set_num_threads(threads if item.all_threads else 1)  # else it drowns in how threads wait for each other
+    torch.manual_seed(0)
+    training = Training(item.build(), setup_of(item, peaks), device="cpu")
+    try:
+        before = cpu_times(with_children=True), time.perf_counter()
+        first, pace = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
+        document = survey(SimpleNamespace(training=training), seconds=4.0)
+        second, later = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
+        foreign = foreign_cores(before[0], cpu_times(with_children=True), time.perf_counter() - before[1])
+    finally:
+        training.close()
+        torch.set_num_threads(threads)
+    block, mean = whole((first, pace), (second, later))
+    return {
+        "survey": {**document, "pace": mean},
+        "block": block.model_dump(mode="json"),
+        "peaks": peaks.model_dump(mode="json"),
+        "foreign_cores": foreign,
+    }
+
+
+def setup_of(item: Plant, peaks: Peaks) -> Setup:
+    """The plant's own, in the precision whose measured matmul peak is the highest where it asks for that."""
+    low, full = peaks.matmul_bf16_flops_per_second or 0.0, peaks.matmul_fp32_flops_per_second or 0.0
+    return item.setup.with_precision(dtype="bfloat16") if item.best_precision and low > full else item.setup
+
+
+@contextmanager
+def bench_of(workload: str) -> Iterator[TrialRunner]:
+    """Trials of a workload as a run of autoopt starts them."""
+    registry = load_strategies()
+    spec = TrialSpec(workload=WORKLOADS[workload], directory=str(ROOT), search_path=(str(ROOT),))
+    with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
+        yield TrialRunner(launcher, spec, registry, Path(logs))
+
+
+def step(workload: str) -> dict[str, Any]:
+    """The baseline looked at as the first round of a run does it."""
+    with bench_of(workload) as bench:
+        inspection = inspect(bench)
+        looks: list[Examined] = []
+        examined = calmest(
+            lambda: _kept(looks, examine(bench, Plan(), seconds=BOX, advise=False)),
+            lambda seen: doubt_of(seen, None, apart(inspection, seen)),
+        )
+    documents = {"inspection": inspection, "examined": examined}
+    return {**{name: document.model_dump(mode="json") for name, document in documents.items()}, "looks": len(looks)}
+
+
+def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:
+    """The change beside the baseline, in pairs of live processes and interleaved blocks."""
+    registry = load_strategies()
+    if change.strategy in registry and not change.forced:
+        applies = registry[change.strategy].applies(case_of(change.workload, done, registry))
+        if not applies:
+            return {"refused": applies.reason}
+    with bench_of(change.workload) as bench:
+        plan = plan_of(change, done, bench.registry)
+        rule = COMPILING if change.strategy == "compile" else RULE
+        found = compare(bench.start, Plan(), plan, rule, clock=time.monotonic)
+    return {"plan": plan.model_dump(mode="json"), "comparison": found.model_dump(mode="json")}
+
+
+def plan_of(change: Change, done: dict[str, Any], registry: Registry) -> Plan:
+    """The change with what its strategy would try it with."""
+    if change.strategy == "graph":
+        items = [
+            Item(strategy="workers", setting={"num_workers": change.setting["workers"], "persistent_workers": True})
+        ]
+        items.append(Item(strategy="threads", setting={"threads": change.setting["threads"]}))
+        return candidate_plan(registry, Plan(), tuple(items))
+    own = Item(strategy=change.strategy, setting=change.setting)
+    case = case_of(change.workload, done, registry)
+    companions = () if change.alone else tuple(registry[change.strategy].companions(case, change.setting))
+    return candidate_plan(registry, Plan(), (own, *companions))
+
+
+def case_of(workload: str, done: dict[str, Any], registry: Registry, number: int = 0) -> Case:
+    """What a strategy is told after the workload was looked at for the ``number``-th time."""
+    document = done[f"step:{workload}:{number}"]
+    inspection = Inspection.model_validate(document["inspection"])
+    examined = Examined.model_validate(document["examined"])
+    _, pipeline = look(inspection, examined)
+    facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
+    search = SearchState(facts=facts, environment=inspection.environment, objective=objective_of(facts, Options()))
+    return search.case(registry, pipeline, None)

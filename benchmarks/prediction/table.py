@@ -1,0 +1,224 @@
+"""From what prediction.py measured to its figures: everything predicted is computed here, by the code as it is now."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from autoopt.records import Estimate, Peaks, Plan, Round
+from autoopt.records.messages import Block
+from autoopt.registry import Registry, load_strategies
+from autoopt.search.build_round import look
+from autoopt.search.compare.comparison import Comparison
+from autoopt.search.planner import predict
+from autoopt.search.stage_profile import Examined, Inspection
+from autoopt.simplify.analyse import analyse
+from autoopt.simplify.at_pace import at_running_pace
+from autoopt.simplify.ceilings import stage_ceilings, uncapped_ceiling_step
+from autoopt.simplify.pipeline import Pipeline
+from autoopt.simplify.survey import Survey
+from benchmarks.prediction.cases import CHANGES, WORKLOADS, Change
+from benchmarks.prediction.planted import Plant, plants
+from benchmarks.prediction.run import case_of
+
+Rows = list[dict[str, Any]]
+
+
+def tables(done: dict[str, Any]) -> dict[str, Any]:
+    """The figures of all cases that were measured so far."""
+    registry = load_strategies()
+    found: dict[str, Any] = {
+        "planted": [
+            plant_row(plant, done[f"plant:{plant.name}"]) for plant in plants() if f"plant:{plant.name}" in done
+        ],
+        "steps": [step_row(name, done[name], done) for name in done if name.startswith("step:")],
+        "gains": [gain_row(change, done, registry) for change in CHANGES if _ready(change, done)],
+    }
+    return {"summary": summary(**found), **found}
+
+
+def _ready(change: Change, done: dict[str, Any]) -> bool:
+    return change.name in done and f"step:{change.workload}:0" in done
+
+
+def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
+    """Whether the planted bottleneck was named, and whether the chain below it ends at its line."""
+    peaks = Peaks.model_validate(document["peaks"])
+    as_timed, block = Survey.model_validate(document["survey"]), Block.model_validate(document["block"])
+    survey = at_running_pace(as_timed)
+    round_ = analyse(0, Plan(), survey, block, peaks)
+    right = round_.bottleneck in plant.bottleneck if plant.bottleneck else round_.bottleneck is None
+    last = next((item for item in reversed(round_.deeper) if item.line is not None), None)
+    return {
+        "name": plant.name,
+        "bottleneck": round_.bottleneck,
+        "class": round_.bottleneck_class,
+        "right": bool(right and plant.kind in (None, round_.bottleneck_class)),
+        "line": None if plant.line is None else bool(last and last.line == plant.line),
+        **_simulated(round_),
+        "error_unpaced": _unpaced(as_timed, block, peaks),
+        "foreign_cores": document.get("foreign_cores"),
+        "looks": document.get("looks", 1),
+        "violations": violations(round_, survey, peaks, round_.step_seconds),
+    }
+
+
+def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
+    """The step simulated from its stages beside the step measured."""
+    workload = name.split(":")[1]
+    inspection, examined = (
+        Inspection.model_validate(document["inspection"]),
+        Examined.model_validate(document["examined"]),
+    )
+    round_, _ = look(inspection, examined)
+    as_timed, peaks = Survey.model_validate(examined.survey), inspection.environment.peaks
+    survey = at_running_pace(as_timed)
+    fastest = min([round_.step_seconds, *_steps_seen(workload, done)])
+    return {
+        "name": name,
+        "bottleneck": round_.bottleneck,
+        "class": round_.bottleneck_class,
+        **_simulated(round_),
+        "error_unpaced": _unpaced(as_timed, examined.block, peaks),
+        "survey_seconds": survey.seconds,
+        "foreign_cores": examined.foreign_cores,
+        "looks": document.get("looks", 1),
+        "violations": violations(round_, survey, peaks, fastest),
+    }
+
+
+def _unpaced(survey: Survey, block: Block, peaks: Peaks) -> float | None:
+    """The error of the same stubs as they were timed, each at the pace that the machine then had."""
+    return analyse(0, Plan(), survey.model_copy(update={"pace": None}), block, peaks).simulation_error
+
+
+def _simulated(round_: Round) -> dict[str, Any]:
+    return {
+        "step_seconds": round_.step_seconds,
+        "simulated_seconds": round_.predicted_step_seconds,
+        "error": round_.simulation_error,
+        "ceiling_seconds": round_.ceiling_step_seconds,
+    }
+
+
+def _steps_seen(workload: str, done: dict[str, Any]) -> list[float]:
+    """The step under each change of the same work: a larger batch is more work, and a cache less."""
+    other = ("batch_size", "cache", "device_dataset")
+    same = [c for c in CHANGES if c.workload == workload and "comparison" in done.get(c.name, {})]
+    documents = [done[change.name]["comparison"] for change in same if change.strategy not in other]
+    sides = [Comparison.model_validate(document).candidate for document in documents]
+    return [side.step_seconds.p50 for side in sides if side.step_seconds]
+
+
+def violations(round_: Round, survey: Survey, peaks: Peaks, best_step: float) -> list[str]:
+    """Stages that were measured faster than the ceiling computed for them, and the step likewise."""
+    ceilings = stage_ceilings(survey, peaks)
+    seconds = {stage.name: stage.seconds for stage in round_.stages}
+    if survey.backward is not None:  # a difference of two: where noise swallows it, its upper quartile speaks
+        seconds["backward"] = survey.backward.high * survey.accumulation
+    found = [
+        f"{name}: {value:.3g} s under its ceiling {ceilings[name]:.3g} s"
+        for name, value in seconds.items()
+        if ceilings.get(name, 0.0) > value * 1.0001
+    ]
+    step = uncapped_ceiling_step(Pipeline(round_), survey, peaks)
+    if step is not None and best_step < step:
+        found.append(f"step: {best_step:.3g} s under its ceiling {step:.3g} s")
+    return found
+
+
+def gain_row(change: Change, done: dict[str, Any], registry: Registry) -> dict[str, Any]:
+    """The gain predicted before anything is tried beside the one measured."""
+    if "refused" in done[change.name]:
+        return {"name": change.name.removeprefix("gain:"), "side": change.side, "predicted": None, "realized": None,
+                "error": None, "reason": f"does not apply: {done[change.name]['refused']}"}  # fmt: skip
+    comparison = Comparison.model_validate(done[change.name]["comparison"])
+    row: dict[str, Any] = {"name": change.name.removeprefix("gain:"), "side": change.side, "predicted": None,
+           "realized": None, "error": None, "reason": comparison.reason}  # fmt: skip
+    estimate = _predicted(change, done, registry)
+    if comparison.estimate is None:
+        return row
+    row |= {
+        "pairs": len(comparison.pairs),
+        "seconds": comparison.seconds,
+        "realized": comparison.estimate.value,
+        "low": comparison.estimate.low,
+        "high": comparison.estimate.high,
+    }
+    if estimate is None:
+        return row
+    inside = estimate.low <= comparison.estimate.high and comparison.estimate.low <= estimate.high
+    return row | {"predicted": estimate.value, "predicted_low": estimate.low, "predicted_high": estimate.high,
+                  "error": estimate.value / comparison.estimate.value - 1.0, "agrees": inside}  # fmt: skip
+
+
+def _predicted(change: Change, done: dict[str, Any], registry: Registry) -> Estimate | None:
+    """The median of what is predicted on each occasion on which the workload was looked at."""
+    numbers = [int(name.split(":")[2]) for name in done if name.startswith(f"step:{change.workload}:")]
+    found = [_once(change, done, registry, number) for number in numbers]
+    known = sorted((estimate for estimate in found if estimate), key=lambda estimate: estimate.value)
+    return known[len(known) // 2] if known else None
+
+
+def _once(change: Change, done: dict[str, Any], registry: Registry, number: int) -> Estimate | None:
+    case = case_of(change.workload, done, registry, number)
+    if change.strategy == "graph":
+        return case.pipeline.gain(**change.setting) if case.pipeline else None
+    return predict(registry[change.strategy], case, change.setting)
+
+
+def summary(planted: Rows, steps: Rows, gains: Rows) -> dict[str, Any]:
+    """The figures that stand for the whole."""
+    errors = [abs(row["error"]) for row in (*planted, *steps)]
+    unpaced = [abs(row["error_unpaced"]) for row in (*planted, *steps) if row["error_unpaced"] is not None]
+    lines = [row["line"] for row in planted if row["line"] is not None]
+    found: dict[str, Any] = {
+        "named_right": f"{sum(row['right'] for row in planted)} of {len(planted)}",
+        "line_found": f"{sum(lines)} of {len(lines)}",
+        "step_error_median": _median(errors),
+        "step_error_worst": max(errors, default=None),
+        "step_error_median_unpaced": _median(unpaced),
+        "step_error_worst_unpaced": max(unpaced, default=None),
+        "ceilings_violated": sum(len(row["violations"]) for row in (*planted, *steps)),
+    }
+    for side in ("input", "compute"):
+        missed = [abs(row["error"]) for row in gains if row["side"] == side and row["error"] is not None]
+        found[f"{side}_gain_error_median"] = _median(missed)
+        found[f"{side}_gain_error_worst"] = max(missed, default=None)
+        found[f"{side}_gains"] = len(missed)
+    return found
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def text(document: dict[str, Any]) -> str:
+    """The tables for a terminal."""
+    lines = []
+    for row in document["planted"]:
+        line = {True: "yes", False: "NO", None: "-"}[row["line"]]
+        lines.append(f"{row['name']:14s} {row['bottleneck'] or 'none':12s} {row['class'] or '-':16s} "
+                     f"right {'yes' if row['right'] else 'NO':3s} line {line:3s} {_step(row)}")  # fmt: skip
+    lines += [f"{row['name']:28s} {row['bottleneck'] or 'none':12s} {_step(row)}" for row in document["steps"]]
+    for row in sorted(document["gains"], key=lambda row: row["side"]):
+        lines.append(_gain(row))
+    lines += [f"{key:26s} {value:.3f}" if isinstance(value, float) else f"{key:26s} {value}"
+              for key, value in document["summary"].items()]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _step(row: dict[str, Any]) -> str:
+    return (f"step {row['step_seconds'] * 1e3:8.2f} ms simulated {row['simulated_seconds'] * 1e3:8.2f} ms "
+            f"{row['error']:+6.1%} {'; '.join(row['violations'])}")  # fmt: skip
+
+
+def _gain(row: dict[str, Any]) -> str:
+    if row["error"] is None:
+        return f"{row['side']:8s}{row['name'][:72]:74s} {row['reason']}"
+    return (f"{row['side']:8s}{row['name'][:72]:74s} predicted {row['predicted']:5.2f}x "
+            f"[{row['predicted_low']:.2f}, {row['predicted_high']:.2f}] realized {row['realized']:5.2f}x "
+            f"[{row['low']:.2f}, {row['high']:.2f}] {row['error']:+4.0%}")  # fmt: skip
+
+
+__all__ = ["WORKLOADS", "tables", "text"]

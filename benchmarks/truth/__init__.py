@@ -1,0 +1,1 @@
+"""How true the verdicts are, in simulated time and live."""
