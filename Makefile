@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
 
-.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format gallery faults clean
+.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format gallery faults docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +77,10 @@ gallery: install-dev browser ## optimize every example and keep the reports, wit
 	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out "$$out"; \
 	  runs="$$runs $$out"; \
 	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots
+
+docs: install-dev ## docs/strategies.md, made of the strategies' method cards
+	$(BIN)/python -m autoopt.testing.method_cards > docs/strategies.md.new
+	mv docs/strategies.md.new docs/strategies.md
 
 faults: install-dev ## every way in which a trial or a run can break, and what becomes of it
 	$(BIN)/python -m benchmarks.faults

@@ -15,6 +15,7 @@ _WHERE = {
     "Case": "autoopt.strategy",
     "Change": "autoopt.records",
     "Estimate": "autoopt.records",
+    "Example": "autoopt.strategy",
     "Plan": "autoopt.records",
     "Recipe": "autoopt.strategy",
     "Result": "autoopt.records",

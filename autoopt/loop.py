@@ -92,6 +92,7 @@ class Loop:
         Raises:
             WorkloadError: the baseline fails.
         """
+        self._warn(*self.context.runner.registry.warnings)
         state = self._benchmark()
         stop = self._rounds(state)
         verification, rows = self._conclude(state)

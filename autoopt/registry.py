@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
+import ast
 import importlib
 import inspect
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from autoopt.errors import UsageError
 from autoopt.records import Change, Plan
 from autoopt.setup import Setup
-from autoopt.strategy import Strategy, check_strategy
+from autoopt.strategy import Strategy, check_strategy, nearest
 
 ENTRY_POINT_GROUP = "autoopt.strategies"
+BUILTIN = "built-in"
+"""Origin of the strategies that come with autoopt."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +30,26 @@ class Source:
 
 
 class Registry(Mapping[str, Strategy]):
-    """Strategies by name, in priority order."""
+    """Strategies by name, in priority order.
 
-    def __init__(self, sources: Iterable[Source] = ()) -> None:
+    Args:
+        sources: what to hold.
+        warnings: a sentence for each installed plugin that could not be loaded.
+
+    Raises:
+        UsageError: a declaration that is not valid, a name given twice, or a strategy named in one that there is not.
+    """
+
+    def __init__(self, sources: Iterable[Source] = (), warnings: Iterable[str] = ()) -> None:
         self._sources: dict[str, Source] = {}
-        for source in sources:
-            self._add(source)
-
-    def _add(self, source: Source) -> None:
-        wrong = check_strategy(source.strategy)
-        if wrong:
-            raise UsageError(f"strategy {type(source.strategy).__name__} ({source.origin}) is not valid: {wrong[0]}")
-        name = source.strategy.name
-        if name in self._sources:
-            raise UsageError(
-                f"two strategies are called {name!r}: {self._sources[name].origin} and {source.origin}",
-                hint="give one of them another name",
-            )
-        self._sources[name] = source
+        self.warnings = tuple(warnings)
+        given = list(sources)
+        names = [str(getattr(source.strategy, "name", "")) for source in given]
+        for source in given:
+            wrong = _fault(source, self._sources, names)
+            if wrong:
+                raise UsageError(f"strategy {type(source.strategy).__name__} ({source.origin}) is not valid: {wrong}")
+            self._sources[source.strategy.name] = source
 
     def __getitem__(self, name: str) -> Strategy:
         if name not in self._sources:
@@ -99,29 +104,87 @@ class Registry(Mapping[str, Strategy]):
 
 def unknown_strategy(name: str, known: Iterable[str]) -> UsageError:
     """The error for a strategy that does not exist, with the nearest name."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-    return UsageError(f"there is no strategy {name!r}", hint=hint)
+    return UsageError(f"there is no strategy {name!r}", hint=nearest(name, known))
 
 
-def load_strategies(specs: Iterable[str] = (), instances: Iterable[Strategy] = ()) -> Registry:
+def _fault(source: Source, earlier: Mapping[str, Source], names: Iterable[str]) -> str:
+    """A sentence on why a strategy cannot be registered; empty where it can.
+
+    Args:
+        earlier: strategies registered before it.
+        names: of all strategies that it may name.
+    """
+    strategy, known = source.strategy, list(names)
+    wrong = check_strategy(strategy)
+    if wrong:
+        return wrong[0]
+    if strategy.name in earlier:
+        return f"another one is called {strategy.name!r} ({earlier[strategy.name].origin}); give it a name of its own"
+    named = [("after", name) for name in sorted(strategy.after)]
+    if source.origin != BUILTIN:
+        named += [("companions()", name) for name in companion_names(strategy)]
+    for where, name in named:
+        if name not in known:
+            return f"{where} names a strategy {name!r} that there is not; {nearest(name, known)}"
+    return ""
+
+
+def companion_names(strategy: Strategy) -> list[str]:
+    """Strategies that ``companions`` names literally, ``Change(strategy="threads")``, as far as its source tells."""
+    if type(strategy).companions is Strategy.companions:
+        return []
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(type(strategy).companions)))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "Change" in ast.unparse(node.func)]
+    named = [word.value for call in calls for word in call.keywords if word.arg == "strategy"]
+    return [node.value for node in named if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def load_strategies(specs: Iterable[str] = ()) -> Registry:
     """All strategies: built-in first, then entry points, then those named, in their order.
+
+    An installed plugin that cannot be loaded is left out, with a sentence in ``Registry.warnings``.
 
     Args:
         specs: import strings such as ``my_pkg.my_mod:MyStrategy`` (a class or an instance).
-        instances: strategies given through the Python API.
 
     Raises:
         UsageError: a spec that cannot be imported, is no strategy, or repeats a name.
     """
-    builtin = importlib.import_module("autoopt_strategies").BUILTIN
-    sources = [Source(_instance(item, "built-in"), "built-in") for item in builtin]
+    package = importlib.import_module("autoopt_strategies")
+    builtin = [Source(load_spec(f"{package.__name__}.{spec}"), BUILTIN) for spec in package.BUILTIN]
+    installed, warnings = _plugins(builtin)
+    named = [Source(load_spec(spec), f"--strategies {spec}", spec) for spec in specs]
+    return Registry([*builtin, *installed, *named], warnings)
+
+
+def _plugins(builtin: list[Source]) -> tuple[list[Source], list[str]]:
+    """Strategies of entry points, and a sentence for each that is left out."""
+    found: list[tuple[EntryPoint, Source]] = []
+    warnings: list[str] = []
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: p.name):
-        sources.append(Source(_instance(point.load(), point.value), f"entry point {point.name}"))
-    sources += [Source(load_spec(spec), f"--strategies {spec}", spec) for spec in specs]
-    sources += [Source(item, "given in Python", instance_spec(item)) for item in instances]
-    return Registry(sources)
+        try:
+            found.append((point, Source(_instance(point.load(), point.value), f"entry point {point.name}")))
+        except UsageError as error:
+            warnings.append(_left_out(point, str(error)))
+        except (Exception, SystemExit) as error:  # one broken plugin must not end every command
+            warnings.append(_left_out(point, f"{type(error).__name__}: {error}"))
+    accepted: dict[str, Source] = {source.strategy.name: source for source in builtin}
+    names = [*accepted, *(str(getattr(source.strategy, "name", "")) for _, source in found)]
+    for point, source in found:
+        wrong = _fault(source, accepted, names)
+        if wrong:
+            warnings.append(_left_out(point, wrong))
+        else:
+            accepted[source.strategy.name] = source
+    return list(accepted.values())[len(builtin) :], warnings
+
+
+def _left_out(point: EntryPoint, why: str) -> str:
+    package = f" of {point.dist.name}" if point.dist is not None else ""
+    return f"the installed strategy plugin {point.name!r}{package} ({point.value}) is left out: {why}"
 
 
 def load_spec(spec: str) -> Strategy:
@@ -137,10 +200,8 @@ def load_spec(spec: str) -> Strategy:
 
     module = import_module(module_name)
     if not hasattr(module, attribute):
-        near = difflib.get_close_matches(attribute, dir(module), n=1)
-        raise UsageError(
-            f"module {module_name!r} has no {attribute!r}", hint=f"did you mean {near[0]!r}?" if near else ""
-        )
+        there = [name for name, value in vars(module).items() if inspect.isclass(value)]
+        raise UsageError(f"module {module_name!r} has no {attribute!r}", hint=nearest(attribute, there))
     return _instance(getattr(module, attribute), spec)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
@@ -15,11 +16,16 @@ from autoopt.setup import Setup
 
 MOST_SETTINGS = 12
 """A strategy that goes on asking for more settings in one round is stopped here."""
+STAGES = (
+    "storage", "preparation", "collate", "pin", "copy", "host", "forward", "backward", "optimizer", "evaluate",
+    "checkpoint",
+)  # fmt: skip
+"""Names of the stages of a step, and of what interrupts training, in their order."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Risk(StrEnum):
-    """What must hold before a change is kept; see the contract's table."""
+    """Class of a change, by which it is decided what must hold before it is kept; see the contract's table."""
 
     EXACT = "exact"
     NUMERIC = "numeric"
@@ -66,7 +72,7 @@ class Recipe:
 
 
 class PipelineView(Protocol):
-    """What strategies may ask of the pipeline graph (``autoopt.simplify.pipeline.Pipeline``)."""
+    """The pipeline graph as strategies see it (``autoopt.simplify.pipeline.Pipeline``)."""
 
     @property
     def round(self) -> Round:
@@ -105,7 +111,7 @@ class PipelineView(Protocol):
 
 @dataclass(frozen=True)
 class Case:
-    """What the loop knows when it asks a strategy. Plain data but for ``pipeline``.
+    """The state of the run when a strategy is asked. Plain data but for ``pipeline``.
 
     ``fits``: False while ``plan`` runs out of device memory and one that does not is looked for.
     """
@@ -131,8 +137,31 @@ class Case:
         return self.setup.loader.get(name, getattr(self.workload.loader, name, None))
 
     def inspected(self, strategy: str) -> JsonDict:
-        """What that strategy's ``inspect`` found in the live workload."""
+        """Findings of that strategy's ``inspect`` in the live workload."""
         return self.workload.inspected.get(strategy, {})
+
+
+@dataclass(frozen=True)
+class Example:
+    """A setting that trains anywhere and a case in which the strategy applies: all that its generic tests need.
+
+    Attributes:
+        setting: one that can be trained with on a CPU, on the tiny workload of ``autoopt.testing``.
+        device: of the case in which it applies: ``cpu`` or ``cuda:0``.
+        facts: fields of that case's ``WorkloadFacts`` that must be otherwise than in ``sample_case``.
+        inspected: what its ``inspect`` finds in that case.
+        setup: the incumbent's setup in that case.
+        losses: how far the losses of the first steps may be from the untouched loop's, relatively; None: they differ.
+        trains: whether a few steps can be trained with it on a CPU within a second or two.
+    """
+
+    setting: JsonDict = field(default_factory=dict)
+    device: str = "cpu"
+    facts: JsonDict = field(default_factory=dict)
+    inspected: JsonDict = field(default_factory=dict)
+    setup: Setup = field(default_factory=Setup)
+    losses: float | None = 0.0
+    trains: bool = True
 
 
 Settings = Iterable[JsonDict] | Generator[JsonDict, Trial | None, None]
@@ -147,6 +176,7 @@ class Strategy(ABC):
         risk: decides what must hold before it is kept.
         after: strategies that must stand before it in a plan.
         title: a few words for the report; the name where empty.
+        example: what ``autoopt.testing.StrategyTestCase`` tests it with; None: its defaults.
     """
 
     name: ClassVar[str]
@@ -154,6 +184,7 @@ class Strategy(ABC):
     risk: ClassVar[Risk] = Risk.NUMERIC
     after: ClassVar[frozenset[str] | set[str]] = frozenset()
     title: ClassVar[str] = ""
+    example: ClassVar[Example | None] = None
 
     def applies(self, case: Case) -> Applies:
         """Yes, or no with the reason that a user reads."""
@@ -164,10 +195,10 @@ class Strategy(ABC):
         return None
 
     def settings(self, case: Case) -> Settings:
-        """What to try, the likeliest first. A generator receives each finished trial by ``send``."""
+        """Settings to try, the likeliest first. A generator receives each finished trial by ``send``."""
         return [{}]
 
-    def lighter(self, case: Case) -> Iterable[tuple[float, JsonDict]]:
+    def memory_savings(self, case: Case) -> Iterable[tuple[float, JsonDict]]:
         """Optional: settings that take less device memory, for a workload that does not fit (``case.fits``).
 
         The batch of an optimizer step must stay what it is. Each later setting takes less memory than the
@@ -198,7 +229,7 @@ class Strategy(ABC):
 
 
 def check_strategy(strategy: Strategy) -> list[str]:
-    """What is wrong with a strategy's declaration, a sentence each; empty where nothing is."""
+    """Faults of a strategy's declaration, a sentence each; empty where there are none."""
     wrong = []
     name = getattr(strategy, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -209,4 +240,16 @@ def check_strategy(strategy: Strategy) -> list[str]:
         value = getattr(strategy, attribute)
         if isinstance(value, str) or not all(isinstance(item, str) for item in value):
             wrong.append(f"{attribute} must be a set of names, got {value!r}")
+        elif attribute == "stages":
+            unknown = sorted(set(value) - set(STAGES))
+            wrong += [f"there is no stage {item!r}; {nearest(item, STAGES)}" for item in unknown]
     return wrong
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?``, or all the names there are where none is near."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    # "prepare" and "preparation" share a beginning rather than most of their letters.
+    near = near or [other for other in names if len(name) > 3 and other.startswith(name[:4])]
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"

@@ -28,7 +28,7 @@ def saver(name: str, *rungs: tuple[float, JsonDict], **attributes: Any) -> Strat
     made: Any = type(strategy(name, risk=Risk.NUMERIC, settings=tuple(setting for _, setting in rungs)))
 
     class Saver(made):  # type: ignore[misc]
-        def lighter(self, case: Case) -> Any:
+        def memory_savings(self, case: Case) -> Any:
             return () if attributes.get("excluded_by") in case.plan.names() else rungs
 
         def apply(self, setup: Setup, setting: JsonDict) -> Setup:

@@ -19,6 +19,7 @@ def test_the_facade() -> None:
             "Case",
             "Change",
             "Estimate",
+            "Example",
             "Plan",
             "Recipe",
             "Result",
@@ -67,8 +68,8 @@ def test_what_a_setup_can_be_asked_for() -> None:
 
 def test_what_a_strategy_has() -> None:
     names = {name for name in vars(autoopt.Strategy) if not name.startswith("_")}
-    methods = {"applies", "predict", "settings", "companions", "apply", "recipe", "lighter"}
-    assert methods | {"stages", "risk", "after"} <= names
+    methods = {"applies", "predict", "settings", "companions", "apply", "recipe", "memory_savings"}
+    assert methods | {"stages", "risk", "after", "example"} <= names
     assert autoopt.Strategy.__abstractmethods__ == {"apply"}
 
 

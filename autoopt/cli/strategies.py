@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from autoopt.cli.output import stdout_kept, write_json, write_line
+from autoopt.cli.output import say, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
 
@@ -23,6 +23,8 @@ def strategies_command(**given: Any) -> int:
 
     with stdout_kept():
         registry = load_strategies(options.strategies)
+    for warning in registry.warnings:
+        say(f"warning: {warning}")
     rows = [
         {
             "name": source.strategy.name,

@@ -1,6 +1,6 @@
 """A workload that does not fit: the least costly plan under which it trains with the same batch, its reference.
 
-Strategies say which of their settings take less memory and what they cost (``Strategy.lighter``). One
+Strategies say which of their settings take less memory and what they cost (``Strategy.memory_savings``). One
 strategy is tried before two, the cheap before the dear; each set of them first with all it can save, since
 where that does not fit nothing of the set does.
 """
@@ -135,7 +135,7 @@ class Fitting:
             reason = unwanted(strategy, choice)
             if not reason:
                 found.append(strategy.name)
-            elif type(strategy).lighter is not Strategy.lighter:
+            elif type(strategy).memory_savings is not Strategy.memory_savings:
                 self._left_out[strategy.name] = reason
         return found
 
@@ -147,9 +147,10 @@ class Fitting:
             case = self.state.case_of(plan, registry, fits=False)
             rungs = [
                 (float(cost), Change(strategy=name, setting=dict(setting)))
-                for cost, setting in islice(strategy.lighter(case), MOST_STEPS)
+                for cost, setting in islice(strategy.memory_savings(case), MOST_STEPS)
             ]
-            applies = strategy.applies(case) if rungs or type(strategy).lighter is not Strategy.lighter else None
+            saves = rungs or type(strategy).memory_savings is not Strategy.memory_savings
+            applies = strategy.applies(case) if saves else None
         except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
             self._left_out[name] = plugin_error(error)
             return []

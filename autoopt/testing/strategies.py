@@ -36,7 +36,8 @@ from autoopt.records import (
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.registry import Registry, Source, load_strategies
 from autoopt.setup import Setup
-from autoopt.strategy import MOST_SETTINGS, Applies, Case, Recipe, Risk, Strategy, check_strategy
+from autoopt.strategy import MOST_SETTINGS, Applies, Case, Example, Recipe, Risk, Strategy, check_strategy
+from autoopt.testing.method_cards import method_card
 
 TRANSFORMS = ("dataset", "model", "loss", "optimizer", "step", "scheduler")
 
@@ -60,6 +61,18 @@ def sample_case(device: str = "cpu", **facts: Any) -> Case:
         seconds_left=7200.0,
         planned_steps=100_000,
     )
+
+
+def example_of(strategy: Strategy) -> Example:
+    """What a strategy declares for its tests; an empty one where it declares nothing."""
+    return strategy.example or Example()
+
+
+def example_case(strategy: Strategy) -> Case:
+    """The case in which a strategy says that it applies."""
+    example = example_of(strategy)
+    case = sample_case(example.device, **example.facts, inspected={strategy.name: example.inspected})
+    return dataclasses.replace(case, setup=example.setup)
 
 
 def sample_facts(**changed: Any) -> WorkloadFacts:
@@ -162,7 +175,7 @@ def _round(device: str) -> Round:
 
 
 def example_settings(strategy: Strategy, case: Case) -> list[JsonDict]:
-    """What a strategy would try here; a conversation is told that nothing helped."""
+    """Settings that a strategy would try here; a generator is told that none was kept."""
     settings = strategy.settings(case)
     if not isinstance(settings, Generator):
         return [dict(setting) for setting in islice(settings, MOST_SETTINGS)]
@@ -177,28 +190,25 @@ def example_settings(strategy: Strategy, case: Case) -> list[JsonDict]:
 
 
 class StrategyTestCase:
-    """What holds for every strategy. Override ``case`` to give one in which yours applies.
+    """Tests that every strategy passes, driven by its ``example``; without one by ``sample_case`` and ``settings``.
 
     Attributes:
         strategy: the one under test.
-        setting: one that is tried on a tiny workload; the first of ``settings`` where None.
-        trains: whether a few steps can be trained with it on this machine.
     """
 
     strategy: ClassVar[Strategy]
-    setting: ClassVar[JsonDict | None] = None
-    trains: ClassVar[bool] = True
 
     def case(self) -> Case:
         """A case in which the strategy applies."""
-        return sample_case()
+        return example_case(self.strategy)
 
     def workload(self) -> Any:
         """A small workload on the CPU that the strategy is tried on."""
         return tiny_workload()
 
     def _settings(self) -> list[JsonDict]:
-        return [self.setting] if self.setting is not None else example_settings(self.strategy, self.case())
+        example = self.strategy.example
+        return [example.setting] if example is not None else example_settings(self.strategy, self.case())
 
     def test_it_is_declared_well(self) -> None:
         """Name, stages, risk; a docstring, which is its method card; a registry that takes it."""
@@ -206,6 +216,10 @@ class StrategyTestCase:
         assert isinstance(self.strategy.risk, Risk)
         assert inspect.getdoc(type(self.strategy)), "a strategy's docstring says when it helps and when it does not"
         assert self.strategy.name in self._registry()
+
+    def test_its_docstring_is_a_method_card(self) -> None:
+        """A summary, and the five headings of ``autoopt.testing.method_cards``."""
+        assert method_card(self.strategy)
 
     def test_it_says_whether_it_applies(self) -> None:
         """Yes in its case; every no, on either device and without a pipeline, comes with a reason."""
@@ -230,11 +244,11 @@ class StrategyTestCase:
                 predicted = self.strategy.predict(case, setting)
                 assert predicted is None or (isinstance(predicted, Estimate) and predicted.low > 0)
 
-    def test_what_takes_less_memory_costs_ever_more_and_leaves_the_batch(self) -> None:
-        """``lighter``: settings in their order, each another setup with the batch of a step as it is."""
+    def test_what_saves_more_memory_costs_more_and_leaves_the_batch(self) -> None:
+        """``memory_savings``: settings in their order, each another setup with the batch of a step as it is."""
         for fits in (True, False):
             case = dataclasses.replace(self.case(), fits=fits)
-            found = list(islice(self.strategy.lighter(case), MOST_SETTINGS))
+            found = list(islice(self.strategy.memory_savings(case), MOST_SETTINGS))
             costs = [cost for cost, _ in found]
             assert costs == sorted(costs), "what comes later must cost more"
             assert all(cost >= 0 for cost in costs)
@@ -283,7 +297,7 @@ class StrategyTestCase:
 
         import pytest
 
-        if not self.trains:
+        if not example_of(self.strategy).trains:
             pytest.skip("it does not train on this machine")
         for setting in self._settings()[:1]:
             losses = train_few_steps(self.workload(), self.strategy.apply(Setup(), setting))

@@ -15,16 +15,18 @@ from autoopt.export.script import Script, export_script
 from autoopt.loading import importing, validation
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
+from autoopt.testing.method_cards import builtin
+from autoopt.testing.strategies import example_of
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "strategies")]
+sys.path.insert(0, str(HERE))
 
 import attending_workload  # noqa: E402
 from script_running import loaded, script_losses  # noqa: E402
-from strategy_settings import SETTINGS  # noqa: E402
 
 SEED = 3
 REGISTRY = load_strategies()
+SETTINGS = {strategy.name: example_of(strategy).setting for strategy in builtin()}
 SPEC = "attending_workload:build"
 WRITTEN = {
     "compile": "compile_in_place(model",

@@ -1,4 +1,4 @@
-"""Every built-in strategy, by one table: one that is missing in it fails."""
+"""Every built-in strategy, by what it declares: a new one is tested by its line in ``BUILTIN``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,107 +16,26 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.search.planner import predict
 from autoopt.setup import Setup
-from autoopt.strategy import Case, Risk, Strategy
+from autoopt.strategy import Risk, Strategy
 from autoopt.testing import StrategyTestCase
-from autoopt.testing.strategies import sample_case, sample_facts, tiny_workload, train_few_steps
-from autoopt_strategies import BUILTIN
+from autoopt.testing.method_cards import builtin, page
+from autoopt.testing.strategies import example_of, sample_case, sample_facts, tiny_workload, train_few_steps
 
-sys.path.insert(0, str(Path(__file__).parent))
-from strategy_settings import CALL, SETTINGS
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """How a strategy is tested.
-
-    Attributes:
-        device: where it applies.
-        facts: what the workload must be like for it to apply.
-        inspected: what its ``inspect`` found.
-        setup: what the incumbent is like.
-        losses: how far the losses of the first steps may be from the untouched loop's, relatively; None: they differ.
-        slow: takes long on a CPU.
-        trains: can be trained with on a CPU.
-    """
-
-    device: str = "cpu"
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    inspected: dict[str, Any] = dataclasses.field(default_factory=dict)
-    setup: Setup = dataclasses.field(default_factory=Setup)
-    losses: float | None = 0.0
-    slow: bool = False
-    trains: bool = True
-
-
-TABLE = {
-    "workers": Entry(),
-    "batch_fetch": Entry(inspected={"index": "tensor", "ratio": 0.2}),
-    "cache": Entry(inspected={"deterministic": True, "sample_seconds": 1e-3}),
-    "device_dataset": Entry(),
-    "threaded_loading": Entry(),
-    "pin_memory": Entry(device="cuda:0"),
-    "device_prefetch": Entry(device="cuda:0"),
-    "amp": Entry(losses=0.02),
-    "matmul_precision": Entry(losses=0.02),
-    "channels_last": Entry(losses=1e-4),
-    "cudnn_benchmark": Entry(device="cuda:0"),
-    "fused_optimizer": Entry(losses=1e-4),
-    "compile": Entry(losses=1e-3, slow=True),
-    "cuda_graphs": Entry(device="cuda:0"),
-    "threads": Entry(losses=1e-4),
-    "batch_size": Entry(losses=None),
-    "accumulation": Entry(facts={"accumulation": 4}, losses=1e-4),
-    "checkpointing": Entry(device="cuda:0", losses=1e-5),
-    "flash_attention": Entry(inspected={"modules": ["blocks.*"], "calls": [CALL]}),
-    "optimizer_in_backward": Entry(device="cuda:0", losses=1e-5),
-    "expandable_segments": Entry(device="cuda:0", trains=False),
-    "evaluation_cadence": Entry(facts={"evaluate_every": 100}),
-    "checkpoint_cadence": Entry(setup=Setup().with_cadence(checkpoint_every=2)),
-    "warmup_cosine": Entry(losses=None),
-    "one_cycle": Entry(losses=None),
-}
-CARD = ("What it does:", "When it helps:", "When it does not:", "What it costs:", "Source:")
-STAGES = {
-    "storage", "preparation", "collate", "pin", "copy", "forward", "backward", "optimizer", "evaluate", "checkpoint",
-    "host",
-}  # fmt: skip
 REGISTRY = load_strategies()
-
-
-def case_of(name: str) -> Case:
-    entry = TABLE[name]
-    case = sample_case(entry.device, **entry.facts, inspected={name: entry.inspected})
-    return dataclasses.replace(case, setup=entry.setup)
-
-
-def test_every_strategy_stands_in_the_table() -> None:
-    assert [strategy.name for strategy in BUILTIN] == list(REGISTRY)[: len(BUILTIN)]
-    assert set(TABLE) == set(SETTINGS) == {strategy.name for strategy in BUILTIN}
-
-
-def conformance(name: str) -> type:
-    """The conformance test of one strategy."""
-    entry = TABLE[name]
-    body = {
-        "strategy": REGISTRY[name],
-        "setting": SETTINGS[name],
-        "trains": entry.trains and not entry.slow,
-        "case": lambda self: case_of(name),
-    }
-    return type(f"Test_{name}", (StrategyTestCase,), body)
-
+BUILTIN = builtin()
+SETTINGS = {strategy.name: example_of(strategy).setting for strategy in BUILTIN}
+TRAINING = [strategy.name for strategy in BUILTIN if example_of(strategy).trains]
+ROOT = Path(__file__).parents[2]
 
 for _strategy in BUILTIN:
-    globals()[f"Test_{_strategy.name}"] = conformance(_strategy.name)
+    globals()[f"Test_{_strategy.name}"] = type(f"Test_{_strategy.name}", (StrategyTestCase,), {"strategy": _strategy})
 
 
 @pytest.mark.parametrize("strategy", BUILTIN, ids=lambda strategy: strategy.name)
-def test_its_docstring_is_a_method_card(strategy: Strategy) -> None:
-    card = inspect.getdoc(type(strategy)) or ""
-    assert [part for part in CARD if part not in card] == []
+def test_it_declares_its_title_stages_and_example(strategy: Strategy) -> None:
     assert strategy.title
-    assert strategy.stages <= STAGES
-    assert strategy.after <= set(TABLE)
+    assert strategy.stages
+    assert strategy.example is not None
 
 
 @pytest.mark.parametrize("strategy", BUILTIN, ids=lambda strategy: strategy.name)
@@ -134,17 +52,12 @@ def test_one_file_holds_it_and_names_the_facade_alone(strategy: Strategy) -> Non
     assert set(re.findall(r"^\s*from (autoopt\.?\w*) import", source, re.M)) <= {"autoopt"}
 
 
-@pytest.mark.parametrize("name", [name for name, entry in TABLE.items() if entry.losses is not None and entry.trains])
-def test_its_losses_are_those_of_the_untouched_loop(name: str, request: pytest.FixtureRequest) -> None:
-    entry = TABLE[name]
-    if entry.slow:
-        pytest.skip("compiles; see test_compile_gives_the_same_losses")
+@pytest.mark.parametrize("name", [name for name in TRAINING if example_of(REGISTRY[name]).losses is not None])
+def test_its_losses_are_those_of_the_untouched_loop(name: str) -> None:
     untouched = train_few_steps(tiny_workload(), Setup(), steps=6)
     changed = train_few_steps(tiny_workload(), REGISTRY[name].apply(Setup(), SETTINGS[name]), steps=6)
-    if entry.losses == 0.0:
-        assert changed == untouched
-    else:
-        assert changed == pytest.approx(untouched, rel=entry.losses)
+    allowed = example_of(REGISTRY[name]).losses
+    assert changed == (pytest.approx(untouched, rel=allowed) if allowed else untouched)
 
 
 @pytest.mark.slow
@@ -154,8 +67,8 @@ def test_compile_gives_the_same_losses() -> None:
     assert changed == pytest.approx(untouched, rel=1e-3)
 
 
-PAIRS = list(itertools.combinations(TABLE, 2))
-QUICK = [pair for pair in PAIRS if not {"compile", "expandable_segments", "workers"} & set(pair)]
+PAIRS = list(itertools.combinations(SETTINGS, 2))
+QUICK = [pair for pair in PAIRS if set(pair) <= set(TRAINING) - {"workers"}]
 
 
 def fold(*names: str) -> Setup:
@@ -168,7 +81,7 @@ def test_any_two_fold_into_one_setup(pair: tuple[str, str]) -> None:
     assert fold(*pair) not in (Setup(), fold(pair[0]), fold(pair[1])) or "threads" in pair or "device_dataset" in pair
 
 
-@pytest.mark.parametrize("first", TABLE)
+@pytest.mark.parametrize("first", TRAINING)
 def test_any_two_train_together(first: str) -> None:
     """Three steps of each pair that is quick; the losses are finite."""
     for one, two in QUICK:
@@ -189,7 +102,7 @@ def test_any_two_train_together_the_slow_ones(pair: tuple[str, str]) -> None:
 def test_exact_ones_promise_what_can_be_checked_loss_by_loss() -> None:
     for strategy in BUILTIN:
         if strategy.risk is Risk.EXACT:
-            assert TABLE[strategy.name].losses == 0.0, strategy.name
+            assert example_of(strategy).losses == 0.0, strategy.name
 
 
 def test_listing_them_does_not_import_torch() -> None:
@@ -240,6 +153,6 @@ def test_data_too_large_for_memory_is_not_cached() -> None:
     assert "free memory" in REGISTRY["cache"].applies(case).reason
 
 
-def test_the_page_of_strategies_names_them_all_in_their_order() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (\S+)$", page, re.M) == [strategy.name for strategy in BUILTIN]
+def test_the_page_of_strategies_is_made_of_their_cards() -> None:
+    written = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    assert written == page(BUILTIN), "docs/strategies.md is stale: run `make docs`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     Setting,
     at_most,
@@ -37,6 +37,7 @@ class Amp(Strategy):
     title = "mixed precision"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    example = Example({"dtype": "bfloat16"}, losses=0.02)
 
     def applies(self, case: Case) -> Applies:
         if case.device not in ("cpu", "cuda"):
@@ -72,7 +73,7 @@ class Amp(Strategy):
             for dtype in self._dtypes(case)
         ]
 
-    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+    def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """Activations of half the size, in another precision than the user's: the last resort."""
         return [(1.0, {"dtype": "bfloat16"})]
 

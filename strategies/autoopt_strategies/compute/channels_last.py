@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
 
 MOST = 0.5
@@ -32,6 +32,7 @@ class ChannelsLast(Strategy):
     title = "channels last"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    example = Example(losses=1e-4)
 
     def applies(self, case: Case) -> Applies:
         if not case.workload.model.has_conv2d:

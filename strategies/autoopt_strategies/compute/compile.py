@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, after_paying, at_most, gain, operator_share, seconds_of
 
 FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
@@ -33,6 +33,7 @@ class CompileModel(Strategy):
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
     after = frozenset({"channels_last", "flash_attention", "checkpointing"})
+    example = Example({"mode": "default"}, losses=1e-3, trains=False)
 
     def applies(self, case: Case) -> Applies:
         if case.setup.compile is not None and case.plan.setting(self.name) is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
 
 
@@ -80,6 +80,7 @@ class CudaGraphs(Strategy):
     stages = frozenset({"forward", "backward", "optimizer", "host"})
     risk = Risk.NUMERIC
     after = frozenset({"amp", "channels_last", "flash_attention", "checkpointing", "fused_optimizer"})
+    example = Example(device="cuda:0")
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":

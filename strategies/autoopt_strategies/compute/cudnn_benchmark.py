@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
 
 MOST = 0.5
@@ -22,6 +22,7 @@ class CudnnBenchmark(Strategy):
     title = "cuDNN's search"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    example = Example({"enabled": True}, device="cuda:0")
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":

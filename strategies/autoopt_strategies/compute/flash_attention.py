@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
@@ -62,6 +62,9 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     return found
 
 
+EXAMPLE = {"modules": ["blocks.*"], "calls": [{"x": {"shape": [2, 12, 16], "dtype": "float32"}}]}
+
+
 class FlashAttention(Strategy):
     """Computes attention by ``torch.nn.functional.scaled_dot_product_attention``.
 
@@ -81,6 +84,7 @@ class FlashAttention(Strategy):
     title = "flash attention"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    example = Example(EXAMPLE, inspected=EXAMPLE)
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)

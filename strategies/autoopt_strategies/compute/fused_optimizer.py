@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
@@ -119,6 +119,7 @@ class FusedOptimizer(Strategy):
     title = "fused optimizer"
     stages = frozenset({"optimizer"})
     risk = Risk.NUMERIC
+    example = Example({"implementation": "fused"}, losses=1e-4)
 
     def applies(self, case: Case) -> Applies:
         optimizer = case.workload.optimizer

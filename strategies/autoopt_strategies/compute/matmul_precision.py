@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, compute_gain, low_precision, operator_share
 
 WORTH = 1.05
@@ -25,6 +25,7 @@ class MatmulPrecision(Strategy):
     title = "shorter float32 matrix products"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    example = Example({"precision": "medium"}, losses=0.02)
 
     def applies(self, case: Case) -> Applies:
         now = low_precision(case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal
 
 
@@ -23,6 +23,7 @@ class Threads(Strategy):
     title = "compute threads"
     stages = frozenset({"forward", "backward", "optimizer", "host"})
     risk = Risk.NUMERIC
+    example = Example({"threads": 1}, losses=1e-4)
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cpu":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, gain, seconds_of
 from autoopt_strategies.input.batches import Collated, Wrapper, collate, dataset_of, equal
 
@@ -80,6 +80,7 @@ class BatchFetch(Strategy):
     title = "whole batches by one index"
     stages = frozenset({"preparation", "collate"})
     risk = Risk.EXACT
+    example = Example({"index": "tensor"}, inspected={"index": "tensor", "ratio": 0.2})
 
     def applies(self, case: Case) -> Applies:
         refused = no_whole_batches(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batches import Wrapper, dataset_of, equal
 
@@ -123,6 +123,7 @@ class Cache(Strategy):
     title = "samples kept in memory"
     stages = frozenset({"storage", "preparation"})
     risk = Risk.EXACT
+    example = Example({"prefix": None, "workers": 0}, inspected={"deterministic": True, "sample_seconds": 1e-3})
 
     def applies(self, case: Case) -> Applies:
         facts, found = case.workload, case.inspected(self.name)

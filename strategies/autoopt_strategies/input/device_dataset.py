@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batch_fetch import no_whole_batches
 from autoopt_strategies.input.batches import Collated, Wrapper, collate, leaves, like
@@ -64,6 +64,7 @@ class DeviceDataset(Strategy):
     stages = frozenset({"storage", "preparation", "collate", "pin", "copy"})
     risk = Risk.EXACT
     after = frozenset({"workers", "batch_fetch", "cache"})
+    example = Example({"device": "cpu"})
 
     def applies(self, case: Case) -> Applies:
         facts = case.workload

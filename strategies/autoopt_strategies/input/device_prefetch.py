@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, gain, kept
 
 
@@ -21,6 +21,7 @@ class DevicePrefetch(Strategy):
     stages = frozenset({"copy"})
     risk = Risk.EXACT
     after = frozenset({"pin_memory"})
+    example = Example({"prefetch": 2}, device="cuda:0")
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":

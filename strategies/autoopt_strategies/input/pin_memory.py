@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, gain, seconds_of
 
 
@@ -20,6 +20,7 @@ class PinMemory(Strategy):
     title = "pinned memory, copies that do not block"
     stages = frozenset({"pin", "copy"})
     risk = Risk.EXACT
+    example = Example({"pin_memory": False, "non_blocking": True}, device="cuda:0")
 
     def applies(self, case: Case) -> Applies:
         if case.device == "cpu":

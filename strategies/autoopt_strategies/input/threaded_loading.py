@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
 from autoopt_strategies.input.batches import Wrapper
 
@@ -61,6 +61,7 @@ class ThreadedLoading(Strategy):
     title = "samples read by threads"
     stages = frozenset({"storage", "preparation"})
     risk = Risk.EXACT
+    example = Example({"threads": 2})
 
     def applies(self, case: Case) -> Applies:
         facts = case.workload.dataset

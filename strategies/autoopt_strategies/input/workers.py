@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal, kept, seconds_of
 
 UNEVEN = 0.5
@@ -27,6 +27,7 @@ class Workers(Strategy):
     title = "loader workers"
     stages = frozenset({"storage", "preparation", "collate"})
     risk = Risk.EXACT
+    example = Example({"num_workers": 1, "prefetch_factor": 2, "persistent_workers": True})
 
     def applies(self, case: Case) -> Applies:
         if not case.workload.dataset.map_style and not case.inspected(self.name).get("shares_work"):

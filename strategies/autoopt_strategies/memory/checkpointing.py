@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, gain, kept, memory_used, per_sample, seconds_of
 
 PRESSED = 0.5
@@ -102,6 +102,7 @@ class Checkpointing(Strategy):
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
     after = frozenset({"channels_last", "flash_attention"})
+    example = Example({"every": 1, "selective": True}, device="cuda:0", losses=1e-5)
 
     def applies(self, case: Case) -> Applies:
         if len(case.workload.model.repeated_blocks) < 2:
@@ -139,7 +140,7 @@ class Checkpointing(Strategy):
         if not kept((yield {"every": 1, "selective": True})):
             yield {"every": 1}
 
-    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+    def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """Keeping what is expensive first; a whole second forward pass is a quarter of a step or more."""
         return [(0.1, {"every": 1, "selective": True}), (0.3, {"every": 1})]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, memory_used
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -36,6 +36,7 @@ class ExpandableSegments(Strategy):
     title = "expandable memory segments"
     stages = frozenset({"forward", "backward"})
     risk = Risk.EXACT
+    example = Example({"enabled": True}, device="cuda:0", trains=False)
 
     def applies(self, case: Case) -> Applies:
         if case.device != "cuda":
@@ -57,7 +58,7 @@ class ExpandableSegments(Strategy):
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]
 
-    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+    def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """Less is lost to gaps, at no cost."""
         return [(0.0, {"enabled": True})]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, gain, memory_used
 
 
@@ -71,6 +71,7 @@ class OptimizerInBackward(Strategy):
     stages = frozenset({"backward", "optimizer"})
     risk = Risk.NUMERIC
     after = frozenset({"fused_optimizer"})
+    example = Example(device="cuda:0", losses=1e-5)
 
     def applies(self, case: Case) -> Applies:
         facts = case.workload
@@ -97,7 +98,7 @@ class OptimizerInBackward(Strategy):
     def settings(self, case: Case) -> list[Setting]:
         return [{}]
 
-    def lighter(self, case: Case) -> list[tuple[float, Setting]]:
+    def memory_savings(self, case: Case) -> list[tuple[float, Setting]]:
         """The gradients of all parameters but one."""
         return [(0.02, {})]
 

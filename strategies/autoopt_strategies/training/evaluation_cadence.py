@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
 
 LEAST_SHARE = 0.01
@@ -23,6 +23,7 @@ class EvaluationCadence(Strategy):
     title = "fewer evaluations"
     stages = frozenset({"evaluate"})
     risk = Risk.TRAINING
+    example = Example({"evaluate_every": 500}, facts={"evaluate_every": 100})
 
     def applies(self, case: Case) -> Applies:
         if not case.workload.has_evaluate:

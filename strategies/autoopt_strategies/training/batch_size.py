@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, sqrt
 
-from autoopt import Applies, Case, Change, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, climb, gain, memory_used, per_sample, seconds_of
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
@@ -35,6 +35,7 @@ class BatchSize(Strategy):
     title = "larger batch"
     stages = frozenset({"collate", "copy", "forward", "backward", "optimizer", "host"})
     risk = Risk.TRAINING
+    example = Example({"size": 32, "learning_rate_factor": 1.4142, "warmup_steps": 2}, losses=None)
 
     def applies(self, case: Case) -> Applies:
         facts = case.workload

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, kept
 
 
@@ -57,6 +57,7 @@ class WarmupCosine(Strategy):
     title = "warm-up and cosine"
     stages = frozenset({"optimizer"})
     risk = Risk.TRAINING
+    example = Example({"warmup": 0.1, "peak": 2.0, "end": 0.01}, losses=None)
 
     def applies(self, case: Case) -> Applies:
         return no_schedule_of_ones_own(case, self.name)

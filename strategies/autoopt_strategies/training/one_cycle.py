@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, kept
-from autoopt_strategies.schedule.warmup_cosine import no_schedule_of_ones_own
+from autoopt_strategies.training.warmup_cosine import no_schedule_of_ones_own
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class OneCycle(Strategy):
     title = "one-cycle learning rate"
     stages = frozenset({"optimizer"})
     risk = Risk.TRAINING
+    example = Example({"peak": 2.0, "rise": 0.3}, losses=None)
 
     def applies(self, case: Case) -> Applies:
         return no_schedule_of_ones_own(case, self.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log2
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, compute_gain, kept, memory_used, per_sample
 
 FULL = 0.85
@@ -30,6 +30,7 @@ class Accumulation(Strategy):
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
     after = frozenset({"batch_size"})
+    example = Example({"size": 8, "accumulation": 2}, facts={"accumulation": 4}, losses=1e-4)
 
     def applies(self, case: Case) -> Applies:
         impossible = _impossible(case)
@@ -63,7 +64,7 @@ class Accumulation(Strategy):
             while size % 2 == 0 and not kept((yield {"size": size // 2, "accumulation": 2 * count})):
                 size, count = size // 2, 2 * count
 
-    def lighter(self, case: Case) -> Iterator[tuple[float, Setting]]:
+    def memory_savings(self, case: Case) -> Iterator[tuple[float, Setting]]:
         """Ever smaller pieces; each halving launches the same kernels twice as often."""
         size, count = _now(case)
         if _impossible(case):

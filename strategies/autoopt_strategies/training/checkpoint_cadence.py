@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from autoopt import Applies, Case, Estimate, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, gain, seconds_of
 
 LEAST_SHARE = 0.01
@@ -26,6 +26,7 @@ class CheckpointCadence(Strategy):
     title = "fewer checkpoints"
     stages = frozenset({"checkpoint"})
     risk = Risk.TRAINING
+    example = Example({"checkpoint_every": 500}, setup=Setup().with_cadence(checkpoint_every=2))
 
     def applies(self, case: Case) -> Applies:
         if case.setup.cadence.checkpoint_every is None:

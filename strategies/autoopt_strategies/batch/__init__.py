@@ -1,1 +1,0 @@
-"""Strategies of the batch: its size, how it is split, and what must change with it."""

@@ -1,1 +1,0 @@
-"""Strategies that change the model itself; only with ``--allow model``."""

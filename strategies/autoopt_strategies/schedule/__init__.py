@@ -1,1 +1,0 @@
-"""Strategies of the schedule: the learning rate over time, and how often training is interrupted."""
