@@ -29,6 +29,10 @@ class BatchIterator:
 
     Attributes:
         latest, taken: the group that was given last, and the samples in it.
+        epoch, batch: the epoch that is read, from 0, and the batches that it gave so far.
+        single: whether each batch is a step's whole group and needs no moving.
+        sizes: of the epoch's batches; None where only the batches tell.
+        sizes_hold: False once a batch was not as large as the loader told.
     """
 
     def __init__(
@@ -52,11 +56,10 @@ class BatchIterator:
         self._states: list[torch.Tensor] = []
         self.latest: list[Any] | None = None
         self.taken = 0
-        self._sizes: Sizes | None = None
-        self._sizes_hold = True
-        self._more = 0
+        self.sizes: Sizes | None = None
+        self.sizes_hold = True
         self._next = self._read_ahead if self.ahead else self._read
-        self._single = accumulation == 1 and move is None
+        self.single = accumulation == 1 and move is None
 
     def group(self) -> list[Any]:
         """The micro-batches of the next step, on their device.
@@ -80,42 +83,26 @@ class BatchIterator:
             self.taken += self._size(following)
         return group
 
-    def ready(self) -> bool:
-        """Whether each batch of the epoch, which is begun where there is none, is a step's whole group, needs no
-        moving and has a known size."""
-        if not (self._single and self._sizes_hold):
-            return False
+    def open(self) -> Iterator[Any]:
+        """The rest of the epoch's batches as the loader gives them; the epoch is begun where there is none."""
         if self._iterator is None:
             self._start_epoch()
-        return self._sizes is not None
-
-    def straight(self) -> Iterator[Any]:
-        """The rest of the epoch's batches, once it is ``ready``, to be read without ``group``; ``passed`` and
-        ``ended`` are told of it."""
         assert self._iterator is not None
         return self._iterator
 
-    def surprised(self, batch: Any, further: int) -> bool:
-        """Whether a batch that was read so many further on is not as large as the loader told."""
-        assert self._sizes is not None
-        self._more = (samples_of(batch) or 1) - self._sizes.of(self.batch + further)
-        self._sizes_hold = self._more == 0
-        return not self._sizes_hold
-
-    def passed(self, read: int, trained: int) -> int:
-        """So many batches were read off ``straight``; the samples of those that were trained."""
-        assert self._sizes is not None
-        samples = self._sizes.of_first(self.batch + trained) - self._sizes.of_first(self.batch) + self._more
-        self.batch, self._more = self.batch + read, 0
-        if not self._sizes_hold:
-            self._sizes = None
-        return samples
-
     def ended(self, read: int) -> None:
-        """There was no further batch in ``straight`` after so many."""
+        """There was no further batch in ``open()`` after so many.
+
+        Raises:
+            WorkloadError: there was none in the whole epoch.
+        """
         self._iterator = None
         if self.batch + read == 0:
             raise self._no_batch()
+
+    def size_mismatch(self) -> None:
+        """A batch was not as large as the loader tells: sizes are looked up in the batches ever after."""
+        self.sizes, self.sizes_hold = None, False
 
     def _no_batch(self) -> WorkloadError:
         return WorkloadError(
@@ -128,13 +115,13 @@ class BatchIterator:
 
         What once was not as the loader tells (bad samples that ``collate_fn`` leaves out) is looked up ever after.
         """
-        index, sizes = self.batch, self._sizes
+        index, sizes = self.batch, self.sizes
         self.batch += 1
         if sizes is not None and not self._clock.fine:
             return sizes.of(index)
         seen = samples_of(batch) or 1
         if sizes is not None and seen != sizes.of(index):
-            self._sizes, self._sizes_hold = None, False
+            self.size_mismatch()
         return seen
 
     def refill(self) -> None:
@@ -167,7 +154,7 @@ class BatchIterator:
             # A loader whose workers persist does not draw their seed again; drawing it here keeps the
             # order of samples the same as without persistent workers.
             torch.empty((), dtype=torch.int64).random_(generator=inner.generator)
-        self._sizes = sizes_of(inner) if self._sizes_hold else None
+        self.sizes = sizes_of(inner) if self.sizes_hold else None
         self._iterator = iter(inner)
 
     def _read(self) -> Any:
@@ -200,7 +187,7 @@ class BatchIterator:
         return {"epoch": self.epoch, "batch": self.batch, "ended": self._iterator is None, "generators": self._states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes to where another feed stood, by reading over what it had given: the workers' own random
+        """Goes to where another one stood, by reading over what it had given: the workers' own random
         numbers are then where they were."""
         self._iterator = None
         self.epoch, self.batch = state["epoch"], state["batch"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from operator import sub
 from time import perf_counter
 from typing import Any
 
@@ -46,7 +45,10 @@ class StageClock:
     Attributes:
         fine: whether the step under way is split: only then need ``mark`` be called within it.
         every: one step in so many is split.
-        began: when ``start`` was called, by ``perf_counter``.
+        until_fine: steps to the next one that is split.
+        began, last, step_began: when ``start`` was called, the last stage ended, the step under way began, by
+            ``perf_counter``.
+        totals, unsplit, steps: seconds by stage, those of steps that were not split, those of each step.
     """
 
     def __init__(self, fine_above: float = 0.02) -> None:
@@ -56,71 +58,38 @@ class StageClock:
         self.start()
 
     def start(self) -> None:
-        self._totals = dict.fromkeys(STAGES, 0.0)
-        self._unsplit = 0.0
-        self._steps: list[float] = []
-        self.fine, self._until_fine = True, self._distance()
-        self.began = self._last = self._step_began = perf_counter()
+        self.totals = dict.fromkeys(STAGES, 0.0)
+        self.unsplit = 0.0
+        self.steps: list[float] = []
+        self.fine, self.until_fine = True, self.distance()
+        self.began = self.last = self.step_began = perf_counter()
 
     def mark(self, stage: str) -> None:
         """The stage that ends here."""
         if self.fine or stage in BETWEEN:
             now = perf_counter()
-            self._totals[stage] += now - self._last
-            self._last = now
+            self.totals[stage] += now - self.last
+            self.last = now
 
     def step_done(self) -> None:
         """The step that ends here; what no stage has claimed is ``other``."""
         now = perf_counter()
         if self.fine:
-            self._totals["other"] += now - self._last
+            self.totals["other"] += now - self.last
         else:
-            self._unsplit += now - self._last
-        self._steps.append(now - self._step_began)
-        self._last = self._step_began = now
-        self._until_fine -= 1
+            self.unsplit += now - self.last
+        self.steps.append(now - self.step_began)
+        self.last = self.step_began = now
+        self.until_fine -= 1
         self.fine = False
-        if self._until_fine == 0:
-            self._split_next()
+        if self.until_fine == 0:
+            self.split_next()
 
-    @property
-    def coarse(self) -> int:
-        """Steps before the next one that is split."""
-        return 0 if self.fine else self._until_fine
+    def split_next(self) -> None:
+        """The step that begins is split."""
+        self.fine, self.until_fine = True, self.distance()
 
-    def split(self, arrived: float) -> None:
-        """A step is split whose batch had come then; the times of who calls this go to ``passed`` later."""
-        self.fine, self._last = True, arrived
-        self._unsplit += arrived
-
-    def split_done(self, end: float) -> int:
-        """It ended; the steps to the next one that is split."""
-        self._totals["other"] += end - self._last
-        self._unsplit -= end
-        self.fine = False
-        return self._distance()
-
-    def passed(self, arrivals: list[float], ends: list[float], left: int) -> None:
-        """Some steps at once, in place of ``mark("data")`` and ``step_done`` for each.
-
-        Args:
-            arrivals: when the batch of each had come, by ``perf_counter``.
-            ends: when each ended.
-            left: steps before the next one that is split.
-        """
-        begins = [self._step_began, *ends[:-1]]
-        self._totals["data"] += sum(map(sub, arrivals, begins))
-        self._unsplit += sum(map(sub, ends, arrivals))
-        self._steps += map(sub, ends, begins)
-        self._last = self._step_began = ends[-1] if ends else self._step_began
-        self.fine, self._until_fine = left <= 0, left
-        if self.fine:
-            self._split_next()
-
-    def _split_next(self) -> None:
-        self.fine, self._until_fine = True, self._distance()
-
-    def _distance(self) -> int:
+    def distance(self) -> int:
         """Steps to the next one that is split; ``every`` on average."""
         return 1 + int(self._lot.random() * (2 * self.every - 1)) if self.every > 1 else 1
 
@@ -131,17 +100,17 @@ class StageClock:
     def stop(self) -> Lap:
         self.fine = True
         self.mark("other")
-        seconds = self._last - self.began
+        seconds = self.last - self.began
         within = [stage for stage in STAGES if stage not in BETWEEN]
-        split = sum(self._totals[stage] for stage in within)
+        split = sum(self.totals[stage] for stage in within)
         for stage in within if split > 0 else ():
-            self._totals[stage] *= (split + self._unsplit) / split
+            self.totals[stage] *= (split + self.unsplit) / split
         self._set_every(seconds)
-        return Lap(seconds, self._totals, self._steps)
+        return Lap(seconds, self.totals, self.steps)
 
     def _set_every(self, seconds: float) -> None:
-        if self._steps:
-            self.every = max(1, round(self._fine_above / max(seconds / len(self._steps), 1e-6)))
+        if self.steps:
+            self.every = max(1, round(self._fine_above / max(seconds / len(self.steps), 1e-6)))
 
 
 class EventClock(StageClock):
@@ -176,10 +145,10 @@ class EventClock(StageClock):
         event = self._device.event()
         self._events.append(("step" if self.fine else "coarse", event))
         self._boundaries.append(event)
-        self._until_fine -= 1
+        self.until_fine -= 1
         self.fine = False
-        if self._until_fine == 0:
-            self._split_next()
+        if self.until_fine == 0:
+            self.split_next()
         if len(self._boundaries) > _FOLD_EVERY + _AHEAD:
             self._fold()
 
@@ -203,7 +172,7 @@ class EventClock(StageClock):
         seconds = perf_counter() - self.began
         self._read(self._events)
         self._events, self._boundaries = [], []
-        totals, steps = self._totals, self._steps
+        totals, steps = self.totals, self.steps
         split = sum(totals.values())
         if split > 0:
             totals = {stage: value * seconds / split for stage, value in totals.items()}
@@ -215,11 +184,11 @@ class EventClock(StageClock):
         for stage, event in events:
             if stage in ("step", "coarse"):
                 if stage == "step":
-                    self._totals["other"] += self._mark.elapsed_time(event) / 1e3
-                self._steps.append(self._step_mark.elapsed_time(event) / 1e3)
+                    self.totals["other"] += self._mark.elapsed_time(event) / 1e3
+                self.steps.append(self._step_mark.elapsed_time(event) / 1e3)
                 self._step_mark = event
             else:
-                self._totals[stage] += self._mark.elapsed_time(event) / 1e3
+                self.totals[stage] += self._mark.elapsed_time(event) / 1e3
             self._mark = event
 
 

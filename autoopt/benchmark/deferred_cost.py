@@ -32,7 +32,7 @@ class DeferredCost:
         count: graphs that were compiled so far.
 
     Attributes:
-        watching: whether anything may be paid late; only then need :meth:`look` be called.
+        watching: whether anything may be paid late; only then need :meth:`note` be called.
     """
 
     def __init__(self, *, searches: bool, compiles: bool, count: Callable[[], int] = compilations) -> None:
@@ -47,7 +47,7 @@ class DeferredCost:
         self._step = 0
         self._paid: list[int] = []
 
-    def look(self, batches: list[Any]) -> None:
+    def note(self, batches: list[Any]) -> None:
         """After each step, with the batches that it was trained on."""
         graphs = self._count()
         paid, self._graphs = graphs > self._graphs, graphs

@@ -87,12 +87,12 @@ def _leg(live: TrialContext, training: Training, log: _Log, stop_at: int, max_se
             live.emit({"step": first + done, "seconds": log.seconds + elapsed})
         return first + done >= stop_at or log.seconds + elapsed >= max_seconds
 
-    lap, captured = train_until(training, enough)
+    lap, recorder = train_until(training, enough)
     log.training_seconds += lap.seconds
-    settled, late = training.late.settled(lap)
-    log.late_seconds += late
+    settled, paid = training.deferred_cost.settled(lap)
+    log.late_seconds += paid
     log.times += settled.steps
-    found = captured.losses()
+    found = recorder.losses()
     log.losses += found
     log.finite = log.finite and None not in found
 

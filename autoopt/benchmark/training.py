@@ -54,8 +54,10 @@ class Training:
         steps, samples: trained so far.
         total_steps, steps_per_epoch, evaluate_every: optimizer steps with this setup's batch.
         clock: what measures the stages.
-        late: which steps compiled again, or searched.
-        one_step: ``one_step(batches) -> loss``, as the setup has wrapped it.
+        deferred_cost: which steps compiled again, or searched.
+        plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
+        batch_iterator: what ``next`` reads.
+        fast: whether steps may be trained without ``next`` and ``advance`` (``benchmark.fast_path``).
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Training:
         self.seed = seed
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
-        self.late = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
+        self.deferred_cost = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
         self.steps = self.samples = 0
         self.users_optimizer: Any = None
         self.autocast = self._autocast()
@@ -87,7 +89,7 @@ class Training:
         self.loader = training_loader(workload, setup, self.seed)
         self.lengths = lengths(workload, setup, self.loader)
         move = mover(device, non_blocking=setup.transfer.non_blocking)
-        self.feed = BatchIterator(
+        self.batch_iterator = BatchIterator(
             self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device
         )
         self.loss = as_closure(workload.loss, device)
@@ -106,7 +108,7 @@ class Training:
             factor=setup.batch.learning_rate_factor,
             warmup_steps=setup.batch.warmup_steps,
         )
-        self.feed.on_epoch = self.schedule.epoch
+        self.batch_iterator.on_epoch = self.schedule.epoch
         self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
         self.plain_step = TrainingStep(
             self.model,
@@ -121,7 +123,7 @@ class Training:
         self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
         for number, transform in enumerate(setup.step):
             self.one_step = transform(self.one_step if number else self.plain_step)
-        self._plain = self.device.kind == "cpu" and self.device.tensors is None
+        self.fast = self.device.kind == "cpu" and self.device.tensors is None
         self._move = move
         self.evaluation = self._evaluation(move)
 
@@ -193,7 +195,7 @@ class Training:
 
     def next(self) -> list[Any]:
         """The micro-batches of the next step, on the device; epoch after epoch, without end."""
-        return self.feed.group()
+        return self.batch_iterator.group()
 
     def step(self, batches: list[Any]) -> torch.Tensor:
         """Trains one optimizer step.
@@ -215,11 +217,11 @@ class Training:
                 self.device.tensors.add(batches)
                 loss = self.compute(batches)
         self.steps += 1
-        feed = self.feed
-        self.samples += feed.taken if batches is feed.latest else sum(samples_of(batch) or 1 for batch in batches)
-        feed.latest = None
-        if feed.ahead is not None:
-            feed.refill()
+        read = self.batch_iterator
+        self.samples += read.taken if batches is read.latest else sum(samples_of(batch) or 1 for batch in batches)
+        read.latest = None
+        if read.ahead is not None:
+            read.refill()
         self.clock.step_done()
         return loss
 
@@ -232,22 +234,6 @@ class Training:
             self.schedule.step()
             self.clock.mark("optimizer")
         return loss
-
-    def straight(self) -> bool:
-        """Whether the next steps may be trained without ``next`` and ``advance`` (``benchmark.straight``)."""
-        return self._plain and self.feed.ready()
-
-    def passed(self, arrivals: list[float], ends: list[float], left: int) -> None:
-        """The book that is kept of such steps.
-
-        Args:
-            arrivals: when the batch of each had come, by ``perf_counter``; one more where a step failed.
-            ends: when each ended.
-            left: steps before the next one that the clock splits.
-        """
-        self.steps += len(ends)
-        self.samples += self.feed.passed(len(arrivals), len(ends))
-        self.clock.passed(arrivals, ends, left)
 
     # Microbenchmarks: each stage alone, on held batches; nothing is counted, scheduled or read from the loader.
 
@@ -293,7 +279,7 @@ class Training:
 
     def step_by_stages(self) -> None:
         """From now on every step is trained by ``next`` and ``advance``, for tools that wrap what these call."""
-        self._plain = False
+        self.fast = False
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the model as it is now; training goes on as if it had not been called.
@@ -320,7 +306,7 @@ class Training:
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,
             "random": random_state(),
-            "feed": self.feed.state_dict(),
+            "batches": self.batch_iterator.state_dict(),
             "steps": self.steps,
             "samples": self.samples,
             "seed": self.seed,
@@ -336,7 +322,7 @@ class Training:
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
         self.steps, self.samples = state["steps"], state["samples"]
-        self.feed.load_state_dict(state["feed"])
+        self.batch_iterator.load_state_dict(state["batches"])
         set_random_state(state["random"])  # last: finding the place in the data draws numbers
         self.clock.start()
 
@@ -346,4 +332,4 @@ class Training:
 
     def close(self) -> None:
         """Ends the loader's workers."""
-        self.feed.close()
+        self.batch_iterator.close()

@@ -48,9 +48,9 @@ def run_nsys(base: TrialSpec, folder: Path, steps: int) -> JsonDict:
 def with_ranges(training: Any, push: Callable[[str], Any], pop: Callable[[], Any], known: Collection[str] = ()) -> None:
     """Puts a range around each stage of a training, but for those that are known already."""
     training.step_by_stages()
-    step, feed = training.plain_step, training.feed
+    step = training.plain_step
     for owner, method, stage in (
-        (feed, "group", "data"),
+        (training.batch_iterator, "group", "data"),
         (step, "forward", "forward"),
         (step, "backward", "backward"),
         (training.optimizer, "step", "optimizer"),

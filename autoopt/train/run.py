@@ -92,7 +92,7 @@ class _Run:
                 "workload": self.spec,
                 "plan": self.plan.model_dump_json(),
                 "seed": self.training.seed,
-                "training": {**state, "feed": place} if place is not None else state,
+                "training": {**state, "batches": place} if place is not None else state,
                 "seconds": self.seconds,
                 "points": [point.model_dump() for point in self.points],
                 "metrics": self.metrics,
@@ -112,7 +112,7 @@ class _Run:
         training = self.training
         with stopping(self.on_stopping) as stopped:
             while training.steps < training.total_steps:
-                place = training.feed.state_dict()
+                place = training.batch_iterator.state_dict()
                 try:
                     batches = None if stopped() else training.next()
                 except Exception:

@@ -28,18 +28,18 @@ from small_training import data, losses, net, workload
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_losses_are_those_of_their_steps(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     weight = torch.ones(shape, requires_grad=True, dtype=dtype)
-    captured = LossRecorder(on_cpu=True)
+    recorder = LossRecorder(on_cpu=True)
     for step in range(10):
-        captured.add(weight * (float("nan") if step == 7 else step))
-    assert len(captured) == 10
-    assert captured.losses() == tuple(None if step == 7 else float(step) for step in range(10))
+        recorder.add(weight * (float("nan") if step == 7 else step))
+    assert len(recorder) == 10
+    assert recorder.losses() == tuple(None if step == 7 else float(step) for step in range(10))
 
 
 def test_losses_elsewhere_are_copies() -> None:
-    captured, place = LossRecorder(on_cpu=False), torch.zeros(())
+    recorder, place = LossRecorder(on_cpu=False), torch.zeros(())
     for step in range(3):
-        captured.add(place.fill_(step))
-    assert captured.losses() == (0.0, 1.0, 2.0)
+        recorder.add(place.fill_(step))
+    assert recorder.losses() == (0.0, 1.0, 2.0)
 
 
 def test_a_block_of_sampled_steps_has_the_losses_of_steps_by_hand() -> None:
@@ -120,9 +120,9 @@ def test_only_a_plain_loader_tells_its_sizes() -> None:
 def test_tools_that_wrap_the_parts_of_a_step_see_each_step(by_stages: bool) -> None:
     training = Training(workload(), device="cpu")
     calls: list[str] = []
-    backward, group = training.plain_step.backward, training.feed.group
+    backward, group = training.plain_step.backward, training.batch_iterator.group
     training.plain_step.backward = lambda loss: (calls.append("backward"), backward(loss))[1]
-    training.feed.group = lambda: (calls.append("data"), group())[1]  # type: ignore[method-assign]
+    training.batch_iterator.group = lambda: (calls.append("data"), group())[1]  # type: ignore[method-assign]
     if by_stages:
         training.step_by_stages()
     run_block(training, lambda steps, _: steps >= 10)
@@ -159,7 +159,7 @@ def test_a_whole_step_on_a_held_batch_moves_weights_and_counts_nothing() -> None
     assert (training.steps, training.schedule.steps) == (0, 0)
 
 
-def test_a_feed_goes_on_after_it_was_closed_and_raises_where_an_epoch_is_empty() -> None:
+def test_a_batch_iterator_goes_on_after_it_was_closed_and_raises_where_an_epoch_is_empty() -> None:
     training = Training(workload(), device="cpu")
     losses(training, 2)
     training.close()

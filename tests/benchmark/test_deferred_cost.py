@@ -37,7 +37,7 @@ def test_a_search_for_a_new_shape_is_no_part_of_the_steady_step() -> None:
     late = DeferredCost(searches=True, compiles=False, count=lambda: 0)
     times = [3.0, 1.0, 1.1, 0.9, 5.0, 1.0, 1.0]
     for length in (8, 8, 8, 8, 16, 16, 8):
-        late.look(batch(length))
+        late.note(batch(length))
     found, seconds = late.settled(lap(times))
     assert found.steps == [1.0, 1.0, 1.1, 0.9, 1.0, 1.0, 1.0]
     assert seconds == pytest.approx(2.0 + 4.0)
@@ -47,10 +47,10 @@ def test_a_search_for_a_new_shape_is_no_part_of_the_steady_step() -> None:
 
 def test_a_shape_is_searched_once() -> None:
     late = DeferredCost(searches=True, compiles=False, count=lambda: 0)
-    late.look(batch(8))
+    late.note(batch(8))
     late.begin()
     for length in (8, 16, 16):
-        late.look(batch(length))
+        late.note(batch(length))
     assert late.settled(lap([9.0, 1.0, 1.0]))[1] == 0.0, (
         "the first was slow for another reason, the second was not slow"
     )
@@ -60,7 +60,7 @@ def test_compiling_again_with_the_graphs_that_are_recorded_after_it() -> None:
     graphs = iter([1, 1, 1, 2, 2, 2, 2, 2, 2])
     late = DeferredCost(searches=False, compiles=True, count=lambda: next(graphs))
     for _ in range(8):
-        late.look(batch(8))
+        late.note(batch(8))
     found, seconds = late.settled(lap([1.0, 1.0, 30.0, 4.0, 1.0, 1.0, 1.0, 6.0]))
     assert found.steps == [1.0] * 7 + [6.0], "a step that is slow by itself stays"
     assert seconds == pytest.approx(32.0)
@@ -69,7 +69,7 @@ def test_compiling_again_with_the_graphs_that_are_recorded_after_it() -> None:
 def test_a_slow_step_without_a_cause_stays() -> None:
     late = DeferredCost(searches=False, compiles=True, count=lambda: 1)
     for _ in range(6):
-        late.look(batch(8))
+        late.note(batch(8))
     times = [1.0, 1.0, 20.0, 1.0, 1.0, 1.0]
     assert late.settled(lap(times)) == (lap(times), 0.0)
 
@@ -90,14 +90,14 @@ def test_what_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_block_of_a_training_that_compiles_late() -> None:
     training = Training(workload(max_steps=100), device="cpu")
     graphs = [1]
-    training.late = DeferredCost(searches=False, compiles=True, count=lambda: graphs[0])
+    training.deferred_cost = DeferredCost(searches=False, compiles=True, count=lambda: graphs[0])
     step, spent = training.clock.step_done, []
 
     def slow_once() -> None:
         spent.append(1)
         if len(spent) == 12:
             graphs[0] += 1
-            training.clock._step_began -= 50.0  # this step took so much longer
+            training.clock.step_began -= 50.0  # this step took so much longer
             training.clock.began -= 50.0
         step()
 

@@ -95,7 +95,7 @@ def test_a_step_makes_no_more_calls_beside_one_by_hand_than_were_counted() -> No
         def count(steps: int, loop: Any = loop) -> Counter[str]:
             training = Training(workload(train_data=DataLoader(data(400), 8, shuffle=True)), device="cpu")
             trained_until(training, 5)
-            training.feed.close()
+            training.batch_iterator.close()
             sampled(training)
             return calls(lambda: loop(training, steps))
 
@@ -111,7 +111,7 @@ def test_a_step_calls_no_operator_of_torch_beside_those_by_hand() -> None:
         def count(steps: int, loop: Any = loop) -> int:
             training = Training(workload(train_data=DataLoader(data(400), 8, shuffle=True)), device="cpu")
             trained_until(training, 5)
-            training.feed.close()
+            training.batch_iterator.close()
             sampled(training)
             return operators(lambda: loop(training, steps))
 
@@ -139,16 +139,16 @@ def test_losses_are_those_of_steps_one_by_one(setup: Setup, every: int) -> None:
 
     one_by_one = losses(fresh(), 33)
     training = sampled(fresh(), every)
-    lap, captured = train_until(training, lambda done, _: done >= 20)
+    lap, recorder = train_until(training, lambda done, _: done >= 20)
     _, more = train_until(training, lambda done, _: done >= 13)
-    assert (*captured.losses(), *more.losses()) == tuple(one_by_one)
+    assert (*recorder.losses(), *more.losses()) == tuple(one_by_one)
     assert (training.steps, training.samples) == (33, 33 * 8)
     assert len(lap.steps) == 20
     assert sum(lap.stages.values()) == pytest.approx(lap.seconds)
     assert sum(lap.steps) == pytest.approx(lap.seconds, rel=0.2)
 
 
-def test_a_run_goes_on_from_within_an_epoch_that_was_trained_straight() -> None:
+def test_a_run_goes_on_from_within_an_epoch_that_was_trained_on_the_fast_path() -> None:
     first = Training(workload(max_steps=100), device="cpu")
     trained_until(first, 8)
     state = copy.deepcopy(first.state_dict())
@@ -186,7 +186,7 @@ def test_a_step_that_fails_leaves_the_book_right() -> None:
     with pytest.raises(RuntimeError, match="as it happens"):
         trained_until(training, 10)
     assert training.steps == 3
-    assert training.feed.batch == 4
+    assert training.batch_iterator.batch == 4
     trained_until(training, 10)
     assert (training.steps, training.samples) == (13, 13 * 8)
 
@@ -197,7 +197,7 @@ def test_an_epoch_without_a_batch_is_an_error() -> None:
         trained_until(training, 3)
 
 
-def test_whole_epochs_are_trained_straight() -> None:
+def test_whole_epochs_are_trained_on_the_fast_path() -> None:
     training = sampled(Training(workload(max_steps=1000), device="cpu"))
     training.advance = training.next = None  # type: ignore[assignment, method-assign]
     trained_until(training, 5)
