@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import autoopt
-from autoopt.loop import Outcome
 from autoopt.options import DEFAULT_RISKS, Options
 from autoopt.options.duration import format_duration
 from autoopt.records import (
@@ -23,6 +22,7 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
+from autoopt.search.outcome import Outcome
 
 
 def result_of(
@@ -57,8 +57,8 @@ def result_of(
         trials=state.all_trials(),
         ablation=tuple(outcome.ablation),
         stop=outcome.stop,
-        advice=tuple(located(item, Path.cwd()) for item in outcome.advice),
-        warnings=tuple(outcome.warnings),
+        advice=tuple(located(item, Path.cwd()) for item in state.advice),
+        warnings=tuple(state.warnings),
         snippets=snippets,
         reproduce=Reproduce(
             command=command(spec, options),
@@ -66,7 +66,7 @@ def result_of(
             strategies=options.strategies,
             run_directory=str(directory),
         ),
-        not_measured=(*outcome.missing, *_missing(outcome.baseline, "baseline"), *_missing_of_best(outcome)),
+        not_measured=(*state.missing, *_missing(outcome.baseline, "baseline"), *_missing_of_best(outcome)),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoopt.errors import TrialFailed
 from autoopt.events import Announcer, Event
-from autoopt.loop import Loop, Outcome
+from autoopt.loop import Loop
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
 from autoopt.records.facts import WorkloadFacts
@@ -19,6 +19,7 @@ from autoopt.registry import Registry, Source
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
 from autoopt.setup import Setup

@@ -67,7 +67,7 @@ def test_a_workload_that_does_not_fit_is_compared_with_the_least_costly_plan_tha
     assert ratio.low <= 1.5 <= ratio.high
     assert outcome.speedup.end_to_end_verified
     assert [row.strategy for row in outcome.ablation] == ["quick"]
-    (told,) = [text for text in outcome.warnings if "does not fit in memory" in text]
+    (told,) = [text for text in outcome.state.warnings if "does not fit in memory" in text]
     assert "out_of_memory: 1600 bytes wanted" in told
     assert "cut (pieces=8)" in told
     assert "none over a training that cannot run" in told
@@ -116,7 +116,7 @@ def test_a_plan_that_only_just_fits_is_the_reference_where_there_is_no_other(tmp
 
     outcome = world(tmp_path, CUT, AGAIN, sizes=sizes).go()
     assert outcome.baseline.plan.names() == ("again",)
-    assert any("only just: " in text and "98% of the memory" in text for text in outcome.warnings)
+    assert any("only just: " in text and "98% of the memory" in text for text in outcome.state.warnings)
 
 
 def test_a_failure_that_is_none_of_memory_is_the_users_error_at_once(tmp_path: Path) -> None:
@@ -198,4 +198,4 @@ def test_room_for_the_largest_batch_is_asked_for_in_the_verification(tmp_path: P
     outcome = made.go()
     assert verdicts(outcome)["greedy"][0] is Verdict.HARMFUL
     assert outcome.best.plan == Plan()
-    assert any("on the largest batch" in text for text in outcome.warnings)
+    assert any("on the largest batch" in text for text in outcome.state.warnings)

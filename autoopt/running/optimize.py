@@ -14,7 +14,7 @@ from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageErr
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
 from autoopt.export.snippets import snippets
-from autoopt.loop import Loop, Outcome
+from autoopt.loop import Loop
 from autoopt.options import Options
 from autoopt.records import PlanDocument, Result, StopReason
 from autoopt.registry import Registry
@@ -23,6 +23,7 @@ from autoopt.running.saved_options import fingerprint_of, options_document, opti
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
 from autoopt.search.trial_runner import TrialRunner

@@ -1,4 +1,4 @@
-"""How it is now: the A/A control, the baseline's training, and the target that follows from it."""
+"""The baseline as it is now: facts, A/A control, its training, and the target that follows from it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,30 @@ import numpy as np
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
+from autoopt.events import BaselineMeasured, EnvironmentRead, NoiseMeasured
 from autoopt.options import Options
-from autoopt.records import Noise, Objective, Record
+from autoopt.records import Objective
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
+from autoopt.search.aa_control import AAControl
+from autoopt.search.accept.memory_margin import memory_limit
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.budget_allocation import NOISE_AT_MOST, BudgetAllocation
-from autoopt.search.compare.comparison import Comparison, Decision, Rule, Side
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.configuration import configuration
+from autoopt.search.fit_memory import Fitting
 from autoopt.search.run_context import RunContext
+from autoopt.search.stage_profile import Inspection, inspect
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
 
 AA_PAIRS = 4
 
 
-class AAControl(Record):
-    """The A/A control, and what it says of the baseline besides."""
-
-    noise: Noise
-    comparison: Comparison
-    doubts: tuple[str, ...] = ()
-
-    @property
-    def side(self) -> Side:
-        return self.comparison.incumbent
-
-    @property
-    def start_seconds(self) -> float:
-        """What it costs to start a trial and warm it up, in seconds: half of what a pair of them took."""
-        pairs = [pair.startup_seconds for pair in self.comparison.pairs]
-        return max(float(np.median(pairs)) / 2 if pairs else 5.0, 0.5)
-
-
-def _pair_seconds(comparison: Comparison) -> float:
-    """What a pair of processes takes with the fewest blocks that count, in seconds; 0 where none was measured."""
-    pairs = [pair for pair in comparison.pairs if pair.block_log_ratios]
-    seconds = [
-        pair.startup_seconds + MIN_BLOCKS * (pair.seconds - pair.startup_seconds) / len(pair.block_log_ratios)
-        for pair in pairs
-    ]
-    return float(np.median(seconds)) if seconds else 0.0
-
-
 def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
-    """What the search is after, before the baseline was trained."""
+    """The objective of the search, before the baseline was trained."""
     target = options.target if options.target is not None else facts.target
     return Objective(
         metric=facts.metric,
@@ -125,7 +102,7 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
 
 
 def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
-    """What a training like this takes when nothing disturbs it, in seconds; to plan the rest of the run by.
+    """Seconds that a training like this takes when nothing disturbs it; to plan the rest of the run by.
 
     A burst of foreign load in the one training must not shrink the search: its steps count as they
     took in the interleaved blocks of the A/A control.
@@ -142,7 +119,7 @@ def allocation_after(context: RunContext, aa: AAControl, run: TrainingRun) -> Bu
         budget=context.allocation.budget,
         start_seconds=aa.start_seconds,
         baseline_seconds=usual_seconds(aa, run),
-        pair_seconds=_pair_seconds(aa.comparison),
+        pair_seconds=aa.pair_seconds,
     )
 
 
@@ -162,3 +139,52 @@ def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
         f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
         "a larger --budget lets the whole way be measured"
     )
+
+
+def inspected(context: RunContext, options: Options) -> SearchState:
+    """The state of a search that has only seen the workload's facts and the machine's peaks.
+
+    Raises:
+        BaselineFailed: the baseline cannot be built.
+    """
+    try:
+        found = context.run.step("inspect", {}, lambda: inspect(context.runner), Inspection)
+    except TrialFailed as failure:
+        raise BaselineFailed(failure, "while it was built") from failure
+    context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
+    context.gate.memory_limit_bytes = memory_limit(found.environment)
+    return SearchState(
+        facts=found.facts,
+        environment=found.environment,
+        objective=objective_of(found.facts, options),
+        planned_steps=found.facts.max_steps,
+    )
+
+
+def benchmark(context: RunContext, state: SearchState, options: Options) -> None:
+    """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
+
+    Raises:
+        WorkloadError: the baseline fails, and no plan is found under which it does not.
+    """
+    fitting: Fitting | None = None
+    while state.trained is None:
+        try:
+            _measure(context, state)
+        except BaselineFailed as failed:
+            fitting = fitting or Fitting(context, state)
+            context.warn(state, fitting.next(failed))
+    context.allocation = allocation_after(context, state.aa, state.trained)
+    found = configuration(
+        state.baseline, state.environment, side=state.aa.side, runs=(state.trained,), price_per_hour=options.price
+    )
+    context.announce(BaselineMeasured(at=context.now(), baseline=found))
+
+
+def _measure(context: RunContext, state: SearchState) -> None:
+    state.control = measure_noise(context, state)
+    state.noise = state.control.noise
+    context.warn(state, *state.control.doubts)
+    context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
+    state.trained, notes = measure_baseline(context, state, state.control)
+    context.warn(state, *notes)

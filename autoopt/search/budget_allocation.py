@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoopt.strategy import Risk
+
 BASELINE = 0.25
 NOISE = 0.10
 NOISE_SECONDS = 15.0
@@ -57,6 +59,13 @@ class BudgetAllocation:
         """
         training = self.baseline_seconds + self.start_seconds
         return (seeds - 1) * training + seeds * training / speedup
+
+    def ablation_deadline(self, risk: Risk, speedup: float = 1.0) -> float:
+        """When the ablation ends, on the run's clock: the verification comes after it.
+
+        Where the losses are the same, a second seed tells less than what each change is worth.
+        """
+        return self.budget - self.verification(1 if risk is Risk.EXACT else 2, speedup) - self.comparison
 
     def ablation(self, changes: int) -> float:
         """Seconds to leave out each of that many changes; trying them alone has what is left at the end.

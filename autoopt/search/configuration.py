@@ -19,7 +19,6 @@ def configuration(
     side: Side | None = None,
     runs: tuple[TrainingRun, ...] = (),
     time_to_target: Estimate | None = None,
-    modelled: bool = False,
     price_per_hour: float | None = None,
 ) -> Configuration:
     """Puts together what trials of one plan showed; what none showed is None.
@@ -29,7 +28,6 @@ def configuration(
         side: the plan in an interleaved comparison, the better source of step times.
         runs: its trainings to the target.
         time_to_target: seconds, with interval.
-        modelled: the time was put together from measured parts, not measured whole.
         price_per_hour: of the device.
     """
     reached = [run for run in runs if run.reached]
@@ -45,7 +43,7 @@ def configuration(
         samples_per_second=rate,
         step_seconds=step,
         time_to_target_seconds=time_to_target,
-        time_to_target_source=("modelled" if modelled else "measured") if time_to_target else None,
+        time_to_target_source="measured" if time_to_target else None,
         fixed_seconds=_median([run.fixed_seconds for run in runs])
         or (examined.startup.fixed_seconds if examined else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),

@@ -50,6 +50,11 @@ class Rounds:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
+    def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
+        """Tries what is worth it on the incumbent. None where something was kept, else why the search ends."""
+        queue = self.queue(pipeline)
+        return None if self.try_all(queue, round_, pipeline) else self.stop(round_, queue)
+
     def try_all(self, plan: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries proposals until one is kept (True: the bottleneck has moved, profile again) or none is left.
 

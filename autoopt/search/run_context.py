@@ -1,4 +1,4 @@
-"""What a run's search works with, and how it compares two plans: durably, on the run's clock."""
+"""The run context: what the search works with, and durable comparisons of two plans on the run's clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoopt.events import Announcer, TrialProgress
+from autoopt.events import Announcer, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, Noise, Plan, Trial
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
@@ -36,7 +36,7 @@ class Earlier:
 
 @dataclass
 class RunContext:
-    """What the search works with; the same for the whole run."""
+    """The means of a search: trials, journal, clock, announcements; the same for the whole run."""
 
     runner: TrialRunner
     run: Run
@@ -50,6 +50,17 @@ class RunContext:
 
     def now(self) -> float:
         return self.run.clock.elapsed()
+
+    def warn(self, state: SearchState, *texts: str) -> None:
+        """Announces doubts that the report shows, each once."""
+        for text in texts:
+            if text not in state.warnings:
+                state.warnings.append(text)
+                self.announce(Warned(at=self.now(), text=text))
+
+    def begin(self, phase: Phase, round_: int = 0) -> None:
+        """Announces a phase of the loop."""
+        self.announce(PhaseStarted(at=self.now(), phase=phase, round=round_))
 
     def rule(self, seconds: float, *, more_seconds: float = 0.0, until_error: float | None = None) -> Rule:
         """When a comparison that may take so long ends."""

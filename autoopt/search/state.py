@@ -1,13 +1,16 @@
-"""What changes while the search runs, in one place: incumbent, trials, noise."""
+"""The search state: incumbent, trials, noise, and what was measured of the baseline, in one place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autoopt.records import Change, Environment, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.records import Advice, Change, Environment, Noise, Objective, Plan, Round, Trial, Verdict
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
+from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison
+from autoopt.search.stage_profile import Examined
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
@@ -21,6 +24,8 @@ class SearchState:
     ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
+    ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
+    ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
     """
 
     facts: WorkloadFacts
@@ -39,6 +44,12 @@ class SearchState:
     tried: set[str] = field(default_factory=set)
     numbers: int = 0
     planned_steps: int | None = None
+    control: AAControl | None = None
+    trained: TrainingRun | None = None
+    profiles: dict[str, Examined] = field(default_factory=dict)
+    advice: tuple[Advice, ...] = ()
+    warnings: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def next_id(self) -> int:
         self.numbers += 1
@@ -105,6 +116,12 @@ class SearchState:
         )
         self.skipped[strategy.name] = trial
         return trial
+
+    @property
+    def aa(self) -> AAControl:
+        """The A/A control, which every search begins with."""
+        assert self.control is not None, "the A/A control comes first"
+        return self.control
 
     def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
         """Gives the kept trial of a strategy another verdict, which the verification found."""

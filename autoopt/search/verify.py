@@ -8,9 +8,9 @@ from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
+from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio, trained_ratio
-from autoopt.search.baseline import AAControl
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
@@ -37,7 +37,6 @@ class Verification(Record):
     best_runs: tuple[TrainingRun, ...] = ()
     baseline_seconds: Estimate | None = None
     best_seconds: Estimate | None = None
-    modelled: bool = False
     fell_back: bool = False
     notes: tuple[str, ...] = Field(default_factory=tuple)
 

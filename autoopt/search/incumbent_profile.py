@@ -1,0 +1,73 @@
+"""The incumbent measured from the inside: its round's document, and the pipeline graph that predictions need."""
+
+from __future__ import annotations
+
+import statistics
+
+from autoopt.errors import TrialFailed
+from autoopt.events import RoundMeasured
+from autoopt.records import Round
+from autoopt.search.build_round import apart, look
+from autoopt.search.profile_validity import calmest, disturbance, doubt_of
+from autoopt.search.run_context import RunContext
+from autoopt.search.stage_profile import Examined, Inspection, examine
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import BaselineFailed
+from autoopt.simplify.pipeline import Pipeline
+
+SHARE = 0.03
+FEWEST_SECONDS, MOST_SECONDS = 5.0, 60.0
+"""Seconds for the microbenchmarks: a share of the budget within these bounds."""
+
+
+def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None]:
+    """Measures every stage of the incumbent alone. No pipeline where the machine was disturbed meanwhile.
+
+    Raises:
+        BaselineFailed: the incumbent is the baseline, and does not train.
+        TrialFailed: it is not, and does not train.
+    """
+    index = len(state.rounds)
+    seconds = min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
+    trace = str(context.run.directory.traces) if index == 0 else None
+    inspection = Inspection(facts=state.facts, environment=state.environment)
+    usual = _usual_step(state)
+
+    def measure() -> Examined:
+        return calmest(
+            lambda: examine(context.runner, state.incumbent, seconds=seconds, advise=index == 0, trace=trace),
+            lambda seen: doubt_of(seen, usual, apart(inspection, seen)),
+        )
+
+    key = {"round": index, "plan": state.incumbent.model_dump(mode="json")}
+    try:
+        seen = context.run.step("examine", key, measure, Examined)
+    except TrialFailed as failure:
+        if state.incumbent == state.baseline:
+            raise BaselineFailed(failure, "while its stages were measured") from failure
+        raise
+    return _round(context, state, seen, index)
+
+
+def _round(context: RunContext, state: SearchState, seen: Examined, index: int) -> tuple[Round, Pipeline | None]:
+    state.profiles[seen.plan.key] = seen
+    state.missing += [text for text in seen.missing if text not in state.missing]
+    context.warn(state, *seen.doubts)
+    state.facts = state.facts.model_copy(update={"inspected": seen.inspected})
+    if index == 0:
+        state.advice = seen.advice
+    round_, pipeline = look(Inspection(facts=state.facts, environment=state.environment), seen, index)
+    state.rounds.append(round_)
+    context.announce(RoundMeasured(at=context.now(), round=round_))
+    disturbed = disturbance(seen, _usual_step(state))
+    if disturbed:
+        told = f"round {index}: {disturbed}; its predictions exclude nothing: measure again on a quiet machine"
+        context.warn(state, told)
+    return round_, None if disturbed else pipeline
+
+
+def _usual_step(state: SearchState) -> float | None:
+    """Seconds of the incumbent's step in the typical block of its last comparison; None before there was one."""
+    comparison = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
+    side = comparison.candidate if comparison else state.control.side if state.control else None
+    return statistics.median(side.block_step_seconds) if side and side.block_step_seconds else None
