@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,8 @@ from autoopt.running.optimize import optimize_run, resume_run
 from autoopt.running.profile import profile_run
 from autoopt.strategy import Strategy
 from autoopt.trackers import following
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["apply", "optimize", "optimize_run", "profile_run", "resume_run"]
 
@@ -50,10 +53,19 @@ def optimize(
     with following(chosen.log) as trackers:
         result = optimize_run(spec, chosen, listeners=[*listeners, *trackers])
         if report and result.reproduce.run_directory:
-            from autoopt_reports import html  # rendering is not part of the loop
-
-            trackers.report = html.write(result, Path(result.reproduce.run_directory) / "report.html")
+            trackers.report = _report(result, Path(result.reproduce.run_directory))
     return result
+
+
+def _report(result: Result, directory: Path) -> Path | None:
+    """Renders report.html; whatever goes wrong with it must not cost the result of a run that took hours."""
+    from autoopt_reports import html  # rendering is not part of the loop
+
+    try:
+        return html.write(result, directory / "report.html")
+    except Exception as error:
+        logger.warning("report.html could not be written: %s; render it later: autoopt report %s", error, directory)
+        return None
 
 
 def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed: int = 0) -> Any:

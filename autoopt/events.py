@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class Event(Record):
     """Base of all events. ``at``: seconds on the run's clock (downtime excluded).
 
-    ``replayed`` marks what a resumed run reads back from its journal.
+    ``replayed``: an earlier process of a run that was resumed announced it; the :class:`Announcer` stamps it.
     """
 
     at: float = 0.0
@@ -129,15 +129,22 @@ Listener = Callable[[Event], None]
 
 
 class Announcer:
-    """Hands every event to every listener, in the order in which they subscribed."""
+    """Hands every event to every listener, in the order in which they subscribed.
 
-    def __init__(self) -> None:
+    Args:
+        announced: whether an earlier process announced an event.
+    """
+
+    def __init__(self, announced: Callable[[Event], bool] = lambda event: False) -> None:
+        self._announced = announced
         self._listeners: list[Listener] = []
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
     def __call__(self, event: Event) -> None:
+        if self._announced(event):
+            event = event.model_copy(update={"replayed": True})
         for listener in list(self._listeners):
             try:
                 listener(event)

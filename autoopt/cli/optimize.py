@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from autoopt.cli.output import stdout_kept
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.options import KEYS, refuse_unfinished
+from autoopt.options import KEYS
 
 
 @click.command("optimize")
@@ -26,7 +27,10 @@ def optimize_command(workload: str, **given: Any) -> int:
     stops at once, and `autoopt resume` goes on later.
     """
     options = read_options(given)
-    refuse_unfinished(options)  # before torch is imported
+    from autoopt.running.checks import check_command
+
+    with stdout_kept():
+        check_command(workload, options)  # before torch is imported
     from autoopt.api import optimize_run
     from autoopt.cli.finish import follow
 

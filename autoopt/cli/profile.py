@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.options import parse_choices, refuse_unfinished
+from autoopt.options import parse_choices
 
 TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 
@@ -25,11 +25,14 @@ def profile_command(workload: str, tools: tuple[str, ...], **given: Any) -> int:
     --json prints the whole document.
     """
     options = read_options(given)
-    refuse_unfinished(options)
     named = parse_choices(tools, TOOLS) if tools else ()
+    from autoopt.cli.output import say, stdout_kept
+    from autoopt.running.checks import check_command
+
+    with stdout_kept():
+        check_command(workload, options)  # before torch is imported
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile
-    from autoopt.cli.output import say, stdout_kept
     from autoopt.profilers import check_tools
 
     check_tools(named)

@@ -34,8 +34,12 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     """
     options = read_options(given)
     refuse_unfinished(options)
+    from autoopt.loading.importing import check_spec
     from autoopt.plan import read_plan
+    from autoopt.trackers import check_installed
 
+    check_spec(workload)
+    check_installed(options.log)
     document = read_plan(plan)
     set_environment(document, options)
     from autoopt.trackers import following

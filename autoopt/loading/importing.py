@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -65,6 +66,23 @@ def parse(spec: str) -> tuple[str, str]:
     return where, attribute
 
 
+def check_spec(spec: str) -> None:
+    """Checks an import string as far as that goes without importing anything: its form, and that its file is there.
+
+    Raises:
+        WorkloadError: malformed; there is no such file, or no such module or top-level package.
+    """
+    where, _ = parse(spec)
+    if is_path(where):
+        _existing_file(where)
+        return
+    top = where.partition(".")[0]
+    if top in sys.modules or top in sys.builtin_module_names:
+        return
+    if importlib.machinery.PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
+        raise _not_found(where, ModuleNotFoundError(name=top))
+
+
 def is_path(where: str) -> bool:
     """Whether the first half of an import string is a file rather than a module."""
     return where.endswith(".py") or "/" in where or os.sep in where
@@ -102,23 +120,26 @@ def import_file(where: str) -> ModuleType:
     Raises:
         WorkloadError: no such file, or an import inside it failed.
     """
-    path = Path(os.path.expanduser(where))
-    try:
-        found = path.is_file()
-    except (OSError, ValueError):
-        found = False
-    if not found:
-        beside = path.parent if path.parent.is_dir() else Path.cwd()
-        near = difflib.get_close_matches(path.name, [item.name for item in beside.glob("*.py")], n=1)
-        hint = f"did you mean {beside / near[0]}?" if near else "paths are taken from the working directory"
-        raise WorkloadError(f"there is no file {where}, searched from {Path.cwd()}", hint=hint)
-    path = path.resolve()
+    path = _existing_file(where).resolve()
     root, name = dotted(path)
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     if _leads_to(name, path):
         return import_module(name)
     return _import_under(f"autoopt_user_{path.stem}", path)
+
+
+def _existing_file(where: str) -> Path:
+    path = Path(os.path.expanduser(where))
+    try:
+        if path.is_file():
+            return path
+    except (OSError, ValueError):
+        pass
+    beside = path.parent if path.parent.is_dir() else Path.cwd()
+    near = difflib.get_close_matches(path.name, [item.name for item in beside.glob("*.py")], n=1)
+    hint = f"did you mean {beside / near[0]}?" if near else "paths are taken from the working directory"
+    raise WorkloadError(f"there is no file {where}, searched from {Path.cwd()}", hint=hint)
 
 
 def dotted(path: Path) -> tuple[Path, str]:

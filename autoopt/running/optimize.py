@@ -19,6 +19,7 @@ from autoopt.options import Options
 from autoopt.records import PlanDocument, Result, StopReason
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.running.checks import check_command
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.trainings import Trainings
@@ -39,6 +40,7 @@ def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] =
     Raises:
         AutooptError: nothing was written but the journal and the logs.
     """
+    check_command(spec, options)
     registry = registry_of(options)
     directory = RunDirectory.create(spec, options.out)
     try:
@@ -89,7 +91,7 @@ def in_directory(path: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners: Sequence[Listener]) -> Result:
-    announce = Announcer()
+    announce = Announcer(run.announced)
     for listener in (*listeners, run.note):
         announce.subscribe(listener)
     launching = Launcher(compiler_cache=run.directory.compiler_cache)

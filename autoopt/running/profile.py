@@ -12,6 +12,7 @@ from autoopt.options import Options
 from autoopt.profilers import profile_with
 from autoopt.records import Profile, Profiled, Reproduce
 from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.running.checks import check_command
 from autoopt.search.build_round import profile
 from autoopt.search.planner import Choice
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
@@ -34,6 +35,7 @@ def profile_run(
     Raises:
         AutooptError: the workload cannot be built, or fails.
     """
+    check_command(spec, options)
     registry = registry_of(options)
     directory = RunDirectory.create(spec, options.out)
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)

@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 import autoopt
 from autoopt.errors import DocumentError, EnvironmentLacks, TrialFailed, UsageError
-from autoopt.events import Event, RunEnded, TrialProgress
+from autoopt.events import Event
 from autoopt.records import JsonDict, Record
+from autoopt.storage.announced import NOT_JOURNALED, Announced, content
 from autoopt.storage.clock import RunClock
 from autoopt.storage.fingerprint import changes
 from autoopt.storage.journal import Journal
@@ -34,8 +35,6 @@ KILLED = "the run was killed while it was running"
 MOST_CRASHES = 2
 """A step that was under way each time the machine went down, or ran out of memory, is not tried for ever."""
 
-_NOT_JOURNALED = (TrialProgress,)
-
 
 class Run:
     """A run that is going on. Made by :meth:`create` or :meth:`resume`.
@@ -45,6 +44,7 @@ class Run:
         clock: its clock, without downtime.
         options: the document of options that the run was started with.
         fingerprint: the code, environment and device that it was started with.
+        announced: whether an earlier process announced an event.
     """
 
     def __init__(self, directory: RunDirectory, journal: Journal, clock: RunClock) -> None:
@@ -56,6 +56,7 @@ class Run:
         self.fingerprint: JsonDict = head["fingerprint"]
         self.created: str = head["created"]
         self._recorded = read_steps(journal.records, str(journal.path))
+        self.announced = Announced(journal.records)
         self._requests: Counter[str] = Counter()
         self._number = 1 + max((step.number for steps in self._recorded.values() for step in steps), default=-1)
         self._last_at = max((float(record.get("at", 0.0)) for record in journal), default=0.0)
@@ -253,11 +254,10 @@ class Run:
 
     def note(self, event: Event) -> None:
         """A listener: writes down what was announced, for a person to read; resume does not need it."""
-        if self.replaying or isinstance(event, _NOT_JOURNALED):
+        if event.replayed or isinstance(event, NOT_JOURNALED):
             return
-        data = event.model_dump(mode="json", exclude={"at", "replayed"} | ({"result"} if _is_end(event) else set()))
         with contextlib.suppress(EnvironmentLacks):  # the next step says so
-            self._append({"type": "event", "event": type(event).__name__, "data": data})
+            self._append({"type": "event", "event": type(event).__name__, "data": content(event)})
 
     def finish(self, reason: str, *, complete: bool = True) -> None:
         """Writes down that the run has ended.
@@ -304,10 +304,6 @@ class Run:
     def _append(self, record: JsonDict) -> None:
         record["at"] = self.clock.elapsed() if self._live else self._last_at
         self._journal.append(record)
-
-
-def _is_end(event: Event) -> bool:
-    return isinstance(event, RunEnded)
 
 
 def _identity(kind: str, key: JsonDict) -> str:

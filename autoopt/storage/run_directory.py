@@ -59,16 +59,12 @@ class RunDirectory:
         path = Path(out) if out is not None else _free(ROOT, _name(module, now or datetime.now()))
         try:
             path.mkdir(parents=True, exist_ok=True)
-            taken = sorted(name for name in _OURS if _holds_something(path / name))
         except OSError as error:
             raise UsageError(
                 f"cannot make the run directory {path}: {error.strerror or error}",
                 hint="name one that can be written: --out DIR",
             ) from None
-        if taken:
-            raise UsageError(
-                f"{path} holds a run already ({', '.join(taken)})", hint=f"autoopt resume {path}, or another --out"
-            )
+        check_free(path)
         directory = cls(path)
         directory._check_writable()
         directory.keep_reserve()
@@ -178,6 +174,27 @@ class RunDirectory:
                 f"cannot write into the run directory {self.path}: {error.strerror or error}",
                 hint="name one that can be written: --out DIR",
             ) from None
+
+
+def check_free(path: Path) -> None:
+    """Checks that a directory, which need not exist, holds no run.
+
+    Raises:
+        UsageError: it does, or it is no directory, or cannot be looked into.
+    """
+    try:
+        taken = sorted(name for name in _OURS if _holds_something(path / name))
+        wrong = "it is a file" if path.exists() and not path.is_dir() else ""
+    except OSError as error:
+        taken, wrong = [], error.strerror or str(error)
+    if wrong:
+        raise UsageError(
+            f"cannot make the run directory {path}: {wrong}", hint="name one that can be written: --out DIR"
+        )
+    if taken:
+        raise UsageError(
+            f"{path} holds a run already ({', '.join(taken)})", hint=f"autoopt resume {path}, or another --out"
+        )
 
 
 def _holds_something(path: Path) -> bool:

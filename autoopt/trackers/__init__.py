@@ -6,6 +6,7 @@ Each is a listener of ``autoopt.events``; its library is imported when it is ask
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from autoopt.events import Event
 logger = logging.getLogger(__name__)
 
 KINDS = ("mlflow", "tensorboard", "wandb")
-_PACKAGE = {"mlflow": "mlflow", "tensorboard": "tensorboard", "wandb": "wandb"}
+"""Each is the name of its package, too."""
 
 
 class Tracker(Protocol):
@@ -42,14 +43,20 @@ def tracker(kind: str) -> Tracker:
     """
     if kind not in KINDS:
         raise UsageError(f"there is no tracker {kind!r}", hint=f"there are: {', '.join(KINDS)}")
-    try:
-        importlib.import_module(_PACKAGE[kind])
-    except ModuleNotFoundError:
-        raise EnvironmentLacks(
-            f"--log {kind}: {_PACKAGE[kind]} is not installed", hint=f"pip install 'autoopt[{kind}]'"
-        ) from None
+    check_installed([kind])
     made: Tracker = importlib.import_module(f"autoopt.trackers.to_{kind}").make()
     return made
+
+
+def check_installed(kinds: Iterable[str]) -> None:
+    """Checks that the packages of trackers are there, without importing them.
+
+    Raises:
+        EnvironmentLacks: one is not.
+    """
+    for kind in kinds:
+        if importlib.util.find_spec(kind) is None:
+            raise EnvironmentLacks(f"--log {kind}: {kind} is not installed", hint=f"pip install 'autoopt[{kind}]'")
 
 
 class Following(list[Tracker]):

@@ -1,13 +1,9 @@
-"""What a tracker was told of a run, so that a resumed run goes on in the same tracker run and tells nothing twice.
-
-A resumed run announces everything from its start once more, since it reads its journal from the top.
-"""
+"""The names that a tracker gave a run and its trials, so that a resumed run goes on in the same ones."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ FILE = "trackers.json"
 class Memory:
     """One tracker's part of ``trackers.json`` in a run directory.
 
-    A file that is missing or damaged is an empty one: at worst something is told twice.
+    A file that is missing or damaged is an empty one: the tracker then begins another run.
 
     Args:
         directory: of the run.
@@ -34,7 +30,7 @@ class Memory:
         return self._mine.get("run")
 
     def begin(self, run: str) -> None:
-        """Another run of the tracker: nothing of it has been told."""
+        """Another run of the tracker."""
         self._mine = {"run": run}
         self._save()
 
@@ -47,19 +43,9 @@ class Memory:
         self._mine.setdefault("children", {})[name] = run
         self._save()
 
-    def news(self, name: str, content: object) -> bool:
-        """Whether this has not been told yet, or otherwise; from now on it has."""
-        told = self._mine.setdefault("told", {})
-        print_ = f"{zlib.crc32(repr(content).encode()):08x}"
-        if told.get(name) == print_:
-            return False
-        told[name] = print_
-        self._save()
-        return True
-
     def _save(self) -> None:
         part = self._path.with_name(f".{FILE}.part")
-        with contextlib.suppress(OSError):  # a full disk: the tracker may hear things twice, the run goes on
+        with contextlib.suppress(OSError):  # a full disk: a resumed run begins another of the tracker, the run goes on
             part.write_text(json.dumps({**_read(self._path), self._kind: self._mine}, indent=1), encoding="utf-8")
             part.replace(self._path)
 

@@ -28,19 +28,25 @@ class _Mlflow:
         self._run: str | None = None
         self._memory: Memory | None = None
         self._kept = 0
+        self._reopened = False
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             directory = Path(event.run_directory)
             self._memory = Memory(directory, "mlflow")
             self._open(directory.name, {"workload": event.spec, "device": event.device_name})
-        elif isinstance(event, BaselineMeasured):
-            self._news("baseline", of_configuration("baseline", event.baseline))
+            return
+        self._kept += isinstance(event, Kept)
+        if not (event.replayed and self._reopened):
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, BaselineMeasured):
+            self._metrics(self._run, of_configuration("baseline", event.baseline))
         elif isinstance(event, TrialEnded):
             self._trial(event.trial)
         elif isinstance(event, Kept):
-            self._kept += 1
-            self._news(f"kept {self._kept}", of_configuration("best", event.best), self._kept)
+            self._metrics(self._run, of_configuration("best", event.best), self._kept)
         elif isinstance(event, Warned) and self._run:
             self._client.set_tag(self._run, "warning", event.text[:_WORDS])
         elif isinstance(event, RunEnded) and self._run:
@@ -66,7 +72,8 @@ class _Mlflow:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         self._experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
         known = self._memory.run if self._memory else None
-        if known is not None and self._reopened(known):
+        self._reopened = known is not None and self._reopen(known)
+        if self._reopened:
             self._run = known
             return
         self._run = self._client.create_run(self._experiment, run_name=name).info.run_id
@@ -74,7 +81,7 @@ class _Mlflow:
             self._memory.begin(self._run)
         self._parameters(self._run, words)
 
-    def _reopened(self, run: str) -> bool:
+    def _reopen(self, run: str) -> bool:
         """Opens the run of an interrupted search once more; False where this server does not know it."""
         try:
             self._client.update_run(run, status="RUNNING")
@@ -84,7 +91,7 @@ class _Mlflow:
 
     def _trial(self, trial: Trial) -> None:
         words, numbers = of_trial(trial)
-        if self._run is None or self._memory is None or not self._memory.news(f"trial {trial.id}", (words, numbers)):
+        if self._run is None or self._memory is None:
             return
         run = self._memory.child(str(trial.id))
         if run is None:
@@ -99,10 +106,6 @@ class _Mlflow:
 
     def _parameters(self, run: str, words: dict[str, str]) -> None:
         self._client.log_batch(run, params=[Param(name, value[:_WORDS]) for name, value in words.items()])
-
-    def _news(self, name: str, numbers: dict[str, float], step: int = 0) -> None:
-        if self._memory is not None and self._memory.news(name, numbers):
-            self._metrics(self._run, numbers, step)
 
     def _metrics(self, run: str | None, numbers: dict[str, float], step: int = 0) -> None:
         if run is not None:

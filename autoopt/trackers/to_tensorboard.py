@@ -9,7 +9,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
-from autoopt.trackers.memory import Memory
 from autoopt.trackers.values import of_configuration, of_result, of_trial
 
 FOLDER = "tensorboard"
@@ -19,25 +18,28 @@ class _TensorBoard:
     def __init__(self) -> None:
         self._writer: Any = None
         self._folder = Path(FOLDER)
-        self._memory: Memory | None = None
         self._kept = 0
+        self._reopened = False
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._folder = Path(event.run_directory) / FOLDER
-            self._memory = Memory(self._folder.parent, "tensorboard")
-            known = self._memory.run is not None and any(self._folder.glob("events.*"))
+            self._reopened = any(self._folder.glob("events.*"))
             self._open(self._folder)
-            if not known:
-                self._memory.begin(FOLDER)
+            if not self._reopened:
                 self._writer.add_text("workload", f"{event.spec} on {event.device_name}")
-        elif isinstance(event, BaselineMeasured):
-            self._news("baseline", 0, of_configuration("baseline", event.baseline))
+            return
+        self._kept += isinstance(event, Kept)
+        if not (event.replayed and self._reopened):
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, BaselineMeasured):
+            self.scalars(0, of_configuration("baseline", event.baseline))
         elif isinstance(event, TrialEnded):
             self._trial(event.trial)
         elif isinstance(event, Kept):
-            self._kept += 1
-            self._news(f"kept {self._kept}", self._kept, of_configuration("best", event.best))
+            self.scalars(self._kept, of_configuration("best", event.best))
         elif isinstance(event, RunEnded):
             self.scalars(self._kept + 1, of_result(event.result))
             self._writer.flush()
@@ -56,18 +58,12 @@ class _TensorBoard:
         self._writer.close()
         self._writer = None
 
-    def _news(self, name: str, step: int, values: dict[str, float]) -> None:
-        if self._memory is not None and self._memory.news(name, values):
-            self.scalars(step, values)
-
     def _open(self, folder: Path) -> None:
         self._writer = SummaryWriter(log_dir=str(folder))
 
     def _trial(self, trial: Trial) -> None:
         """A child: a folder of its own, which TensorBoard shows as a run."""
         words, numbers = of_trial(trial)
-        if self._memory is None or not self._memory.news(f"trial {trial.id}", (words, numbers)):
-            return
         folder = self._folder / f"trial-{trial.id:04d}-{trial.strategy}"
         with SummaryWriter(log_dir=str(folder)) as writer:
             writer.add_text("trial", "\n".join(f"* {name}: {value}" for name, value in words.items()))

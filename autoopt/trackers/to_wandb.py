@@ -21,7 +21,7 @@ class _Wandb:
         self._group = "train"
         self._directory = Path()
         self._memory: Memory | None = None
-        self._kept = 0
+        self._reopened = False
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -30,17 +30,19 @@ class _Wandb:
             self._memory = Memory(self._directory, "wandb")
             words = {"workload": event.spec, "device": event.device_name}
             self._run = self._open(self._group, "run", words, self._memory.run)
-            if self._memory.run is None:
+            self._reopened = self._memory.run is not None
+            if not self._reopened:
                 self._memory.begin(self._run.id)
-        elif isinstance(event, BaselineMeasured):
+        elif not (event.replayed and self._reopened):
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, BaselineMeasured):
             self._run.summary.update(of_configuration("baseline", event.baseline))
         elif isinstance(event, TrialEnded):
             self._trial(event.trial)
         elif isinstance(event, Kept):
-            self._kept += 1
-            values = of_configuration("best", event.best)
-            if self._memory is not None and self._memory.news(f"kept {self._kept}", values):
-                self._run.log(values)
+            self._run.log(of_configuration("best", event.best))
         elif isinstance(event, RunEnded):
             self._run.summary.update(of_result(event.result))
             for name in FILES:
@@ -75,7 +77,7 @@ class _Wandb:
 
     def _trial(self, trial: Trial) -> None:
         words, numbers = of_trial(trial)
-        if self._memory is None or not self._memory.news(f"trial {trial.id}", (words, numbers)):
+        if self._memory is None:
             return
         known = self._memory.child(str(trial.id))
         child = self._open(f"{self._group}/{trial.id} {trial.strategy}", "trial", words, known)

@@ -76,7 +76,7 @@ class PlainView:
             self._state.update(event)
             self._anchor = (self._clock(), self._state.at)
             line = describe(event)
-            if line and not event.replayed:
+            if line and (not event.replayed or isinstance(event, RunStarted)):
                 self._print(event.at, line)
         self.tick()
 
@@ -123,8 +123,9 @@ def describe(event: Event) -> str:
 def _run(event: Event) -> str:
     assert isinstance(event, RunStarted)
     torch = f", torch {name(event.torch, 30)}" if event.torch else ""
+    resumed = "resumed: " if event.replayed else ""
     return (
-        f"autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
+        f"{resumed}autoopt {name(event.spec, 80)} on {name(event.device_name, 60)}{torch}; "
         f"budget {clock_text(event.budget_seconds)}; {name(event.run_directory)}"
     )
 

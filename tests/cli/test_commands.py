@@ -66,7 +66,20 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
 
 def test_optimize_hands_over_what_it_was_asked(engine: Engine) -> None:
     words = ["--budget", "1h30m", "--target", "0.93", "--tolerance", "1%", "--min-gain", "2%", "--device", "cpu"]
-    words += ["--seed", "7", "--only", "a,b", "--only", "c", "--skip", "d", "--strategies", "m:S", "--price", "3.50"]
+    words += [
+        "--seed",
+        "7",
+        "--only",
+        "amp,workers",
+        "--only",
+        "mine",
+        "--skip",
+        "compile",
+        "--strategies",
+        "m:S",
+        "--price",
+        "3.50",
+    ]
     words += ["--out", "there", "--json", "--quiet"]
     assert main(["optimize", "my_module:build", *words]) == 0
     ((spec, options),) = engine.calls
@@ -78,8 +91,8 @@ def test_optimize_hands_over_what_it_was_asked(engine: Engine) -> None:
         min_gain=0.02,
         device="cpu",
         seed=7,
-        only=("a", "b", "c"),
-        skip=("d",),
+        only=("amp", "workers", "mine"),
+        skip=("compile",),
         strategies=("m:S",),
         price=3.5,
         out=Path("there"),

@@ -20,6 +20,8 @@ from rich.console import Console
 
 from autoopt import events as e
 from autoopt.records import Estimate, Profile, Result, Speedup, Verdict
+from autoopt.storage.run import Run
+from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import sample
 from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw
@@ -213,12 +215,28 @@ def test_at_most_one_heartbeat_a_minute_and_none_after_the_end(golden: Callable[
         assert len(stream.getvalue().splitlines()) == lines
 
 
-def test_what_a_resumed_run_replays_is_known_but_not_printed_again(golden: Callable[[str], Result]) -> None:
+def test_what_a_resumed_run_replays_is_known_but_not_printed_again(
+    golden: Callable[[str], Result], tmp_path: Path
+) -> None:
     stream = io.StringIO()
     view = PlainView(stream, Clock())
-    for event in run_events(golden("win")):
-        view(event.model_copy(update={"replayed": True}))
-    assert stream.getvalue() == ""
+    directory = RunDirectory(tmp_path)
+    first = list(run_events(golden("win")))
+    with Run.create(directory, {}, {}) as run:
+        announce = e.Announcer(run.announced)
+        announce.subscribe(run.note)
+        for event in first[:-4]:
+            announce(event)
+    with Run.resume(directory) as run:
+        announce = e.Announcer(run.announced)
+        announce.subscribe(view)
+        for event in first:
+            announce(event)
+    head, *lines = stream.getvalue().splitlines()
+    assert "resumed: autoopt" in head
+    told = [describe(event) for event in first[-4:]]
+    assert [line.partition("] ")[2] for line in lines] == [line for line in told if line]
+    assert lines
     assert view._state.ended == 9
 
 

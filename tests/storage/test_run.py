@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.errors import DocumentError, Interrupted, TrialFailed, UsageError
-from autoopt.events import PhaseStarted, TrialProgress, Warned
-from autoopt.records import Record
+from autoopt.events import Announcer, Event, PhaseStarted, RunEnded, Stopped, TrialEnded, TrialProgress, Warned
+from autoopt.records import Record, Result, Verdict
 from autoopt.storage import run as run_module
 from autoopt.storage.journal import read_journal
 from autoopt.storage.recorded import Machine
@@ -220,19 +220,41 @@ def test_options_are_there_before_the_fingerprint_is_known(tmp_path: Path) -> No
 
 
 def test_events_are_written_down_once(tmp_path: Path) -> None:
-    def announce(run: Run) -> None:
-        run.note(PhaseStarted(phase="benchmark"))
+    def follow(run: Run, *later: Event) -> list[bool]:
+        heard: list[Event] = []
+        announce = Announcer(run.announced)
+        announce.subscribe(heard.append)
+        announce.subscribe(run.note)
+        announce(PhaseStarted(phase="benchmark"))
         run.step("trial", {}, lambda: Figure(value=1), Figure)
-        run.note(TrialProgress(id=1, note="block 3"))
-        run.note(Warned(text="x"))
+        announce(TrialProgress(id=1, note="block 3"))
+        for event in later:
+            announce(event)
+        return [event.replayed for event in heard]
 
+    x, y = Warned(text="x"), Warned(text="y")
     with new(tmp_path) as run:
-        announce(run)
+        assert follow(run, x) == [False, False, False]
     with again(tmp_path) as run:
-        run.note(PhaseStarted(phase="benchmark"))
-        run.step("trial", {}, never, Figure)
+        assert follow(run, x, x) == [True, False, True, False], "one of the two was told before"
+    with again(tmp_path) as run:
+        assert follow(run, x, y, x) == [True, False, True, False, True]
     events = [r["event"] for r in read_journal(tmp_path / "journal.jsonl") if r["type"] == "event"]
-    assert events == ["PhaseStarted", "Warned"]
+    assert events == ["PhaseStarted", "Warned", "Warned", "Warned"]
+
+
+def test_seconds_do_not_make_another_event_and_an_end_is_never_an_old_one(tmp_path: Path) -> None:
+    result = Result.model_validate_json((Path(__file__).parents[1] / "golden" / "interrupted.json").read_text())
+    trial = result.trials[0]
+    with new(tmp_path) as run:
+        for event in (TrialEnded(trial=trial), Stopped(stop=result.stop), RunEnded(result=result, run_directory="r")):
+            run.note(event)
+    with again(tmp_path) as run:
+        assert run.announced(TrialEnded(trial=trial.model_copy(update={"seconds": 1e6 / 7})))
+        other = trial.model_copy(update={"verdict": Verdict.FAILED})
+        assert not run.announced(TrialEnded(trial=other))
+        assert not run.announced(Stopped(stop=result.stop))
+        assert not run.announced(RunEnded(result=result, run_directory="r"))
 
 
 def test_a_run_that_was_interrupted_may_go_on_and_one_that_ended_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""What can be checked of a command before torch is imported, a process started or a directory made."""
+
+from __future__ import annotations
+
+from autoopt.loading.importing import check_spec
+from autoopt.options import Options
+from autoopt.running.baseline_spec import registry_of
+from autoopt.storage.run_directory import check_free
+from autoopt.trackers import check_installed
+
+
+def check_command(spec: str, options: Options) -> None:
+    """Checks what a run was asked for, in a third of a second where no strategies of the user's are imported.
+
+    Raises:
+        WorkloadError: the workload's import string is malformed, or leads to no file or module.
+        UsageError: ``only``, ``skip`` or ``allow`` name what there is not; ``out`` holds a run already.
+        EnvironmentLacks: a tracker is not installed.
+    """
+    check_spec(spec)
+    if options.out is not None:
+        check_free(options.out)
+    check_installed(options.log)
+    registry_of(options)
