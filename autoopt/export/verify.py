@@ -157,7 +157,8 @@ def _error(estimate: Estimate) -> float:
 
 
 def _shown(estimate: Estimate) -> str:
-    return f"{estimate.value:.2f}x ({100 * estimate.confidence:.0f} % CI {estimate.low:.2f}-{estimate.high:.2f})"
+    sure = f"{100 * estimate.confidence:.0f} % CI " if estimate.confidence is not None else ""
+    return f"{estimate.value:.2f}x ({sure}{estimate.low:.2f}-{estimate.high:.2f})"
 
 
 def _reported(result: Result) -> Estimate:

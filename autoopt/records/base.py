@@ -18,14 +18,42 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
+class EstimateKind(StrEnum):
+    """How an estimate came about.
+
+    ``measured`` on running steps; a prediction is ``simulated`` on the pipeline graph, ``tried`` on a copy and put into
+    the graph, or ``declared`` by a strategy, which is a guess with no interval to show.
+    """
+
+    MEASURED = "measured"
+    SIMULATED = "simulated"
+    TRIED = "tried"
+    DECLARED = "declared"
+
+
 class Estimate(Record):
-    """A value with its interval. ``n``: the independent repeats that it rests on."""
+    """A value with its interval. ``n``: the independent repeats that it rests on.
+
+    ``confidence`` is that of a measured interval. A prediction has none: its ends are the pipeline's own error, or
+    the least and the most that a strategy holds possible.
+    """
 
     value: float
     low: float
     high: float
-    confidence: float = 0.95
+    confidence: float | None = 0.95
     n: int
+    kind: EstimateKind = EstimateKind.MEASURED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_confidence_in_predictions(cls, data: Any) -> Any:
+        predicted = isinstance(data, dict) and data.get("kind", "measured") != EstimateKind.MEASURED
+        return {**data, "confidence": None} if predicted else data
+
+    def as_kind(self, kind: EstimateKind | str) -> Estimate:
+        """The same numbers as another kind of estimate."""
+        return Estimate(**{**self.model_dump(), "kind": EstimateKind(kind)})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

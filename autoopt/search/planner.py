@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoopt.records import Change, Estimate, JsonDict, Plan, Verdict
+from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Verdict
 from autoopt.registry import Registry
 from autoopt.strategy import Case, Risk, Strategy
 
@@ -130,11 +130,12 @@ def _first(strategy: Strategy, case: Case) -> tuple[JsonDict, ...]:
 def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | None:
     """The strategy's own prediction, else the what-if of its stages at their ceiling: an upper bound.
 
+    Numbers of its own, which neither the pipeline nor a try on a copy gave, are declared ones.
     The default's interval reaches down to 1: a ceiling says what is possible, not what comes.
     """
     own = strategy.predict(case, setting)
     if own is not None:
-        return own
+        return own.as_kind(EstimateKind.DECLARED) if own.kind is EstimateKind.MEASURED else own
     if case.pipeline is None or strategy.risk in (Risk.TRAINING, Risk.MODEL):
         return None
     ceilings = {
@@ -145,7 +146,7 @@ def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | Non
     if not ceilings:
         return None
     gain = case.pipeline.gain(ceilings)
-    return Estimate(value=max(gain.value, 1.0), low=1.0, high=max(gain.high, 1.0), n=gain.n)
+    return Estimate(value=max(gain.value, 1.0), low=1.0, high=max(gain.high, 1.0), n=gain.n, kind=gain.kind)
 
 
 def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import networkx as nx
 
-from autoopt.records import Environment, Estimate, Resource, Round, Simulation, Stage
+from autoopt.records import Environment, Estimate, EstimateKind, Resource, Round, Simulation, Stage
 from autoopt.records.facts import WorkloadFacts
 from autoopt.simplify.flow import Demand, period
 from autoopt.simplify.together import Together
@@ -107,7 +107,7 @@ class Pipeline:
         value = now / then
         off = abs(self._round.simulation_error) if self._round.simulation_error is not None else ONE_DRAW
         off = max(off, 0.01) * (abs(value - 1.0) / max(value, 1.0)) ** 0.5 if value != 1.0 else 0.0
-        return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1)
+        return Estimate(value=value, low=value / (1 + off), high=value * (1 + off), n=1, kind=EstimateKind.SIMULATED)
 
     def critical_path(self) -> tuple[str, ...]:
         """The stages of the resource that decides the step, in their order."""

@@ -1,4 +1,4 @@
-"""What outsiders test with: the conformance test of strategies, a fake clock, fake trials.
+"""Tools for tests outside of autoopt: the conformance test of strategies, a fake clock, fake trials.
 
 Names are loaded when they are asked for, so that importing this package costs nothing.
 """

@@ -144,7 +144,7 @@ class FakeMachine:
             raise TrialFailed("out_of_memory", f"{total} bytes wanted, {self.memory_limit_bytes} there are")
 
     def retries(self) -> int:
-        """What a block of one of those that are alive sees of the allocator's retries."""
+        """Retries of the allocator in a block of one of those that are alive."""
         total = sum(arm.behaviour.memory_bytes for arm in self.alive)
         return int(self.retries_beyond is not None and total > self.retries_beyond)
 

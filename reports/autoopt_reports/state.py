@@ -104,7 +104,7 @@ def stacked(gains: list[Estimate]) -> Estimate | None:
         value=math.exp(middle),
         low=math.exp(middle - below),
         high=math.exp(middle + above),
-        confidence=min(gain.confidence for gain in gains),
+        confidence=min((gain.confidence for gain in gains if gain.confidence is not None), default=None),
         n=min(gain.n for gain in gains),
     )
 

@@ -1,4 +1,4 @@
-"""What several strategies share: predictions from the pipeline, and the search of a number by doubling."""
+"""Helpers of several strategies: predictions from the pipeline, and the search of a number by doubling."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ def compute_gain(case: Case, ratio: float) -> Estimate | None:
     return gain(case, {name: seconds_of(case, name) * ratio for name in ("forward", "backward")})
 
 
+def tried_gain(case: Case, ratio: float, stages: Iterable[str] = ("forward", "backward")) -> Estimate | None:
+    """The pipeline's what-if with stages at a ratio that was tried, on copies or on real samples."""
+    estimate = gain(case, {name: seconds_of(case, name) * ratio for name in stages})
+    return None if estimate is None else estimate.as_kind("tried")
+
+
+def declared(estimate: Estimate | None) -> Estimate | None:
+    """A what-if that rests on a share which nobody measured."""
+    return None if estimate is None else estimate.as_kind("declared")
+
+
 def per_sample(case: Case, times: float) -> float | None:
     """Forward and backward of a sample in a batch so many times as large, over those now.
 
@@ -62,11 +73,16 @@ def memory_used(case: Case) -> float | None:
     return simulation.memory_used if simulation is not None else None
 
 
+def ranged(estimate: Estimate, value: float, low: float, high: float) -> Estimate:
+    """The same kind of estimate with other numbers."""
+    return estimate.model_copy(update={"value": value, "low": low, "high": high})
+
+
 def between(low: Estimate | None, value: Estimate, high: Estimate | None) -> Estimate:
     """One prediction from three: the pessimist's, the likeliest and the optimist's."""
     bottom = min(value.low, low.low if low is not None else value.low)
     top = max(value.high, high.high if high is not None else value.high)
-    return Estimate(value=value.value, low=bottom, high=top, n=1)
+    return ranged(value, value.value, bottom, top)
 
 
 def at_most(estimate: Estimate | None) -> Estimate | None:
@@ -74,7 +90,7 @@ def at_most(estimate: Estimate | None) -> Estimate | None:
     if estimate is None:
         return None
     value = max(estimate.value, 1.0)
-    return Estimate(value=value, low=min(1.0, estimate.low), high=max(estimate.high, value), n=estimate.n)
+    return ranged(estimate, value, min(1.0, estimate.low), max(estimate.high, value))
 
 
 def after_paying(case: Case, estimate: Estimate | None, seconds: float, least: float | None = None) -> Estimate | None:
@@ -93,7 +109,7 @@ def after_paying(case: Case, estimate: Estimate | None, seconds: float, least: f
         run / (run / ratio + once)
         for ratio, once in zip((estimate.value, estimate.low, estimate.high), paid, strict=True)
     )
-    return Estimate(value=value, low=min(low, value), high=max(high, value), n=estimate.n)
+    return ranged(estimate, value, min(low, value), max(high, value))
 
 
 def operator_share(case: Case, kinds: Iterable[str] = (), names: Iterable[str] = ()) -> float | None:

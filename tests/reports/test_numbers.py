@@ -71,7 +71,8 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
     if how in {"count_predicted", "count_held", "median_miss"}:
         pairs = [(t["predicted"], t["throughput"]) for t in trials if t["predicted"] and t["throughput"]]
         misses = [max(p["value"], r["value"]) / min(p["value"], r["value"]) - 1 for p, r in pairs]
-        touching = sum(p["low"] <= r["high"] and r["low"] <= p["high"] for p, r in pairs)
+        shown = [(p["value"],) * 2 if p["kind"] == "declared" else (p["low"], p["high"]) for p, _ in pairs]
+        touching = sum(low <= r["high"] and r["low"] <= high for (low, high), (_, r) in zip(shown, pairs, strict=True))
         return {"count_predicted": len(pairs), "count_held": touching, "median_miss": median(misses)}[how]
     if how == "count_failed_with_memory":
         return sum(t["verdict"] == "failed" and t["peak_memory_bytes"] is not None for t in trials)
@@ -107,6 +108,10 @@ def check(document: Any, text: str, how: str, paths: list[str]) -> None:
     if how == "interval":
         estimate = resolve(document, paths[0])
         shown = re.findall(r"-?[\d.,]+", text)
+        if estimate["kind"] == "declared":
+            assert len(shown) == 1, text
+            assert_shows(shown[0], estimate["value"], 1.0)
+            return
         assert len(shown) == 3, text
         for part, key in zip(shown, ("value", "low", "high"), strict=True):
             assert_shows(part.rstrip(","), estimate[key], 1.0)

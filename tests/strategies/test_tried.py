@@ -45,7 +45,7 @@ def test_what_was_tried_is_what_is_predicted(name: str) -> None:
     assert case.pipeline is not None
     found = predict(REGISTRY[name], case, setting)
     changed = {stage.name: stage.seconds * RATIO for stage in case.pipeline.stages if stage.name in stages}
-    assert found == case.pipeline.gain(changed)
+    assert found == case.pipeline.gain(changed).as_kind("tried")
     assert predict(REGISTRY[name], sample_case(), setting) != found
 
 
@@ -55,6 +55,16 @@ def test_what_makes_it_slower_is_predicted_to_be_slower(name: str) -> None:
     found = predict(REGISTRY[name], sample_case(inspected={name: dict.fromkeys(inspected, 1.5)}), setting)
     assert found is not None
     assert found.value < 1.0
+
+
+def test_numbers_of_a_strategy_s_own_are_declared() -> None:
+    """Neither confidence nor interval is claimed for what nobody measured; the pipeline's own what-if is simulated."""
+    found = predict(REGISTRY["expandable_segments"], sample_case("cuda:0"), {"enabled": True})
+    assert found is not None
+    assert (found.kind, found.confidence) == ("declared", None)
+    simulated = predict(REGISTRY["workers"], sample_case(), {"num_workers": 2})
+    assert simulated is not None
+    assert (simulated.kind, simulated.confidence) == ("simulated", None)
 
 
 def test_a_batch_twice_as_large_costs_what_it_was_seen_to_cost() -> None:

@@ -13,6 +13,11 @@ def estimate(value: float, half: float = 0.02, n: int = 12) -> r.Estimate:
     return r.Estimate(value=round(value, 5), low=round(value / (1 + half), 5), high=round(value * (1 + half), 5), n=n)
 
 
+def predicted(value: float, half: float = 0.02, kind: str = "simulated") -> r.Estimate:
+    """A prediction of a kind."""
+    return estimate(value, half, n=1).as_kind(kind)
+
+
 def environment(load: float = 0.3) -> r.Environment:
     return r.Environment(
         python="3.11.9",
@@ -178,7 +183,7 @@ def trial(place: int, strategy: str, verdict: r.Verdict, ratio: float | None, **
         "strategy": strategy,
         "verdict": verdict,
         "risk": "numeric",
-        "predicted": estimate(1 + 0.07 * (place % 5 + 1), 0.08),
+        "predicted": predicted(1 + 0.07 * (place % 5 + 1), 0.08, ("simulated", "tried", "declared")[place % 3]),
         "seconds": 40.0 + 13 * (place % 7),
         "log": f"logs/{place}.log",
         "finished_at": 300.0 + 110.0 * place,

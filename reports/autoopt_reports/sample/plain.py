@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import records as r
-from autoopt_reports.sample.pieces import configuration, environment, estimate, quality, round_, trial
+from autoopt_reports.sample.pieces import configuration, environment, estimate, predicted, quality, round_, trial
 
 PLAN = r.Plan(
     changes=(
@@ -133,7 +133,7 @@ def _trials() -> tuple[r.Trial, ...]:
             v.NOT_TRIED,
             None,
             reason="its best prediction of 1.004 lies under the noise floor of 1.2 %",
-            predicted=estimate(1.004, 0.001),
+            predicted=predicted(1.004, 0.001),
             seconds=None,
             finished_at=None,
             log=None,
@@ -267,8 +267,8 @@ def profile() -> r.Profile:
         warnings=base.warnings,
         reproduce=base.reproduce,
         predictions=(
-            r.Prediction(strategy="workers", setting={"num_workers": 8}, predicted=estimate(1.6, 0.1)),
-            r.Prediction(strategy="amp", setting={"dtype": "bfloat16"}, predicted=estimate(1.14, 0.05)),
+            r.Prediction(strategy="workers", setting={"num_workers": 8}, predicted=predicted(1.6, 0.1)),
+            r.Prediction(strategy="amp", setting={"dtype": "bfloat16"}, predicted=predicted(1.14, 0.05, "tried")),
             r.Prediction(strategy="prefetch", predicted=None),
             r.Prediction(strategy="flash_attention", applies=False, reason="no attention in the model"),
         ),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from autoopt.records import Result
+from autoopt.records import Estimate, EstimateKind, Result
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, say
 
@@ -34,6 +34,13 @@ def held(predicted: tuple[float, float], realized: tuple[float, float]) -> bool:
     return predicted[0] <= realized[1] and realized[0] <= predicted[1]
 
 
+def shown_bounds(predicted: Estimate) -> tuple[float, float]:
+    """The interval of a prediction as the reader sees it: of a declared one, its value alone."""
+    if predicted.kind is EstimateKind.DECLARED:
+        return predicted.value, predicted.value
+    return predicted.low, predicted.high
+
+
 def miss(predicted: float, realized: float) -> float:
     """How far the result lies from the prediction, as a factor less one; never negative."""
     return math.exp(abs(math.log(realized / predicted))) - 1
@@ -57,7 +64,7 @@ def predictions_view(result: Result) -> Predictions | None:
                 trial.verdict.value,
                 predicted,
                 realized,
-                held((p.low, p.high), (r.low, r.high)),
+                held(shown_bounds(p), (r.low, r.high)),
                 Number(
                     units.percent(value),
                     value,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt.records import Change, Estimate
+from autoopt.records import Change, Estimate, EstimateKind
 from autoopt_reports.view import units
 
 LONGEST_NAME = 240
@@ -151,13 +151,17 @@ def change_name(
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured."""
+    """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured.
+
+    A prediction names its kind; one that is only declared shows no interval.
+    """
 
     value: Number
     low: Number
     high: Number
-    confidence: Number
+    confidence: Number | None
     n: Number
+    kind: EstimateKind = EstimateKind.MEASURED
 
     @property
     def text(self) -> str:
@@ -166,11 +170,16 @@ class Interval:
     @property
     def phrase(self) -> Phrase:
         between = " to " if (self.low.value or 0.0) < 0 else "–"
-        return say("{} [{}" + between + "{}]", self.value, self.low, self.high)
+        if self.kind is EstimateKind.DECLARED:
+            return say("{} declared", self.value)
+        kind = {EstimateKind.SIMULATED: " simulated", EstimateKind.TRIED: " tried"}.get(self.kind, "")
+        return say("{} [{}" + between + "{}]" + kind, self.value, self.low, self.high)
 
     @property
     def sentence(self) -> Phrase:
         """With the confidence spelled out: ``2.31× (95 % CI 2.24–2.38)``."""
+        if self.confidence is None:
+            return self.phrase
         return say("{} ({} CI {}–{})", self.value, self.confidence, self.low, self.high)
 
 
@@ -178,6 +187,7 @@ def interval(estimate: Estimate | None, path: str, form: units.Formatter | None 
     """An estimate at ``path`` of the document: a speedup, or (with ``form``) seconds, bytes and the like."""
     if estimate is None:
         return None
+    sure = estimate.confidence
     decimals = units.interval_decimals(estimate.low, estimate.high)
 
     def shown(value: float, bound: str) -> str:
@@ -194,8 +204,9 @@ def interval(estimate: Estimate | None, path: str, form: units.Formatter | None 
         part("value"),
         part("low"),
         part("high"),
-        Number(f"{estimate.confidence * 100:g} %", estimate.confidence, (f"{path}/confidence",)),
+        None if sure is None else Number(f"{sure * 100:g} %", sure, (f"{path}/confidence",)),
         Number(units.count(estimate.n), estimate.n, (f"{path}/n",)),
+        estimate.kind,
     )
 
 

@@ -111,7 +111,7 @@ def _qualifiers(result: Result, status: Status) -> tuple[Phrase, ...]:
     estimate, path, _ = judged(result)
     shown = interval(estimate, path)
     pieces: list[Phrase] = []
-    if shown is not None and status != "none":
+    if shown is not None and shown.confidence is not None and status != "none":
         pieces.append(say("{} CI {}–{}×", shown.confidence, shown.low, shown.high))
         if status == "unsure":
             pieces.append(say("the interval includes no gain at all"))

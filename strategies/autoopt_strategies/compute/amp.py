@@ -12,6 +12,7 @@ from autoopt_strategies.common import (
     compute_gain,
     low_precision,
     operator_share,
+    tried_gain,
 )
 from autoopt_strategies.compute.channels_last import to_channels_last
 
@@ -53,12 +54,12 @@ class Amp(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """What forward and backward took under autocast on a copy; where that was not tried, from the peaks."""
+        """Seconds of forward and backward under autocast on a copy; where that was not tried, from the peaks."""
         found = case.inspected(self.name)
-        tried = found.get(f"{setting['dtype']}_channels_last") if self.companions(case, setting) else None
-        tried = tried or found.get(setting["dtype"])
-        if tried is not None:
-            return compute_gain(case, tried)
+        ratio = found.get(f"{setting['dtype']}_channels_last") if self.companions(case, setting) else None
+        ratio = ratio or found.get(setting["dtype"])
+        if ratio is not None:
+            return tried_gain(case, ratio)
         ratio = _peak(case, setting["dtype"])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
@@ -84,7 +85,7 @@ class Amp(Strategy):
         return []
 
     def inspect(self, live: Any) -> Setting:
-        """What forward and backward take under autocast, tried on copies of the model."""
+        """Forward and backward under autocast over those without, tried on copies of the model."""
         if live.setup.precision.dtype is not None or live.training.scaler is not None:
             return {}
         device = live.training.device.torch

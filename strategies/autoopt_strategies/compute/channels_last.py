@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
+from autoopt_strategies.common import Setting, at_most, compute_gain, declared, operator_share, tried_gain
 
 MOST = 0.5
 """The most of a convolution's time that the layout is expected to save (1.37x seen on a small net on a CPU)."""
@@ -42,20 +42,20 @@ class ChannelsLast(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """What forward and backward took in this layout on a copy; where that was not tried, the most it may save."""
-        tried = case.inspected(self.name).get("ratio")
-        if tried is not None:
-            return compute_gain(case, tried)
+        """Seconds of forward and backward in this layout on a copy; where that was not tried, the most it may save."""
+        ratio = case.inspected(self.name).get("ratio")
+        if ratio is not None:
+            return tried_gain(case, ratio)
         share = operator_share(case, names=("conv", "batch_norm", "pool"))
         if share is None:
             return None
-        return at_most(compute_gain(case, 1 - share * MOST))
+        return declared(at_most(compute_gain(case, 1 - share * MOST)))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{}]
 
     def inspect(self, live: Any) -> Setting:
-        """What forward and backward take in this layout, tried on copies of the model."""
+        """Forward and backward in this layout over those as they are, tried on copies of the model."""
         import torch
 
         if not any(isinstance(module, torch.nn.Conv2d) for module in live.training.model.modules()):

@@ -12,7 +12,7 @@ Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResN
 """
 CONTAINERS = frozenset({"ModuleList", "Sequential", "ModuleDict"})
 STORM = "compiled again and again"
-"""What the reason of a trial says in which one function was compiled for one shape or number after the other."""
+"""Start of a trial's reason in which one function was compiled for one shape or number after the other."""
 
 
 class CompileModel(Strategy):
@@ -124,7 +124,7 @@ class CompileModel(Strategy):
 
 
 def compile_seconds(case: Case, *, regional: bool) -> float:
-    """What compiling is likely to take here; a block that repeats is compiled once."""
+    """Seconds that compiling is likely to take here; a block that repeats is compiled once."""
     modules = case.workload.model.modules
     leaves = 0.0 + sum(count for kind, count in modules.items() if kind not in CONTAINERS)
     blocks = len(case.workload.model.repeated_blocks)

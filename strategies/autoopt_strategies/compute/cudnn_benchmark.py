@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
+from autoopt_strategies.common import Setting, at_most, compute_gain, declared, operator_share
 
 MOST = 0.5
 
@@ -37,7 +37,7 @@ class CudnnBenchmark(Strategy):
         share = operator_share(case, names=("conv",))
         if share is None:
             return None
-        return at_most(compute_gain(case, 1 - share * MOST))
+        return declared(at_most(compute_gain(case, 1 - share * MOST)))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"enabled": True}]

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share
+from autoopt_strategies.common import Setting, at_most, compute_gain, operator_share, tried_gain
 
 SCORES = ("softmax", "masked_fill", "bmm", "baddbmm", "where")
 """Operators of hand-written attention, as parts of their names."""
@@ -99,10 +99,10 @@ class FlashAttention(Strategy):
         return Applies.no("no hand-written attention was found in the model")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """What forward and backward took with it on a copy; else: scores are neither written nor read."""
-        tried = case.inspected(self.name).get("ratio")
-        if tried is not None:
-            return compute_gain(case, tried)
+        """Seconds of forward and backward with it on a copy; else: scores are neither written nor read."""
+        ratio = case.inspected(self.name).get("ratio")
+        if ratio is not None:
+            return tried_gain(case, ratio)
         share = operator_share(case, names=SCORES)
         if share is None:
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
+from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of, tried_gain
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 GROUPED = FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
@@ -134,13 +134,13 @@ class FusedOptimizer(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """What an update of copies took so; where that was not tried, at the very best its bytes over bandwidth."""
+        """Seconds of an update of copies; where that was not tried, at the very best its bytes over bandwidth."""
         stage = case.pipeline.stage("optimizer") if case.pipeline is not None else None
         if stage is None:
             return None
-        tried = case.inspected(self.name).get(setting["implementation"])
-        if tried is not None:
-            return gain(case, {"optimizer": stage.seconds * tried})
+        ratio = case.inspected(self.name).get(setting["implementation"])
+        if ratio is not None:
+            return tried_gain(case, ratio, ("optimizer",))
         best = stage.ceiling_seconds if stage.ceiling_seconds is not None else stage.seconds / 4
         return at_most(gain(case, {"optimizer": min(best, seconds_of(case, "optimizer"))}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, at_most, compute_gain, low_precision, operator_share
+from autoopt_strategies.common import Setting, at_most, compute_gain, low_precision, operator_share, tried_gain
 
 WORTH = 1.05
 
@@ -38,10 +38,10 @@ class MatmulPrecision(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """What forward and backward took so on a copy; where that was not tried, from the peaks."""
-        tried = case.inspected(self.name).get(setting["precision"])
-        if tried is not None:
-            return compute_gain(case, tried)
+        """Seconds of forward and backward so on a copy; where that was not tried, from the peaks."""
+        ratio = case.inspected(self.name).get(setting["precision"])
+        if ratio is not None:
+            return tried_gain(case, ratio)
         ratio = _ratio(case, setting["precision"])
         share = operator_share(case, {"matmul"})
         if ratio is None or share is None:
@@ -54,7 +54,7 @@ class MatmulPrecision(Strategy):
         return [{"precision": level} for level in levels[:1] if (_ratio(case, level) or WORTH) >= WORTH]
 
     def inspect(self, live: Any) -> Setting:
-        """What forward and backward take so, tried on copies of the model."""
+        """Forward and backward so over those in full precision, tried on copies of the model."""
         if live.setup.precision.dtype is not None or live.setup.precision.matmul is not None:
             return {}
         level = "high" if live.training.device.torch.type == "cuda" else "medium"

@@ -52,7 +52,7 @@ class CudaRecorder:
         return loss
 
     def record(self, run: Run) -> Run:
-        """What ``run`` does, as a function that replays it; recording itself trains nothing."""
+        """``run`` as a function that replays it; recording itself trains nothing."""
         graph = torch.cuda.CUDAGraph()
         # A loader's thread may pin memory meanwhile: only calls of this thread can spoil the recording.
         try:
@@ -188,7 +188,7 @@ def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _fixed(leaf: Any) -> Any:
-    """What a recording holds of an item of a batch: of a tensor its kind, of anything else its value."""
+    """An item of a batch as a recording holds it: of a tensor its kind, of anything else its value."""
     if isinstance(leaf, torch.Tensor):
         return (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.stride())
     return leaf

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, gain, seconds_of
+from autoopt_strategies.common import Setting, tried_gain
 from autoopt_strategies.input.batches import Collated, Wrapper, collate, dataset_of, equal
 
 KINDS = ("tensor", "array", "list")
@@ -93,9 +93,7 @@ class BatchFetch(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         ratio = case.inspected(self.name).get("ratio")
-        if ratio is None:
-            return None
-        return gain(case, {name: seconds_of(case, name) * ratio for name in ("preparation", "collate")})
+        return None if ratio is None else tried_gain(case, ratio, ("preparation", "collate"))
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"index": case.inspected(self.name).get("index", "tensor")}]

@@ -1,4 +1,4 @@
-"""What strategies of whole batches share: batches that need no collating any more, and datasets that wrap another."""
+"""Batches that need no collating any more, and datasets that wrap another: for strategies of the input side."""
 
 from __future__ import annotations
 

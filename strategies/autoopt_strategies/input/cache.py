@@ -169,7 +169,7 @@ class Cache(Strategy):
         return [{"prefix": None if found.get("deterministic") else found.get("prefix"), "workers": workers}]
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
-        """What the cache leaves to be prepared goes to workers: one alone moves the bottleneck to the other."""
+        """Workers for what the cache leaves to be prepared: one alone moves the bottleneck to the other."""
         if setting.get("prefix") is None or case.loader_option("num_workers"):
             return []
         number = max(1, (case.environment.cores or 2) // 2)
@@ -207,7 +207,7 @@ def _gigabytes(size: float) -> str:
 
 
 def probe(dataset: Any) -> Setting:
-    """What of a dataset can be cached: ``deterministic``, or ``prefix`` with the ``share`` of its seconds."""
+    """The part of a dataset that can be cached: ``deterministic``, or ``prefix`` with the ``share`` of its seconds."""
     from time import perf_counter
 
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, gain, kept, memory_used, per_sample, seconds_of
+from autoopt_strategies.common import Setting, Settings, gain, kept, memory_used, per_sample, ranged, seconds_of
 
 PRESSED = 0.5
 """Share of the device memory from which on room for a larger batch is worth computing activations again."""
@@ -134,7 +134,7 @@ class Checkpointing(Strategy):
         together = gain(case, {**changed, **saved})
         if together is None:
             return alone
-        return Estimate(value=together.value, low=min(alone.low, together.low), high=max(1.5, together.high), n=1)
+        return ranged(together, together.value, min(alone.low, together.low), max(1.5, together.high))
 
     def settings(self, case: Case) -> Settings:
         if not kept((yield {"every": 1, "selective": True})):

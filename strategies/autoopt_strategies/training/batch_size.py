@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import ceil, sqrt
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, gain, memory_used, per_sample, seconds_of
+from autoopt_strategies.common import Setting, Settings, climb, gain, memory_used, per_sample, ranged, seconds_of
 
 LINEAR = frozenset({"SGD", "ASGD", "Rprop"})
 WARMUP = 0.05
 """Share of the planned steps that the learning rate takes to reach its scaled value."""
-HEADROOM = 0.9
+FILLED = 0.9
 """Share of the device memory that a batch may be expected to take."""
 LEAST_STEPS = 8
 """An epoch must keep this many steps."""
@@ -52,7 +52,7 @@ class BatchSize(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """What is paid per step is paid less often; whether samples teach as much, only training tells."""
+        """Costs of each step are paid less often; whether samples teach as much, only training tells."""
         if case.pipeline is None or not case.workload.batch_size:
             return None
         times = setting["size"] / _size(case)
@@ -66,7 +66,7 @@ class BatchSize(Strategy):
             return None
         # Larger products run nearer to their peak, which launches alone do not show.
         room = gain(case, {**changed, **_half_way(case, changed)})
-        return Estimate(value=estimate.value, low=min(1.0, estimate.low), high=_high(estimate, room), n=1)
+        return ranged(estimate, estimate.value, min(1.0, estimate.low), _high(estimate, room))
 
     def settings(self, case: Case) -> Settings:
         now = _size(case)
@@ -116,7 +116,7 @@ class BatchSize(Strategy):
         most = 64 * now if samples is None else samples // (LEAST_STEPS * case.workload.accumulation)
         used = memory_used(case)
         if used:
-            most = min(most, int(now * HEADROOM / used))
+            most = min(most, int(now * FILLED / used))
         smallest_failure = min(
             (_size_of(trial.setting, now) for trial in case.trials if _was_memory(trial)), default=None
         )
@@ -124,7 +124,7 @@ class BatchSize(Strategy):
 
     def _limit(self, case: Case) -> str:
         used = memory_used(case)
-        if used and used > HEADROOM / 2:
+        if used and used > FILLED / 2:
             return f"the device memory is {used:.0%} full already"
         samples = case.workload.train_samples
         return f"{samples} training samples leave fewer than {LEAST_STEPS} steps in an epoch of a larger batch"

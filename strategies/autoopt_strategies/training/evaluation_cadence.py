@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
+from autoopt_strategies.common import Setting, Settings, climb, gain, ranged, seconds_of
 
 LEAST_SHARE = 0.01
 
@@ -46,7 +46,7 @@ class EvaluationCadence(Strategy):
             return estimate
         later = 1 + (setting["evaluate_every"] - self._now(case)) / 2 / case.planned_steps
         value = estimate.value / later
-        return Estimate(value=value, low=min(value, estimate.low / later), high=max(value, estimate.high), n=1)
+        return ranged(estimate, value, min(value, estimate.low / later), max(value, estimate.high))
 
     def settings(self, case: Case) -> Settings:
         now = self._now(case)
