@@ -73,8 +73,8 @@ class FakeTrial:
             document = contender.warm_up(1.0) if name == "warm_up" else contender.block(0.5, 4, 0.0)
             contender.close()
             told = document.model_dump(mode="json")
-            return told if name == "warm_up" else {"block": told, "pace": None}
-        if name == "survey" and self._runner.survey:
+            return told if name == "warm_up" else {"block": told, "reference": None}
+        if name == "measure_stages" and self._runner.survey:
             return self._runner.survey(behaviour)
         if name == "measure_peaks" and self._runner.peaks:
             return self._runner.peaks

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from autoopt.records import JsonDict, Operator, Peaks, StopReason, Verdict
-from autoopt.simplify.survey import InputSurvey, Survey, Timing
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.testing.fakes import Behaviour
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -26,9 +26,9 @@ def survey_of(behaviour: Behaviour) -> JsonDict:
     """All of the step is forward and backward, whose arithmetic takes ``CEILING`` at the peak."""
     step = behaviour.step_seconds
     products = Operator(name="aten::mm", seconds=step, flops=PEAK * CEILING, bytes=1e6, calls=9, kind="matmul")
-    return Survey(
+    return StageTimings(
         device="cpu", cores=2, threads=2, workers=0, batch_size=32, batch_bytes=1000, operators=(products,),
-        inputs=InputSurvey(sample=timing(1e-9), collate=timing(1e-9)), forward=timing(step / 3),
+        inputs=InputTimings(sample=timing(1e-9), collate=timing(1e-9)), forward=timing(step / 3),
         backward=timing(2 * step / 3), forward_backward=timing(step), optimizer=timing(1e-6), compute=timing(step),
         operators_forward_share=1 / 3,
     ).model_dump(mode="json")  # fmt: skip

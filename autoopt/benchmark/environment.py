@@ -71,9 +71,14 @@ def cpu_name() -> str | None:
     return platform.processor() or None
 
 
+def affinity_cores() -> int:
+    """Cores on which this process may be placed, whatever its container's quota."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usable_cores(cgroup: Path = _CGROUP) -> int:
     """Cores that this process may use: its affinity, and the quota of its container, rounded down to 1 at least."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = affinity_cores()
     quota = cpu_quota(cgroup)
     return cores if quota is None else max(1, min(cores, int(quota)))
 

@@ -100,8 +100,6 @@ def _peaks(environment: Environment) -> Iterator[tuple[str, str]]:
     yield "storage read", _rate(peaks.storage_bytes_per_second, "B/s")
     launch = peaks.launch_seconds
     yield "starting an operator", NOT_MEASURED if launch is None else f"{launch * 1e6:.2f} us"
-    share = peaks.core_share_under_load
-    yield "a worker's core while training", NOT_MEASURED if share is None else f"{share:.0%}"
     if peaks.measured_at:
         yield "measured", peaks.measured_at
 

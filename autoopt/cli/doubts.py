@@ -152,13 +152,12 @@ def probe(
     """Looks at this machine; the arguments are what only torch knows."""
     import psutil
 
-    from autoopt.benchmark.environment import compiler, cpu_quota
+    from autoopt.benchmark.environment import affinity_cores, compiler, cpu_quota
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    affinity = getattr(os, "sched_getaffinity", None)
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return Machine(
-        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        cores=affinity_cores(),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         quota=cpu_quota(),
         threads=threads,

@@ -31,7 +31,7 @@ from autoopt.records.measured import (
     Speedup,
     Trial,
 )
-from autoopt.records.pipeline import Beside, Deeper, Operator, Resource, Round, Simulation, Stage
+from autoopt.records.pipeline import Contention, Deeper, Operator, Resource, Round, Simulation, Stage
 from autoopt.records.result import (
     Advice,
     BreakEven,
@@ -51,10 +51,10 @@ __all__ = [
     "SCHEMA_VERSION",
     "Ablation",
     "Advice",
-    "Beside",
     "BreakEven",
     "Change",
     "Configuration",
+    "Contention",
     "Curve",
     "CurvePoint",
     "Deeper",

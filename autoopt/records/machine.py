@@ -10,11 +10,9 @@ from autoopt.records.base import Record
 class Peaks(Record):
     """What this machine reached when it was measured, per second or in seconds.
 
-    Shares are speeds under load over speeds alone: ``core_share_under_load`` of a loader worker while
-    workers and compute threads fill the cores twice, ``compute_share_under_load`` of the compute threads
-    then, ``parallel_share`` of one process while every core has one of its own. ``foreign_cores``: what others
-    used of the machine meanwhile. ``pace_seconds``: a fixed piece of Python at the fastest moment of that time
-    (``simplify.pace``), so that a step which ran in a slower one is not measured against it.
+    ``memory``: of the device; ``host_memory``: of the host, where the device is another, None where it is the same.
+    ``foreign_cores``: what others used of the machine meanwhile. ``pace_seconds``: the speed reference at the fastest
+    moment of that time (``simplify.drift``), so that a step which ran in a slower one is not measured against it.
     """
 
     matmul_fp32_flops_per_second: float | None = None
@@ -28,10 +26,9 @@ class Peaks(Record):
     copy_pinned_from_device_bytes_per_second: float | None = None
     launch_seconds: float | None = None
     storage_bytes_per_second: float | None = None
-    core_share_under_load: float | None = None
-    compute_share_under_load: float | None = None
-    parallel_share: float | None = None
     memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
+    host_memory_bytes_per_second: float | None = None
+    host_memory_bytes_per_second_by_size: dict[int, float] = Field(default_factory=dict)
     foreign_cores: float | None = None
     pace_seconds: float | None = None
     measured_at: str | None = None

@@ -66,7 +66,7 @@ class Operator(Record):
     kind: Literal["matmul", "elementwise", "memory", "other"] | None = None
 
 
-class Beside(Record):
+class Contention(Record):
     """Speeds while ``workers`` prepare samples beside a training step of ``threads`` compute threads, over those alone.
 
     ``prepare``: of one worker; ``step``: of the step, None where there was none (``threads`` 0).
@@ -85,11 +85,10 @@ class Simulation(Record):
     ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
     what the training process spends to take them. ``launches``: operators or kernels in one step.
     ``host_seconds``: what the training process needs to issue one step to the device.
-    ``beside``: what this workload's preparation and step are worth to each other, where it was measured;
-    the shares are those of the machine. ``in_turn``: a batch that the training process prepares between two
-    steps, over one prepared after another; ``rested``: a step on the CPU after a pause of ``rest_seconds``,
-    over one after another step; 1 where they were not measured. ``doubled``: forward and backward of twice
-    the batch over those of one.
+    ``beside``: contention for the cores between this workload's preparation and its step, where it was measured.
+    ``in_turn``, the cold ratio: a batch that the training process prepares between two steps, over one prepared after
+    another; ``rested``, the wake-up ratio: a step on the CPU after a pause of ``rest_seconds``, over one after another
+    step; 1 where they were not measured. ``doubled``: forward and backward of twice the batch over those of one.
     """
 
     device: str = "cpu"
@@ -106,10 +105,7 @@ class Simulation(Record):
     launches: int | None = None
     host_seconds: float | None = None
     sample_spread: float | None = None
-    worker_share: float | None = None
-    compute_share: float | None = None
-    parallel_share: float | None = None
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[Contention, ...] = ()
     in_turn: float = 1.0
     rested: float = 1.0
     rest_seconds: float = 0.0

@@ -15,7 +15,7 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.survey import Survey
+from autoopt.simplify.stage_timings import StageTimings
 
 SECONDS = 20.0
 UNSET = "not set"
@@ -57,13 +57,12 @@ def apart(inspection: Inspection, examined: Examined) -> float | None:
 
 def look(inspection: Inspection, examined: Examined, index: int = 0) -> tuple[Round, Pipeline | None]:
     """The round's document and, where stages could be measured, its pipeline graph."""
-    facts, environment = inspection.facts, inspection.environment
     if not examined.survey:
         step = examined.block.seconds / max(examined.block.steps, 1)
         return Round(index=index, plan=examined.plan, step_seconds=step, stages=()), None
-    survey = Survey.model_validate(examined.survey)
-    round_ = analyse(index, examined.plan, survey, examined.block, environment.peaks, facts, environment)
-    return round_, Pipeline.from_round(round_, facts, environment)
+    survey = StageTimings.model_validate(examined.survey)
+    round_ = analyse(index, examined.plan, survey, examined.block, inspection.environment.peaks)
+    return round_, Pipeline(round_)
 
 
 def _predictions(

@@ -12,7 +12,7 @@ from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.simplify.running import whole
+from autoopt.simplify.drift import whole
 
 BENCHMARK = "autoopt.benchmark.tasks"
 SIMPLIFY = "autoopt.simplify.tasks"
@@ -117,12 +117,13 @@ def examine(bench: TrialRunner, plan: Plan, *, seconds: float, advise: bool, tra
         each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4}
         running = process.call(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         flops = optional("floating-point operations", f"{BENCHMARK}:flops")
-        survey = optional("stage ceilings", f"{SIMPLIFY}:survey", seconds=seconds)
+        survey = optional("stage ceilings", f"{SIMPLIFY}:measure_stages", seconds=seconds)
         # stubs lie between two halves: both see the same stretches of a machine whose speed changes
         again = optional("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
-        block, pace = whole(*((Block.model_validate(half["block"]), half["pace"]) for half in (running, again) if half))
+        halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
+        block, reference = whole(*halves)
         if survey:
-            survey = {**survey, "pace": pace}
+            survey = {**survey, "reference": reference}
         after = optional("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
         step = block.seconds / max(block.steps, 1)

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
+from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import tensors
 from autoopt.records import Advice, JsonDict, Peaks
-from autoopt.simplify import advice, stubs
-from autoopt.simplify.forked import ChildFailed, in_child
+from autoopt.simplify import advice, microbenchmarks
 from autoopt.simplify.inputs import Clock, Fetch, few, nbytes
+from autoopt.simplify.isolation import ChildFailed, in_child, restored
 from autoopt.simplify.lines import is_users, profile_lines
-from autoopt.simplify.parts import Parts
-from autoopt.simplify.restore import restored
+from autoopt.simplify.roofline import host_bandwidth
 from autoopt.simplify.source import Function, dataset_functions, function_of, step_functions
 from autoopt.simplify.timing import repeat
 from autoopt.simplify.watch import Line, Seen, unused_outputs, watch
 
 
-def advise_parts(
-    parts: Parts, batches: list[Any], peaks: Peaks, running_step_seconds: float | None = None
+def advise_training(
+    training: Training, batches: list[Any], peaks: Peaks, running_step_seconds: float | None = None
 ) -> list[Advice]:
     """All advice on an assembled training. A look that fails is left out: advice is never worth an error.
 
@@ -40,41 +40,45 @@ def advise_parts(
         except Exception:  # a user's object may do anything when it is looked at
             return
 
-    functions = step_functions(parts.user_objects.get("loss"), parts.user_objects.get("model") or parts.model)
-    with restored(parts):
-        on_device = [parts.to_device(batch) for batch in batches]
-        step = repeat(lambda: parts.whole_step(on_device), 1.0, wait=parts.synchronize, least=3, most=10).seconds
-        attempt(lambda: _step(parts, functions, on_device, peaks, step))
-        attempt(lambda: advice.unused_advice(unused_outputs(parts.model, lambda: parts.forward(on_device[0]))))
-        attempt(lambda: _cadence(parts, running_step_seconds or step))
-    attempt(lambda: _inputs(parts, batches[0], peaks, step))
+    functions = step_functions(training.workload.loss, training.workload.model)
+    with restored(training):
+        on_device = [training.to_device(batch) for batch in batches]
+        step = repeat(
+            lambda: training.whole_step(on_device), 1.0, wait=training.device.synchronize, least=3, most=10
+        ).seconds
+        attempt(lambda: _step(training, functions, on_device, peaks, step))
+        attempt(lambda: advice.unused_advice(unused_outputs(training.model, lambda: training.forward(on_device[0]))))
+        attempt(lambda: _cadence(training, running_step_seconds or step))
+    attempt(lambda: _inputs(training, batches[0], peaks, step))
     return advice.merged(found)
 
 
-def _step(parts: Parts, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float) -> list[Advice]:
+def _step(
+    training: Training, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float
+) -> list[Advice]:
     """The step, watched once; where it cannot be watched (compiled), by its source alone."""
     try:
-        seen = watch(lambda: parts.whole_step(batches), parts.device)
+        seen = watch(lambda: training.whole_step(batches), training.device.torch)
     except Exception:
         seen = Seen()
     doubles = [
-        (path or "the batch", _dataset_line(parts))
+        (path or "the batch", _dataset_line(training))
         for path, tensor in tensors(batches[0])
         if tensor.dtype == torch.float64
     ]
     return [
         *advice.sync_advice(functions, seen),
         *advice.creation_advice(functions),
-        *advice.copy_advice(functions, seen, parts.setup.precision.dtype is not None),
+        *advice.copy_advice(functions, seen, training.setup.precision.dtype is not None),
         *advice.loop_advice(functions, seen),
         *advice.operator_advice(seen, seen.total, seconds, peaks.launch_seconds),
         *advice.double_advice(seen, doubles),
     ]
 
 
-def _dataset_line(parts: Parts) -> Line | None:
+def _dataset_line(training: Training) -> Line | None:
     """Where the dataset makes its samples: the line that says float64 if one does, else the function."""
-    functions = dataset_functions(parts.loader.dataset)
+    functions = dataset_functions(training.loader.loader.dataset)
     for function in functions:
         file = function.file
         for _, call in function.calls():
@@ -87,36 +91,36 @@ def _dataset_line(parts: Parts) -> Line | None:
     return (functions[0].file, functions[0].line) if functions else None
 
 
-def _cadence(parts: Parts, step: float) -> list[Advice]:
-    if not parts.evaluate_every or parts.evaluate is None:
+def _cadence(training: Training, step: float) -> list[Advice]:
+    if training.evaluation is None:
         return []
-    timing = stubs.evaluation(parts, 0.5).get("evaluate")
+    timing = microbenchmarks.evaluation(training, 0.5).get("evaluate")
     if timing is None:
         return []
-    function = function_of(parts.user_objects.get("evaluate"))
+    function = function_of(training.workload.evaluate)
     where = (function.file, function.line) if function else None
-    return advice.cadence_advice("evaluation", timing.seconds, parts.evaluate_every, step, where)
+    return advice.cadence_advice("evaluation", timing.seconds, training.evaluate_every, step, where)
 
 
-def _inputs(parts: Parts, batch: Any, peaks: Peaks, step: float) -> list[Advice]:
+def _inputs(training: Training, batch: Any, peaks: Peaks, step: float) -> list[Advice]:
     """Decoding and collate, looked at in a forked child."""
-    collate = function_of(parts.loader.collate_fn)
-    functions = dataset_functions(parts.loader.dataset)
+    collate = function_of(training.loader.loader.collate_fn)
+    functions = dataset_functions(training.loader.loader.dataset)
     try:
-        seen = in_child(lambda: _look(parts, bool(collate)), timeout=60.0)
+        seen = in_child(lambda: _look(training, bool(collate)), timeout=60.0)
     except ChildFailed:
         return []
     sample = float(seen["sample"])
     shares = {(file, line): seconds for file, line, seconds in seen["lines"]}
-    preparing = sample * (parts.loader.batch_size or 1) * parts.accumulation
+    preparing = sample * (training.loader.loader.batch_size or 1) * training.accumulation
     return [
         *advice.decode_advice(functions, shares, sample, preparing / (preparing + step) if step else 0.0),
-        *advice.collate_advice(collate, seen["collate"], nbytes(batch), peaks.memory_bytes_per_second),
+        *advice.collate_advice(collate, seen["collate"], nbytes(batch), host_bandwidth(peaks, training.device.kind)),
     ]
 
 
-def _look(parts: Parts, own_collate: bool) -> JsonDict:
-    fetch = Fetch(parts.loader)
+def _look(training: Training, own_collate: bool) -> JsonDict:
+    fetch = Fetch(training.loader.loader)
     got = few(fetch)
     clock, start, count = Clock(), time.perf_counter(), 0
     while not count or time.perf_counter() - start < 0.3:
@@ -126,6 +130,6 @@ def _look(parts: Parts, own_collate: bool) -> JsonDict:
     collate = None
     if own_collate:
         samples = fetch.samples(fetch.indices(), fetch.size)
-        collate = repeat(lambda: parts.loader.collate_fn(samples), 0.3).seconds
+        collate = repeat(lambda: training.loader.loader.collate_fn(samples), 0.3).seconds
     lines = [(file, line, seconds / max(got, 1)) for file, line, seconds in profile.hot() if is_users(file)]
     return {"sample": sample, "lines": lines, "collate": collate}

@@ -1,68 +1,53 @@
-"""From what the stubs measured to the round's document: stages, ceilings, bottleneck. Pure."""
+"""From the timings of stages to the round's document: stages, ceilings, bottleneck. Pure."""
 
 from __future__ import annotations
 
 import itertools
 
-from autoopt.records import Environment, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
-from autoopt.records.facts import WorkloadFacts
+from autoopt.records import Operator, Peaks, Plan, Resource, Round, Simulation, Stage
 from autoopt.records.messages import Block
-from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
 from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings, uncapped_ceiling_step
+from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.roofline import operator_ceiling
-from autoopt.simplify.survey import Survey, Timing
+from autoopt.simplify.stage_timings import StageTimings, Timing
 
-EDGES = (
-    ("storage", "preparation"),
-    ("preparation", "collate"),
-    ("collate", "pin"),
-    ("pin", "copy"),
-    ("copy", "forward"),
-    ("forward", "backward"),
-    ("backward", "optimizer"),
-    ("optimizer", "host"),
-    ("host", "evaluate"),
-    ("host", "checkpoint"),
-)
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
 def analyse(
     index: int,
     plan: Plan,
-    survey: Survey,
+    timings: StageTimings,
     block: Block,
     peaks: Peaks,
-    facts: WorkloadFacts | None = None,
-    environment: Environment | None = None,
 ) -> Round:
     """Everything that a round says of the incumbent.
 
     Args:
         index: of the round, from 0.
         plan: the incumbent's.
-        survey: every stage alone.
+        timings: every stage alone.
         block: the running system, for the step and what each stage adds to it.
         peaks: the machine's.
 
-    Stubs are taken at the pace of the running steps, so that what is summed up was as fast as what is measured.
+    Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
-    survey = at_running_pace(survey)
+    timings = normalized_to_running(timings)
     step = block.seconds / max(block.steps, 1)
-    simulation = _simulation(survey, peaks)
-    ceilings = stage_ceilings(survey, peaks)
-    stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(survey, block))
+    simulation = _simulation(timings, peaks)
+    ceilings = stage_ceilings(timings, peaks)
+    stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
     round_ = Round(
         index=index,
         plan=plan,
         step_seconds=step,
         stages=stages,
         edges=_edges(stages),
-        operators=_operators(survey, peaks),
+        operators=_operators(timings, peaks),
         simulation=simulation,
-        notes=(*survey.notes, *survey.inputs.notes),
+        notes=(*timings.notes, *timings.inputs.notes),
     )
     pipeline = Pipeline(round_)
     predicted = pipeline.simulate()
@@ -71,41 +56,41 @@ def analyse(
             "predicted_step_seconds": predicted,
             "simulation_error": predicted / step - 1.0 if step > 0 else None,
             "critical_path": pipeline.critical_path(),
-            "ceiling_step_seconds": ceiling_step(pipeline, survey, peaks),
+            "ceiling_step_seconds": ceiling_step(pipeline, timings, peaks),
         }
     )
     pipeline = Pipeline(round_)
-    name = bottleneck(pipeline, uncapped_ceiling_step(pipeline, survey, peaks, of_peak(survey, peaks)))
+    name = bottleneck(pipeline, uncapped_ceiling_step(pipeline, timings, peaks, of_peak(timings, peaks)))
     return round_.model_copy(
         update={
             "bottleneck": name,
             "bottleneck_class": classify(pipeline, name, peaks),
-            "deeper": deeper_chain(pipeline, name, survey, peaks),
+            "deeper": deeper_chain(pipeline, name, timings, peaks),
         }
     )
 
 
-def _stages(survey: Survey, block: Block) -> list[Stage]:
+def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     """The stages in their order, seconds per optimizer step; an exposed time where the running system has it."""
-    micro = survey.accumulation
-    lanes = max(1, survey.workers)
-    side = Resource.WORKER if survey.workers else Resource.HOST
-    found = _input_stages(survey, lanes, side)
+    micro = timings.accumulation
+    lanes = max(1, timings.workers)
+    side = Resource.WORKER if timings.workers else Resource.HOST
+    found = _input_stages(timings, lanes, side)
     plain: list[tuple[str, Resource, Timing | float | None, float]] = [
-        ("pin", Resource.HOST, survey.pin if survey.pin_memory else None, micro),
-        ("copy", Resource.LINK, survey.copy_running, micro),
-        ("forward", Resource.DEVICE, survey.forward, micro),
-        ("backward", Resource.DEVICE, survey.backward, micro),
-        ("optimizer", Resource.DEVICE, survey.optimizer, 1),
-        ("host", Resource.HOST, _host(survey), 1),
+        ("pin", Resource.HOST, timings.pin if timings.pin_memory else None, micro),
+        ("copy", Resource.LINK, timings.transfer, micro),
+        ("forward", Resource.DEVICE, timings.forward, micro),
+        ("backward", Resource.DEVICE, timings.backward, micro),
+        ("optimizer", Resource.DEVICE, timings.optimizer, 1),
+        ("host", Resource.HOST, _host(timings), 1),
     ]
     found += [_stage(name, resource, value, times) for name, resource, value, times in plain if value is not None]
-    if survey.evaluate and survey.evaluate_every:
-        found.append(_stage("evaluate", Resource.DEVICE, survey.evaluate, 1 / survey.evaluate_every))
-    if survey.checkpoint_disk and survey.checkpoint_every:
-        found.append(_stage("checkpoint", Resource.HOST, survey.checkpoint_disk, 1 / survey.checkpoint_every))
+    if timings.evaluate and timings.evaluate_every:
+        found.append(_stage("evaluate", Resource.DEVICE, timings.evaluate, 1 / timings.evaluate_every))
+    if timings.checkpoint and timings.checkpoint_every:
+        found.append(_stage("checkpoint", Resource.HOST, timings.checkpoint, 1 / timings.checkpoint_every))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
-    return _as_one(found, survey) if _is_whole(block) else found
+    return _as_one(found, timings) if _is_whole(block) else found
 
 
 def _is_whole(block: Block) -> bool:
@@ -114,11 +99,11 @@ def _is_whole(block: Block) -> bool:
     return told.get("whole", 0.0) > sum(told.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
 
 
-def _as_one(stages: list[Stage], survey: Survey) -> list[Stage]:
+def _as_one(stages: list[Stage], timings: StageTimings) -> list[Stage]:
     """Stages of a step that is replayed: alone, launched one by one, they take longer than they do within it."""
     parts = [stage for stage in stages if stage.resource is Resource.DEVICE and stage.name in _EXPOSED]
     alone = sum(stage.seconds for stage in parts)
-    share = min(1.0, survey.compute.seconds / alone) if survey.compute is not None and alone > 0 else 1.0
+    share = min(1.0, timings.compute.seconds / alone) if timings.compute is not None and alone > 0 else 1.0
     note = "within a step that is replayed as a whole: its share of that step, by what it takes alone"
     changed = {"exposed_seconds": None, "note": note}
     return [
@@ -127,8 +112,8 @@ def _as_one(stages: list[Stage], survey: Survey) -> list[Stage]:
     ]
 
 
-def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
-    inputs, samples = survey.inputs, survey.batch_size * survey.accumulation
+def _input_stages(timings: StageTimings, lanes: int, side: Resource) -> list[Stage]:
+    inputs, samples = timings.inputs, timings.batch_size * timings.accumulation
     found = []
     if inputs.sample:
         wait = inputs.sample.wait_seconds or 0.0
@@ -145,7 +130,7 @@ def _input_stages(survey: Survey, lanes: int, side: Resource) -> list[Stage]:
             )
         )
     if inputs.collate:
-        seconds = _cpu(inputs.collate) * survey.accumulation
+        seconds = _cpu(inputs.collate) * timings.accumulation
         found.append(Stage(name="collate", resource=side, seconds=seconds / lanes, parallel=lanes, cpu_seconds=seconds))
     return found
 
@@ -155,25 +140,25 @@ def _stage(name: str, resource: Resource, value: Timing | float, times: float) -
     return Stage(name=name, resource=resource, seconds=max(0.0, seconds) * times)
 
 
-def _host(survey: Survey) -> float | None:
+def _host(timings: StageTimings) -> float | None:
     """What the whole step on cached batches takes beyond its stages alone: Python around them."""
-    if survey.device != "cpu" and survey.issue is not None:
-        return survey.issue.seconds
-    if survey.host is not None:
-        return survey.host.seconds + _loader_overhead(survey)
-    if survey.compute is None or survey.forward_backward is None or survey.optimizer is None:
+    if timings.device != "cpu" and timings.issue is not None:
+        return timings.issue.seconds
+    if timings.host is not None:
+        return timings.host.seconds + _loader_overhead(timings)
+    if timings.compute is None or timings.forward_backward is None or timings.optimizer is None:
         return None
-    both = survey.forward_backward.seconds * survey.accumulation
-    return max(0.0, survey.compute.seconds - both - survey.optimizer.seconds) + _loader_overhead(survey)
+    both = timings.forward_backward.seconds * timings.accumulation
+    return max(0.0, timings.compute.seconds - both - timings.optimizer.seconds) + _loader_overhead(timings)
 
 
-def _loader_overhead(survey: Survey) -> float:
+def _loader_overhead(timings: StageTimings) -> float:
     """What a loader without workers takes beyond samples and collate: its own Python, in the training process."""
-    inputs = survey.inputs
-    if survey.workers or not (inputs.loader and inputs.sample and inputs.collate):
+    inputs = timings.inputs
+    if timings.workers or not (inputs.loader and inputs.sample and inputs.collate):
         return 0.0
-    extra = _cpu(inputs.loader) - _cpu(inputs.sample) * survey.batch_size - _cpu(inputs.collate)
-    return max(0.0, extra) * survey.accumulation * (survey.in_turn or 1.0)
+    extra = _cpu(inputs.loader) - _cpu(inputs.sample) * timings.batch_size - _cpu(inputs.collate)
+    return max(0.0, extra) * timings.accumulation * (timings.cold_ratio or 1.0)
 
 
 def _cpu(timing: Timing) -> float:
@@ -216,39 +201,36 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     return (*edges, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present and main))
 
 
-def _operators(survey: Survey, peaks: Peaks) -> tuple[Operator, ...]:
+def _operators(timings: StageTimings, peaks: Peaks) -> tuple[Operator, ...]:
     return tuple(
-        operator.model_copy(update={"ceiling_seconds": operator_ceiling(operator, peaks, survey.allowed_precisions)})
-        for operator in survey.operators
+        operator.model_copy(update={"ceiling_seconds": operator_ceiling(operator, peaks, timings.allowed_precisions)})
+        for operator in timings.operators
     )
 
 
-def _simulation(survey: Survey, peaks: Peaks) -> Simulation:
-    micro, inputs = survey.accumulation, survey.inputs
+def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
+    micro, inputs = timings.accumulation, timings.inputs
     handover = inputs.handover.seconds * micro if inputs.handover else 0.0
     receive = inputs.receive.seconds * micro if inputs.receive else 0.0
     return Simulation(
-        device=survey.device,
-        cores=survey.cores,
-        threads=survey.threads,
-        workers=survey.workers,
-        prefetch=survey.prefetch or DEFAULT_PREFETCH,
+        device=timings.device,
+        cores=timings.cores,
+        threads=timings.threads,
+        workers=timings.workers,
+        prefetch=timings.prefetch or DEFAULT_PREFETCH,
         accumulation=micro,
-        samples=survey.batch_size * micro,
-        blocking_copy=not (survey.non_blocking and survey.pin_memory),
-        compute_by_threads=survey.compute_by_threads,
+        samples=timings.batch_size * micro,
+        blocking_copy=not (timings.non_blocking and timings.pin_memory),
+        compute_by_threads=timings.compute_by_threads,
         handover_seconds=handover,
         receive_seconds=receive,
-        launches=survey.launches,
-        host_seconds=survey.issue.seconds if survey.issue else None,
+        launches=timings.launches,
+        host_seconds=timings.issue.seconds if timings.issue else None,
         sample_spread=inputs.sample_spread,
-        worker_share=peaks.core_share_under_load,
-        compute_share=peaks.compute_share_under_load,
-        parallel_share=peaks.parallel_share,
-        beside=survey.beside,
-        in_turn=survey.in_turn or 1.0,
-        rested=survey.rested or 1.0,
-        rest_seconds=survey.rest_seconds or 0.0,
-        doubled=survey.doubled,
-        memory_used=survey.memory_used,
+        beside=timings.contention,
+        in_turn=timings.cold_ratio or 1.0,
+        rested=timings.wakeup_ratio or 1.0,
+        rest_seconds=timings.pause_seconds or 0.0,
+        doubled=timings.doubled,
+        memory_used=timings.memory_used,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Deeper, Peaks, Simulation, Stage
 from autoopt.simplify.pipeline import INTERRUPTIONS, Pipeline
-from autoopt.simplify.survey import Survey
+from autoopt.simplify.stage_timings import StageTimings
 
 _CLASS = {
     "storage": "storage",
@@ -87,7 +87,7 @@ def _launch_bound(pipeline: Pipeline, known: Simulation, peaks: Peaks) -> bool:
     return both / launches < _DISPATCHES * peaks.launch_seconds
 
 
-def deeper_chain(pipeline: Pipeline, name: str | None, survey: Survey, peaks: Peaks) -> tuple[Deeper, ...]:
+def deeper_chain(pipeline: Pipeline, name: str | None, timings: StageTimings, peaks: Peaks) -> tuple[Deeper, ...]:
     """From the bottleneck stage down: transforms and lines of the dataset, or modules and operators."""
     stage = pipeline.stage(name) if name else None
     if stage is None:
@@ -99,25 +99,25 @@ def deeper_chain(pipeline: Pipeline, name: str | None, survey: Survey, peaks: Pe
         ceiling_seconds=stage.ceiling_seconds,
         gap=stage.gap,
     )
-    below = _below(pipeline, stage, survey)
+    below = _below(pipeline, stage, timings)
     if stage.gap:  # below preparation and waiting the same holds as for the stage: more hands at once
         below = tuple(_as_far(item, stage) if item.ceiling_seconds is None else item for item in below)
     return (top, *below)
 
 
-def _below(pipeline: Pipeline, stage: Stage, survey: Survey) -> tuple[Deeper, ...]:
-    samples = survey.batch_size * survey.accumulation / stage.parallel
-    inputs = survey.inputs
+def _below(pipeline: Pipeline, stage: Stage, timings: StageTimings) -> tuple[Deeper, ...]:
+    samples = timings.batch_size * timings.accumulation / stage.parallel
+    inputs = timings.inputs
     if stage.name in ("storage", "preparation"):
         return _scaled(inputs.waiting if stage.name == "storage" else inputs.deeper, samples)
     if stage.name == "collate":
-        return _scaled(inputs.collating, survey.accumulation / stage.parallel)
+        return _scaled(inputs.collating, timings.accumulation / stage.parallel)
     if stage.name in ("forward", "backward"):
-        chain = _scaled(survey.deeper.get(stage.name, ()), survey.accumulation)
+        chain = _scaled(timings.deeper.get(stage.name, ()), timings.accumulation)
         return (*_modules(chain), *_operator(pipeline, stage), *_lines(chain))
     if stage.name == "evaluate":
-        return _scaled(survey.deeper.get("evaluate", ()), 1 / (survey.evaluate_every or 1))
-    return survey.deeper.get(stage.name, ())
+        return _scaled(timings.deeper.get("evaluate", ()), 1 / (timings.evaluate_every or 1))
+    return timings.deeper.get(stage.name, ())
 
 
 def _scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:

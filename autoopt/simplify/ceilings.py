@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autoopt.records import Peaks
 from autoopt.simplify.pipeline import LINK, Pipeline
-from autoopt.simplify.roofline import bandwidth, fused_ceiling, matmul_peak
-from autoopt.simplify.survey import Survey
+from autoopt.simplify.roofline import bandwidth, fused_ceiling, host_bandwidth, matmul_peak
+from autoopt.simplify.stage_timings import StageTimings
 
 PRODUCT = 1024
 """Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
@@ -14,82 +14,86 @@ _OWN = ("preparation", "storage")
 """Ceilings that follow from the workload's own seconds, and from no peak."""
 
 
-def stage_ceilings(survey: Survey, peaks: Peaks) -> dict[str, float]:
+def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     """Seconds per optimizer step by stage; a stage whose ceiling is not known is left out.
 
     Preparation: its CPU seconds over all cores. Storage: waiting over the reads that a storage is commonly
-    asked for at once, or its bytes over the measured rate, whichever is more. Collate, pinning, copies and
-    the optimizer: bytes over bandwidth. Forward and backward: arithmetic at the best allowed precision.
-    Host: nothing, since all of it can be compiled away.
+    asked for at once, or its bytes over the measured rate, whichever is more. Collate and pinning: bytes over the
+    host's bandwidth. Copies and the optimizer: bytes over bandwidth. Forward and backward: arithmetic at the best
+    allowed precision. Host: nothing, since all of it can be compiled away.
     """
-    samples = survey.batch_size * survey.accumulation
+    samples = timings.batch_size * timings.accumulation
     found: dict[str, float] = {"host": 0.0}
-    inputs, speed = survey.inputs, bandwidth(peaks, survey.batch_bytes or None)
-    batches = survey.batch_bytes * survey.accumulation
+    inputs, speed = timings.inputs, bandwidth(peaks)
+    host = host_bandwidth(peaks, timings.device, timings.batch_bytes or None)
+    batches = timings.batch_bytes * timings.accumulation
     if inputs.sample:
         cpu = inputs.sample.cpu_seconds if inputs.sample.cpu_seconds is not None else inputs.sample.seconds
-        found["preparation"] = cpu * samples / survey.cores
+        found["preparation"] = cpu * samples / timings.cores
         found["storage"] = (inputs.sample.wait_seconds or 0.0) * samples / USEFUL_CONCURRENCY
+    if host:
+        found["collate"] = batches / host / timings.cores
+        found["pin"] = batches / host
     if speed:
-        found["collate"] = batches / speed / survey.cores
-        found["pin"] = batches / speed
         # what is moved lies in at least half as many bytes, of which the caches keep as much as they do of those
-        found["optimizer"] = survey.optimizer_bytes / (bandwidth(peaks, survey.optimizer_bytes / 2 or None) or speed)
+        found["optimizer"] = timings.optimizer_bytes / (bandwidth(peaks, timings.optimizer_bytes / 2 or None) or speed)
         found["checkpoint"] = 0.0
-    found["copy"] = _copy(survey, peaks)
-    found |= _compute(survey, peaks)
-    faster = _faster(survey, peaks)
+    found |= _copy(timings, peaks)
+    found |= _compute(timings, peaks)
+    faster = _faster(timings, peaks)
     return {name: seconds * (1.0 if name in _OWN else faster) for name, seconds in found.items()}
 
 
-def _faster(survey: Survey, peaks: Peaks) -> float:
+def _faster(timings: StageTimings, peaks: Peaks) -> float:
     """Below 1 where the machine is faster now than it was when its peaks were measured, which then are none."""
-    if not survey.pace or not peaks.pace_seconds:
+    if not timings.reference or not peaks.pace_seconds:
         return 1.0
-    return min(1.0, survey.pace / peaks.pace_seconds)
+    return min(1.0, timings.reference / peaks.pace_seconds)
 
 
-def _copy(survey: Survey, peaks: Peaks) -> float:
+def _copy(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     """On the CPU there is nothing to copy."""
     rate = peaks.copy_pinned_to_device_bytes_per_second
-    if survey.device == "cpu" or not rate:
-        return 0.0
-    return survey.batch_bytes * survey.accumulation / rate
+    if timings.device == "cpu":
+        return {"copy": 0.0}
+    return {"copy": timings.batch_bytes * timings.accumulation / rate} if rate else {}
 
 
-def _compute(survey: Survey, peaks: Peaks) -> dict[str, float]:
+def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     """Forward and backward, and evaluation at the forward's rate."""
-    both = fused_ceiling(survey.operators, peaks, survey.allowed_precisions)
-    if both is None or matmul_peak(peaks, survey.allowed_precisions) is None:
+    both = fused_ceiling(timings.operators, peaks, timings.allowed_precisions)
+    if both is None or matmul_peak(peaks, timings.allowed_precisions) is None:
         return {}
-    share = survey.operators_forward_share if survey.operators_forward_share is not None else 1 / 3
+    share = timings.operators_forward_share if timings.operators_forward_share is not None else 1 / 3
     found = {
-        "forward": both * share * survey.accumulation,
-        "backward": both * (1 - share) * survey.accumulation,
+        "forward": both * share * timings.accumulation,
+        "backward": both * (1 - share) * timings.accumulation,
     }
-    if survey.evaluation_batches and survey.evaluate_every:
+    if timings.evaluation_batches and timings.evaluate_every:
         found["evaluate"] = 0.0
     return found
 
 
-def of_peak(survey: Survey, peaks: Peaks) -> float:
+def of_peak(timings: StageTimings, peaks: Peaks) -> float:
     """Share of its peak at which the machine worked while the compute was measured; 1 where that is not known.
 
     Of a peak that was reached in the best moment a shared machine gives less in most others, whatever it computes.
     """
-    peak, seconds = peaks.matmul_fp32_flops_per_second, survey.product_seconds
+    peak, seconds = peaks.matmul_fp32_flops_per_second, timings.product_seconds
     if not peak or not seconds:
         return 1.0
     return min(1.0, 2.0 * PRODUCT**3 / seconds / peak)
 
 
-def ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks) -> float | None:
+def ceiling_step(pipeline: Pipeline, timings: StageTimings, peaks: Peaks) -> float | None:
     """The best step that the stages' ceilings allow; never above the measured one, which would prove it wrong."""
-    ceiling = uncapped_ceiling_step(pipeline, survey, peaks)
+    ceiling = uncapped_ceiling_step(pipeline, timings, peaks)
     return None if ceiling is None else min(ceiling, pipeline.step_seconds)
 
 
-def uncapped_ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks, of_peak: float = 1.0) -> float | None:
+def uncapped_ceiling_step(
+    pipeline: Pipeline, timings: StageTimings, peaks: Peaks, of_peak: float = 1.0
+) -> float | None:
     """The best step when everything that can overlap does, from the ceilings as they were computed.
 
     Args:
@@ -98,11 +102,11 @@ def uncapped_ceiling_step(pipeline: Pipeline, survey: Survey, peaks: Peaks, of_p
     On the CPU, preparation and compute share the cores, so that their best times add up.
     """
     present = {stage.name for stage in pipeline.stages}
-    best = {name: value for name, value in stage_ceilings(survey, peaks).items() if name in present}
+    best = {name: value for name, value in stage_ceilings(timings, peaks).items() if name in present}
     if "forward" not in best or "backward" not in best:
         return None
     compute = (best["forward"] + best["backward"]) / of_peak + best.get("optimizer", 0.0)
     preparation = best.get("preparation", 0.0) + best.get("collate", 0.0)
     link = max((best.get(name, 0.0) for name in LINK), default=0.0)
-    together = preparation + compute if survey.device == "cpu" else max(preparation, compute)
+    together = preparation + compute if timings.device == "cpu" else max(preparation, compute)
     return max(together, best.get("storage", 0.0), link)

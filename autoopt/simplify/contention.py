@@ -1,4 +1,4 @@
-"""What cores are worth when loader workers and compute threads ask for them at once."""
+"""Contention for the cores, measured: the workload's own preparation beside its own training step."""
 
 from __future__ import annotations
 
@@ -7,125 +7,166 @@ import os
 import statistics
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
+from torch.utils.data import DataLoader
 
-from autoopt.simplify.forked import can_fork
-from autoopt.simplify.parts import cores_available
+from autoopt.benchmark.environment import usable_cores
+from autoopt.benchmark.training import Training
+from autoopt.records import Contention
+from autoopt.simplify.inputs import Fetch
 
-_WORK = 5_000
-_ROUNDS = 5
-_LEAST = 0.05
-_UNDISTURBED = 0.9
+_ROUNDS, _LEAST_ROUNDS = 4, 2
+_LEAST = 0.02
+_WINDOW, _LONGEST = 0.05, 0.15
+_COUNTED = 10
 
 
-def contention(box: float) -> Shares:
-    """Measured with one spinning process per core beside the compute threads of this process."""
-    if not can_fork():
-        return Shares(None, None, None)
-    context = multiprocessing.get_context("fork")
-    spinners = [Busy(context, _count) for _ in range(cores_available())]
+def measure_contention(
+    training: Training, batches: list[Any], time_limit: float, sample_seconds: float = 0.0
+) -> tuple[Contention, ...]:
+    """Speeds of workers that prepare samples and of the training step, while they compete, over their speeds alone.
+
+    Args:
+        batches: micro-batches of one step, on the device.
+        time_limit: seconds for all of it; each window holds a step at least.
+        sample_seconds: of one sample; a window is long enough to count several.
+    """
+    cores, threads = usable_cores(), torch.get_num_threads()
+    wanted = combinations(cores, threads) if training.device.kind == "cpu" else [(0, cores)]
+    window = max(time_limit / (_ROUNDS * 3 * len(wanted)), _WINDOW, min(_COUNTED * sample_seconds, _LONGEST))
+    work = _preparing(training.loader.loader)
+    workers = [ForkedWorker(work) for _ in range(max(count for _, count in wanted))]
     try:
-        return _measure(spinners, box)
+        return _measure(workers, lambda: training.whole_step(batches), wanted, window, time_limit)
     finally:
-        for spinner in spinners:
-            spinner.end()
+        torch.set_num_threads(threads)
+        for worker in workers:
+            worker.end()
 
 
-def _measure(spinners: list[Busy], box: float) -> Shares:
-    """Several short rounds. Speed per CPU second tells what a busy neighbour costs a core, whoever else is
-    there; who gets which core is told only by rounds in which nobody else wanted one."""
-    compute = Compute()
-    share = box / (4 * _ROUNDS)
-    singles, alone, crowd, mixed = [], [], [], []
-    for _ in range(_ROUNDS):
-        singles.append(compute.rate(share))
-        alone.append(observe(spinners[:1], lambda: time.sleep(share)))
-        crowd.append(observe(spinners, lambda: time.sleep(share)))
-        speeds: list[float] = []
-        both = observe(spinners, lambda: speeds.append(compute.rate(share)))  # noqa: B023
-        mixed.append((both.per_second, speeds[0]))
-    one = statistics.median(seen.per_cpu_second for seen in alone)
-    parallel = min(1.0, statistics.median(seen.per_cpu_second for seen in crowd) / one)
-    if statistics.median(seen.cores for seen in crowd) < _UNDISTURBED:
-        return Shares(None, None, parallel)
-    worker = statistics.median(worker for worker, _ in mixed) / max(seen.per_second for seen in alone)
-    team = statistics.median(speed for _, speed in mixed) / max(singles)
-    return Shares(min(1.0, worker), min(1.0, max(team, _LEAST)), parallel)
+def combinations(cores: int, threads: int) -> list[tuple[int, int]]:
+    """(compute threads, workers) to measure: workers alone, cores just filled, and more wanted than there are."""
+    half = max(1, cores // 2)
+    found = [(0, cores), (half, cores - half), (threads, cores), (threads, 1), (1, cores), (1, cores - 1)]
+    return list(dict.fromkeys(pair for pair in found if pair[1] > 0))
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Speeds under load over speeds alone; ``worker`` and ``team`` are None on a machine that others kept busy."""
+def _preparing(loader: DataLoader[Any]) -> Callable[[], int]:
+    """The work of one worker: samples one by one, and every micro-batch collated."""
+    fetch = Fetch(loader)
+    pending: list[Any] = []
+    made: list[Any] = []
+    many = hasattr(fetch.dataset, "__getitems__")
 
-    worker: float | None
-    team: float | None
-    parallel: float | None
+    def work() -> int:
+        if many or fetch.iterable:
+            samples = fetch.samples(fetch.indices(), fetch.size)
+            loader.collate_fn(samples)
+            return fetch.size
+        if not pending:
+            pending.extend(fetch.indices())
+        made.append(fetch.dataset[pending.pop()])
+        if not pending:
+            loader.collate_fn(made)
+            made.clear()
+        return 1
+
+    return work
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Rounds of one spinner per second and per second of CPU time, and how much of a core each got."""
+def _measure(
+    workers: list[ForkedWorker], step: Callable[[], Any], wanted: list[tuple[int, int]], window: float, limit: float
+) -> tuple[Contention, ...]:
+    """Alone and together turn by turn: a core's speed shifts within tenths of a second, and their ratio does not."""
+    prepared: dict[tuple[int, int], list[float]] = defaultdict(list)
+    stepped: dict[tuple[int, int], list[float]] = defaultdict(list)
+    start = time.perf_counter()
+    rate_beside(workers, lambda: time.sleep(window))  # first samples are colder than those that follow
+    for number in range(_ROUNDS):
+        if number >= _LEAST_ROUNDS and time.perf_counter() - start > limit:
+            break
+        for threads, count in wanted[:: 1 if number % 2 else -1]:
+            alone = rate_beside(workers[:1], lambda: time.sleep(window))
+            if alone <= 0:
+                continue
+            if not threads:
+                together = rate_beside(workers[:count], lambda: time.sleep(window))
+            else:
+                torch.set_num_threads(threads)
+                step()
+                before = _rate(step, window)
+                seen: list[float] = []
+                together = rate_beside(workers[:count], lambda: seen.append(_rate(step, window)))  # noqa: B023
+                stepped[threads, count].append(seen[0] / before)
+            prepared[threads, count].append(together / alone)
+    return tuple(
+        Contention(
+            threads=threads,
+            workers=count,
+            prepare=_speed(prepared[threads, count]),
+            step=_speed(stepped[threads, count]) if threads else None,
+        )
+        for threads, count in wanted
+        if prepared[threads, count]
+    )
 
-    per_second: float
-    per_cpu_second: float
-    cores: float
+
+def _speed(ratios: list[float]) -> float:
+    return min(1.0, max(statistics.median(ratios), _LEAST))
 
 
-class Busy:
+def _rate(step: Callable[[], Any], seconds: float) -> float:
+    """Steps per second."""
+    count, start = 0, time.perf_counter()
+    while True:
+        step()
+        count += 1
+        passed = time.perf_counter() - start
+        if passed >= seconds:
+            return count / passed
+
+
+class ForkedWorker:
     """A forked process that works while its gate is open.
 
     Args:
-        context: of multiprocessing; fork.
         work: does a little and says how much.
     """
 
-    def __init__(self, context: Any, work: Callable[[], int]) -> None:
-        self.counter = context.Value("Q", 0, lock=False)
+    def __init__(self, work: Callable[[], int]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.counter: Any = context.Value("Q", 0, lock=False)
         self.gate = context.Event()
         arguments = (work, self.counter, self.gate, os.getpid())
         self.process = context.Process(target=_work, args=arguments, daemon=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, as a DataLoader does it
             self.process.start()
-        self._usage = psutil.Process(self.process.pid)
-
-    def cpu_seconds(self) -> float:
-        try:
-            times = self._usage.cpu_times()
-        except psutil.Error:  # its work failed, and it is gone
-            return 0.0
-        return float(times.user + times.system)
 
     def end(self) -> None:
         self.process.kill()
         self.process.join()
 
 
-def observe(spinners: list[Busy], meanwhile: Callable[[], Any]) -> Seen:
-    """What they did while something else ran; none of them works before or after."""
-    for spinner in spinners:
-        spinner.gate.set()
-    count, cpu, start = _total(spinners), _cpu(spinners), time.perf_counter()
+def rate_beside(workers: list[ForkedWorker], meanwhile: Callable[[], Any]) -> float:
+    """Work of one worker per second while something else ran; none of them works before or after."""
+    for worker in workers:
+        worker.gate.set()
+    count, start = _total(workers), time.perf_counter()
     meanwhile()
     wall = time.perf_counter() - start
-    counted, used = _total(spinners) - count, _cpu(spinners) - cpu
-    for spinner in spinners:
-        spinner.gate.clear()
-    each = len(spinners)
-    return Seen(counted / wall / each, counted / max(used, 1e-2), used / wall / each)
+    counted = _total(workers) - count
+    for worker in workers:
+        worker.gate.clear()
+    return counted / wall / len(workers)
 
 
-def _total(spinners: list[Busy]) -> int:
-    return sum(spinner.counter.value for spinner in spinners)
-
-
-def _cpu(spinners: list[Busy]) -> float:
-    return sum(spinner.cpu_seconds() for spinner in spinners)
+def _total(workers: list[ForkedWorker]) -> int:
+    return sum(worker.counter.value for worker in workers)
 
 
 def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None:
@@ -137,27 +178,3 @@ def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None
                 counter.value += work()
             except Exception:  # a dataset of the user's: its errors are told where samples are measured alone
                 return
-
-
-def _count() -> int:
-    total = 0
-    for number in range(_WORK):
-        total += number * number
-    return 1
-
-
-class Compute:
-    """Operators of a small network's size: many short parallel regions, as a training step has them."""
-
-    def __init__(self) -> None:
-        self.left, self.right = torch.randn(192, 192), torch.randn(192, 192)
-
-    def rate(self, seconds: float) -> float:
-        """Rounds per second."""
-        rounds, start = 0, time.perf_counter()
-        while True:
-            torch.relu(self.left @ self.right).add_(1.0)
-            rounds += 1
-            passed = time.perf_counter() - start
-            if passed >= seconds:
-                return rounds / passed

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from autoopt.simplify.together import Together
+from autoopt.records import Contention
+from autoopt.simplify.interference import InterferenceModel
 
 _SETTLED, _OBSERVED = 24, 48
 _TINY = 1e-12
@@ -29,11 +30,9 @@ class Demand:
         compute: of the device, or of ``threads`` cores where the CPU is the device.
         issue: of the training process's core, to issue ``compute``; only where the device is not the CPU.
         host: of the training process's core besides.
-        worker_share, compute_share: speeds where the cores are asked for twice over, in which a fair share is a half.
-        parallel_share: one core's speed while all cores work, over its speed alone.
-        rested: seconds of ``compute`` on the CPU after the training process paused for ``rest`` seconds or longer, over
-            those without a pause; in between on a line.
-        beside: speeds that were measured of this workload, which then stand for the shares.
+        wakeup_ratio: seconds of ``compute`` on the CPU after the training process paused for ``pause`` seconds or
+            longer, over those without a pause; in between on a line.
+        contention: speeds while workers and step compete for cores, as they were measured of this workload.
     """
 
     wait: float = 0.0
@@ -49,12 +48,9 @@ class Demand:
     prefetch: int = 2
     cores: int = 1
     threads: int = 1
-    worker_share: float = 0.5
-    compute_share: float = 0.25
-    parallel_share: float = 1.0
-    rested: float = 1.0
-    rest: float = 0.0
-    beside: Together | None = None
+    wakeup_ratio: float = 1.0
+    pause: float = 0.0
+    contention: tuple[Contention, ...] = ()
 
 
 @dataclass
@@ -80,6 +76,7 @@ class _Actor:
 class _Flow:
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
+        self.interference = InterferenceModel(demand.cores, demand.contention)
         self.workers = [_Actor() for _ in range(demand.workers)]
         self.made = [0] * demand.workers
         self.taken = 0
@@ -122,7 +119,7 @@ class _Flow:
         self.running = True
         alone = [] if demand.workers else [("wait", demand.wait), ("core", demand.prepare)]
         paused = self.now - self.stepped_at + sum(seconds for _, seconds in alone)
-        compute = [("team", demand.compute * self._roused(paused))] if demand.issue is None else []
+        compute = [("threads", demand.compute * self._woken(paused))] if demand.issue is None else []
         drain = [("drain", 2 * _TINY)] if demand.issue is not None and demand.copy_waits and demand.copy else []
         self.main.load([
             *alone, ("core", demand.receive), *drain, ("link", demand.pin + demand.copy), *compute,
@@ -130,11 +127,11 @@ class _Flow:
             ("core", (demand.issue or 0.0) + demand.host), ("stepped", 2 * _TINY),
         ])  # fmt: skip
 
-    def _roused(self, paused: float) -> float:
+    def _woken(self, paused: float) -> float:
         """How much longer a step takes after a pause of so many seconds."""
         demand = self.demand
-        share = min(1.0, paused / demand.rest) if demand.rest > 0 else 0.0
-        return 1.0 + (demand.rested - 1.0) * share
+        share = min(1.0, paused / demand.pause) if demand.pause > 0 else 0.0
+        return 1.0 + (demand.wakeup_ratio - 1.0) * share
 
     def _advance(self) -> None:
         actors = [*self.workers, self.main, self.device]
@@ -168,33 +165,12 @@ class _Flow:
         """How fast each kind of phase goes now."""
         demand = self.demand
         single = sum(worker.kind == "core" for worker in self.workers) + (self.main.kind == "core")
-        team = demand.threads if self.main.kind == "team" else 0
+        threads = demand.threads if self.main.kind == "threads" else 0
         idle_device = self.device.idle and not self.queued
         rates = {"wait": 1.0, "link": 1.0, "device": 1.0, "made": 1.0, "stepped": 1.0, "issued": 1.0, "computed": 1.0,
                  "drain": 1.0 if idle_device else 0.0}  # fmt: skip
-        if demand.beside is not None:
-            core, gang = demand.beside.speeds(single, team)
-        else:
-            core, gang = self._shares(single, team)
-        return {**rates, "core": core, "team": gang}
-
-    def _shares(self, single: int, team: int) -> tuple[float, float]:
-        """Speeds of a core's work and of the compute threads, by the machine's shares."""
-        demand, busy = self.demand, single + team
-        crowd = self._speed(min(busy, demand.cores))
-        if busy <= demand.cores:
-            return crowd, crowd / self._speed(team)
-        fair = demand.cores / busy
-        contended = team > 1
-        core = fair * (demand.worker_share / 0.5 if contended else 1.0)
-        gang = fair * (demand.compute_share / 0.5 if contended else 1.0)
-        return core * crowd, gang * crowd / self._speed(min(team, demand.cores))
-
-    def _speed(self, busy: int) -> float:
-        """One core's speed while so many work, over its speed alone."""
-        if busy <= 1 or self.demand.cores <= 1:
-            return 1.0
-        return 1.0 - (1.0 - self.demand.parallel_share) * (busy - 1) / (self.demand.cores - 1)
+        core, step = self.interference.speeds(single, threads)
+        return {**rates, "core": core, "threads": step}
 
 
 def period(demand: Demand) -> float:

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from autoopt.records import Deeper
-from autoopt.simplify.deeper_input import open_dataset
+from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
+from autoopt.simplify.drilldown_input import open_dataset
 from autoopt.simplify.lines import profile_lines
-from autoopt.simplify.pace import SAMPLES, Pace, evened, sensitivity
-from autoopt.simplify.survey import InputSurvey, Timing
+from autoopt.simplify.stage_timings import InputTimings, Timing
 from autoopt.simplify.timing import MOST, is_steady, repeat, summary
 
 _CHUNK_SECONDS = 2e-3
@@ -44,19 +44,19 @@ class Clock:
         return wall, cpu, max(0.0, wall - cpu - delay) if slept else 0.0
 
 
-def survey_inputs(loader: DataLoader[Any], box: float) -> InputSurvey:
+def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
     """Measures the input side of a loader. Meant for a forked child: it leaves caches warm behind it."""
     notes: list[str] = []
     fetch = Fetch(loader)
-    sample, spread, read_bytes = _sample(fetch, box * 0.3)
-    batch, collate = _collate(fetch, box * 0.1)
-    alone = _loader(loader, box * 0.25, notes)
-    handover, receive = _handover(batch, box * 0.15) if batch is not None else (None, None)
-    collating = _open_collate(fetch, collate, box * 0.05)
+    sample, spread, read_bytes = _sample(fetch, time_limit * 0.3)
+    batch, collate = _collate(fetch, time_limit * 0.1)
+    alone = _loader(loader, time_limit * 0.25, notes)
+    handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
+    collating = _open_collate(fetch, collate, time_limit * 0.05)
     opened = open_dataset(
-        loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, box * 0.2
+        loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
     )
-    return InputSurvey(
+    return InputTimings(
         sample=sample,
         sample_spread=spread,
         collate=collate,
@@ -64,7 +64,6 @@ def survey_inputs(loader: DataLoader[Any], box: float) -> InputSurvey:
         handover=handover,
         receive=receive,
         sample_bytes=read_bytes,
-        collated_bytes=nbytes(batch) if batch is not None else None,
         deeper=opened.working,
         waiting=opened.waiting,
         collating=collating,
@@ -112,7 +111,7 @@ class Fetch:
         return found
 
 
-def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | None]:
+def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None, float | None]:
     """One sample alone, in chunks long enough to be timed; spread: deviation of one sample over its mean."""
     many = hasattr(fetch.dataset, "__getitems__")
     pending: list[Any] = []
@@ -120,12 +119,12 @@ def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | Non
     walls: list[float] = []
     cpus: list[float] = []
     waits: list[float] = []
-    paces: list[float] = []
-    pace = Pace()
+    readings: list[float] = []
+    reference = ReferenceSpeed()
     cold = None
     start, read = time.perf_counter(), _bytes_read()
     total = 0
-    while time.perf_counter() - start < box or len(walls) < 2:
+    while time.perf_counter() - start < time_limit or len(walls) < 2:
         if len(walls) >= MOST:
             break
         while not fetch.iterable and len(pending) < size:
@@ -133,11 +132,11 @@ def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | Non
         if many:
             size = max(size, min(len(pending), fetch.size))
         chunk, pending = pending[:size], pending[size:]
-        before = pace.now()
+        before = reference.now()
         clock = Clock()
         got = fetch.samples(chunk, size)
         wall, cpu, wait = clock.read()
-        beside = (before + pace.now()) / 2
+        beside = (before + reference.now()) / 2
         count = max(1, len(got) if fetch.iterable else len(chunk))
         total += count
         if cold is None:
@@ -147,33 +146,33 @@ def _sample(fetch: Fetch, box: float) -> tuple[Timing, float | None, float | Non
         walls.append(wall / count)
         cpus.append(cpu / count)
         waits.append(wait / count)
-        paces.append(beside)
+        readings.append(beside)
     spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
     after = _bytes_read()
     read_bytes = (after - read) / total if read is not None and after is not None else None
-    working = sensitivity(cpus, paces, SAMPLES)
+    working = sensitivity(cpus, readings, SAMPLES)
     # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's
-    cpu, wait = _trimmed(evened(cpus, paces, working)), _trimmed(waits)
-    timing = summary(walls, cold, paces=paces, usual=SAMPLES * cpu / max(cpu + wait, 1e-12), cpu_seconds=cpu)
+    cpu, wait = _trimmed(normalized(cpus, readings, working)), _trimmed(waits)
+    timing = summary(walls, cold, readings=readings, usual=SAMPLES * cpu / max(cpu + wait, 1e-12), cpu_seconds=cpu)
     # its own degree, not that of the wall-clock, in which waiting is
     degree = min(1.0, working * cpu / max(timing.seconds, 1e-12))
     return timing.model_copy(update={"wait_seconds": wait, "sensitivity": degree}), spread, read_bytes
 
 
-def _collate(fetch: Fetch, box: float) -> tuple[Any, Timing | None]:
+def _collate(fetch: Fetch, time_limit: float) -> tuple[Any, Timing | None]:
     collate = fetch.loader.collate_fn
     if fetch.loader.batch_sampler is None and fetch.loader.batch_size is None:
         return fetch.samples(fetch.indices(), 1)[0], None
     samples = fetch.samples(fetch.indices(), fetch.size)
-    return collate(samples), repeat(lambda: collate(samples), box, pace=Pace(), usual=SAMPLES)
+    return collate(samples), repeat(lambda: collate(samples), time_limit, reference=ReferenceSpeed(), usual=SAMPLES)
 
 
-def _open_collate(fetch: Fetch, collate: Timing | None, box: float) -> tuple[Deeper, ...]:
+def _open_collate(fetch: Fetch, collate: Timing | None, time_limit: float) -> tuple[Deeper, ...]:
     """The lines of a collate function of the user's own; seconds per micro-batch."""
     if collate is None:
         return ()
     samples = fetch.samples(fetch.indices(), fetch.size)
-    return profile_lines(lambda: fetch.loader.collate_fn(samples), box).chain("wall", collate.seconds)
+    return profile_lines(lambda: fetch.loader.collate_fn(samples), time_limit).chain("wall", collate.seconds)
 
 
 def few(fetch: Fetch, most: int = 16) -> int:
@@ -183,7 +182,7 @@ def few(fetch: Fetch, most: int = 16) -> int:
     return len(got) if fetch.iterable else len(indices)
 
 
-def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | None:
+def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Timing | None:
     """Seconds per micro-batch of the user's loader when nobody uses the batches."""
     clone = fresh_loader(loader)
     ahead = clone.num_workers * (clone.prefetch_factor or 0) + clone.num_workers
@@ -197,14 +196,16 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
             stream = iter(clone)
     walls: list[float] = []
     cpus: list[float] = []
-    paces: list[float] = []
-    pace = Pace()
+    readings: list[float] = []
+    reference = ReferenceSpeed()
     start = time.perf_counter()
     group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
     while len(walls) < 3 or (
-        time.perf_counter() - start < box and len(walls) < MOST and (not clone.num_workers or not is_steady(walls, 8))
+        time.perf_counter() - start < time_limit
+        and len(walls) < MOST
+        and (not clone.num_workers or not is_steady(walls, 8))
     ):
-        before = pace.now()
+        before = reference.now()
         mark, spent, taken = time.perf_counter(), time.thread_time(), 0
         for _ in range(group):
             if next(stream, None) is None:
@@ -213,23 +214,23 @@ def _loader(loader: DataLoader[Any], box: float, notes: list[str]) -> Timing | N
         if taken == group:
             walls.append((time.perf_counter() - mark) / group)
             cpus.append((time.thread_time() - spent) / group)
-            paces.append((before + pace.now()) / 2)
+            readings.append((before + reference.now()) / 2)
         else:
             stream = iter(clone)
             next(stream, None)
-        if time.perf_counter() - start > 4 * box:
+        if time.perf_counter() - start > 4 * time_limit:
             break
     if not walls:
         notes.append("the loader alone was not measured: an epoch is shorter than its queue")
         return None
-    if clone.num_workers:  # they work while the pace is read, and each at its own
+    if clone.num_workers:  # they work while the reference is read, and each at its own
         return summary(walls, cold, cpu_seconds=statistics.median(cpus))
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
-    even = evened(cpus, paces, sensitivity(cpus, paces, SAMPLES))
-    return summary(walls, cold, paces=paces, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
+    even = normalized(cpus, readings, sensitivity(cpus, readings, SAMPLES))
+    return summary(walls, cold, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
 
 
-def _handover(batch: Any, box: float) -> tuple[Timing | None, Timing | None]:
+def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | None]:
     """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
     loader: DataLoader[Any] = DataLoader(
         _Same(batch), batch_size=None, num_workers=1, collate_fn=_identity, multiprocessing_context="fork"
@@ -244,7 +245,7 @@ def _handover(batch: Any, box: float) -> tuple[Timing | None, Timing | None]:
             walls.append(now - mark)
             cpus.append(cpu - spent)
         mark, spent = now, cpu
-        end = end or now + box
+        end = end or now + time_limit
         if now > end or is_steady(walls, 60):
             break
     if not walls:

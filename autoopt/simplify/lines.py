@@ -108,7 +108,7 @@ def link(file: str, line: int, seconds: float, note: str = "") -> Deeper:
     return Deeper(name=text[:100] or f"line {line}", kind="line", seconds=seconds, file=file, line=line, note=note)
 
 
-def profile_lines(run: Callable[[], Any], box: float, *, least: int = 2, most: int = 50) -> LineProfile:
+def profile_lines(run: Callable[[], Any], time_limit: float, *, least: int = 2, most: int = 50) -> LineProfile:
     """Runs again and again under a tracer that looks at the user's own files alone.
 
     Whatever was traced before (a debugger, coverage) goes on afterwards.
@@ -118,14 +118,14 @@ def profile_lines(run: Callable[[], Any], box: float, *, least: int = 2, most: i
     before = sys.gettrace()
     start = time.perf_counter()
     try:
-        while profile.runs < least or (profile.runs < most and time.perf_counter() - start < box):
+        while profile.runs < least or (profile.runs < most and time.perf_counter() - start < time_limit):
             sys.settrace(tracer.enter)
             try:
                 run()
             finally:
                 sys.settrace(None)
             profile.runs += 1
-            if time.perf_counter() - start > 4 * box:
+            if time.perf_counter() - start > 4 * time_limit:
                 break
     finally:
         sys.settrace(before)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 import networkx as nx
 
-from autoopt.records import Environment, Estimate, EstimateKind, Resource, Round, Simulation, Stage
-from autoopt.records.facts import WorkloadFacts
+from autoopt.records import Estimate, EstimateKind, Resource, Round, Simulation, Stage
 from autoopt.simplify.flow import Demand, period
-from autoopt.simplify.together import Together
 
 INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
@@ -39,13 +36,6 @@ class Pipeline:
                 stage.name, resource=stage.resource, seconds=stage.seconds, ceiling=stage.ceiling_seconds
             )
         self.graph.add_edges_from(round.edges)
-
-    @classmethod
-    def from_round(
-        cls, round: Round, facts: WorkloadFacts | None = None, environment: Environment | None = None
-    ) -> Pipeline:
-        """The pipeline of a saved round; the round alone is enough."""
-        return cls(round)
 
     @property
     def round(self) -> Round:
@@ -154,7 +144,7 @@ class Pipeline:
         on_cpu = known.device == "cpu"
         compute = sum(self._seconds(name, changed) for name in COMPUTE)
         prepare = self._seconds("preparation", changed) + self._seconds("collate", changed)
-        demand = Demand(
+        return Demand(
             wait=self._seconds("storage", changed),
             prepare=prepare + handing if workers else prepare * known.in_turn,
             receive=known.receive_seconds / known.accumulation if workers else 0.0,
@@ -168,15 +158,9 @@ class Pipeline:
             prefetch=prefetch or known.prefetch or DEFAULT_PREFETCH,
             cores=known.cores,
             threads=min(threads or known.threads, 4 * known.cores),
-            rested=known.rested if on_cpu else 1.0,
-            rest=known.rest_seconds / known.accumulation,
-        )
-        return replace(
-            demand,
-            worker_share=demand.worker_share if known.worker_share is None else known.worker_share,
-            compute_share=demand.compute_share if known.compute_share is None else known.compute_share,
-            parallel_share=demand.parallel_share if known.parallel_share is None else known.parallel_share,
-            beside=Together(known.cores, known.beside) if known.beside else None,
+            wakeup_ratio=known.rested if on_cpu else 1.0,
+            pause=known.rest_seconds / known.accumulation,
+            contention=known.beside,
         )
 
 

@@ -147,8 +147,18 @@ def matmul_peak(peaks: Peaks, precisions: tuple[str, ...] = PRECISIONS) -> float
 
 def bandwidth(peaks: Peaks, size: float | None = None) -> float | None:
     """The best rate at which ``size`` bytes can move: caches serve small pieces faster than memory does."""
-    rates = [peaks.memory_bytes_per_second or 0.0]
-    table = peaks.memory_bytes_per_second_by_size
+    return _bandwidth(peaks.memory_bytes_per_second, peaks.memory_bytes_per_second_by_size, size)
+
+
+def host_bandwidth(peaks: Peaks, device: str, size: float | None = None) -> float | None:
+    """The same of the host's memory, in which batches are collated and pinned whatever the device."""
+    if device == "cpu":
+        return bandwidth(peaks, size)
+    return _bandwidth(peaks.host_memory_bytes_per_second, peaks.host_memory_bytes_per_second_by_size, size)
+
+
+def _bandwidth(large: float | None, table: dict[int, float], size: float | None) -> float | None:
+    rates = [large or 0.0]
     rates += [rate for at, rate in table.items() if size is not None and at >= size / 2] if table else []
     best = max(rates)
     return best or None

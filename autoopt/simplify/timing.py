@@ -1,4 +1,4 @@
-"""Repeating a stub until its median is steady, within a box of time."""
+"""Repeating a microbenchmark until its median is steady, within a limit of time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt.simplify.pace import TENSORS, Pace, evened, sensitivity
-from autoopt.simplify.survey import Timing
+from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
+from autoopt.simplify.stage_timings import Timing
 
 STEADY = 0.02
 SHORTEST = 5e-4
@@ -17,8 +17,8 @@ MOST = 1000
 
 
 @dataclass(frozen=True)
-class Stub:
-    """What is timed, what is made ready before each repeat, and what ends it on a device."""
+class Microbenchmark:
+    """A call to time, what is made ready before each repeat, and what ends it on a device."""
 
     call: Callable[[], Any]
     before: Callable[[], Any] | None = None
@@ -37,7 +37,7 @@ def summary(
     values: list[float],
     cold: float | None = None,
     *,
-    paces: Sequence[float] = (),
+    readings: Sequence[float] = (),
     usual: float = TENSORS,
     cpu_seconds: float | None = None,
 ) -> Timing:
@@ -46,13 +46,13 @@ def summary(
     Args:
         values: of each repeat.
         cold: of the first call.
-        paces: of the machine beside each repeat; empty where they were not read.
+        readings: of the speed reference beside each repeat; empty where they were not read.
         usual: sensitivity where the repeats do not tell it.
         cpu_seconds: of the calling thread.
     """
-    degree = sensitivity(values, paces, usual) if paces else None
+    degree = sensitivity(values, readings, usual) if readings else None
     if degree is not None:
-        values = evened(values, paces, degree)
+        values = normalized(values, readings, degree)
     low, middle, high = quartiles(values)
     return Timing(
         seconds=middle,
@@ -61,7 +61,7 @@ def summary(
         n=len(values),
         cold_seconds=cold,
         cpu_seconds=cpu_seconds,
-        pace=statistics.median(paces) if paces else None,
+        reference=statistics.median(readings) if readings else None,
         sensitivity=degree,
     )
 
@@ -76,25 +76,25 @@ def is_steady(values: list[float], least: int) -> bool:
 
 def repeat(
     call: Callable[[], Any],
-    box: float,
+    time_limit: float,
     *,
     before: Callable[[], Any] | None = None,
     wait: Callable[[], Any] | None = None,
     least: int = 5,
     most: int = MOST,
-    pace: Pace | None = None,
+    reference: ReferenceSpeed | None = None,
     usual: float = TENSORS,
 ) -> Timing:
-    """Times a call again and again: until the median is steady, the box is full or ``most`` is reached.
+    """Times a call again and again: until the median is steady, the time is up or ``most`` is reached.
 
-    With a pace the box is always filled: what is steady for a moment may be so at one pace alone.
+    With a reference all of the time is used: what is steady for a moment may be so at one speed alone.
 
     Args:
         call: what is timed. The first call is kept apart as cold.
-        box: seconds for all of it; at least two calls are made however long they take.
+        time_limit: seconds for all of it; at least two calls are made however long they take.
         before: made ready before each repeat, not timed.
         wait: ends what ``call`` started (a device's synchronize), timed.
-        pace: read beside each repeat, not timed.
+        reference: of speed, read beside each repeat, not timed.
         usual: sensitivity where the repeats do not tell it; of the part that a core works.
 
     A call far shorter than the clock's own cost is timed several at once.
@@ -104,63 +104,65 @@ def repeat(
     at_once = 1 if before else _several(cold)
     walls: list[float] = []
     cpus: list[float] = []
-    paces: list[float] = []
+    readings: list[float] = []
     while not walls or (
-        len(walls) < most and time.perf_counter() - start < box and (pace or not is_steady(walls, least))
+        len(walls) < most and time.perf_counter() - start < time_limit and (reference or not is_steady(walls, least))
     ):
-        wall, cpu = _paced(Stub(call, before, wait), at_once, pace, paces)
+        wall, cpu = _read_beside(Microbenchmark(call, before, wait), at_once, reference, readings)
         walls.append(wall)
         cpus.append(cpu)
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
-    return summary(walls, cold, paces=paces, usual=usual * share, cpu_seconds=statistics.median(cpus))
+    return summary(walls, cold, readings=readings, usual=usual * share, cpu_seconds=statistics.median(cpus))
 
 
 def interleaved(
-    stubs: list[Stub],
-    box: float,
+    microbenchmarks: list[Microbenchmark],
+    time_limit: float,
     *,
     least: int = 8,
     most: int = MOST,
     derived: Sequence[Callable[[Sequence[float]], float]] = (),
-    pace: Pace | None = None,
+    reference: ReferenceSpeed | None = None,
 ) -> list[Timing]:
-    """Times several stubs in turn, so that a burst of the machine does not fall on one of them alone.
+    """Times several microbenchmarks in turn, so that a burst of the machine does not fall on one of them alone.
 
     Args:
-        box: seconds for all of them; at least two turns are made however long they take.
-        derived: what follows from the seconds of all stubs in one turn, such as a difference; each is a further
-            timing, of 0 at least.
-        pace: read beside each repeat, not timed.
+        time_limit: seconds for all of them; at least two turns are made however long they take.
+        derived: what follows from the seconds of one turn, such as a difference; each is a further timing, of 0 at
+            least.
+        reference: of speed, read beside each repeat, not timed.
     """
     start = time.perf_counter()
-    colds = [_once(stub.call, stub.before, stub.wait, 1)[0] for stub in stubs]
-    at_once = [1 if stub.before else _several(cold) for stub, cold in zip(stubs, colds, strict=True)]
-    walls: list[list[float]] = [[] for _ in stubs]
-    cpus: list[list[float]] = [[] for _ in stubs]
-    paces: list[list[float]] = [[] for _ in stubs]
-    while len(walls[0]) < 2 or (len(walls[0]) < most and time.perf_counter() - start < box):
-        if pace is None and all(is_steady(values, least) for values in walls):
+    colds = [_once(one.call, one.before, one.wait, 1)[0] for one in microbenchmarks]
+    at_once = [1 if one.before else _several(cold) for one, cold in zip(microbenchmarks, colds, strict=True)]
+    walls: list[list[float]] = [[] for _ in microbenchmarks]
+    cpus: list[list[float]] = [[] for _ in microbenchmarks]
+    readings: list[list[float]] = [[] for _ in microbenchmarks]
+    while len(walls[0]) < 2 or (len(walls[0]) < most and time.perf_counter() - start < time_limit):
+        if reference is None and all(is_steady(values, least) for values in walls):
             break
-        for number, stub in enumerate(stubs):
-            wall, cpu = _paced(stub, at_once[number], pace, paces[number])
+        for number, one in enumerate(microbenchmarks):
+            wall, cpu = _read_beside(one, at_once[number], reference, readings[number])
             walls[number].append(wall)
             cpus[number].append(cpu)
     found = [
-        summary(values, cold, paces=seen, cpu_seconds=statistics.median(cpu))
-        for values, cold, cpu, seen in zip(walls, colds, cpus, paces, strict=True)
+        summary(values, cold, readings=seen, cpu_seconds=statistics.median(cpu))
+        for values, cold, cpu, seen in zip(walls, colds, cpus, readings, strict=True)
     ]
     turns = list(zip(*walls, strict=True))
-    by_turn = [statistics.fmean(seen) for seen in zip(*paces, strict=True)]
-    return [*found, *(summary([max(0.0, derive(turn)) for turn in turns], paces=by_turn) for derive in derived)]
+    by_turn = [statistics.fmean(seen) for seen in zip(*readings, strict=True)]
+    return [*found, *(summary([max(0.0, derive(turn)) for turn in turns], readings=by_turn) for derive in derived)]
 
 
-def _paced(stub: Stub, at_once: int, pace: Pace | None, paces: list[float]) -> tuple[float, float]:
-    """One repeat, and the machine's pace beside it: the mean of before and after."""
-    if pace is None:
-        return _once(stub.call, stub.before, stub.wait, at_once)
-    first = pace.now()
-    seconds = _once(stub.call, stub.before, stub.wait, at_once)
-    paces.append((first + pace.now()) / 2)
+def _read_beside(
+    one: Microbenchmark, at_once: int, reference: ReferenceSpeed | None, readings: list[float]
+) -> tuple[float, float]:
+    """One repeat, and the speed beside it: the mean of before and after."""
+    if reference is None:
+        return _once(one.call, one.before, one.wait, at_once)
+    first = reference.now()
+    seconds = _once(one.call, one.before, one.wait, at_once)
+    readings.append((first + reference.now()) / 2)
     return seconds
 
 

@@ -30,10 +30,10 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse
+from autoopt.simplify.drift import running_block, whole
 from autoopt.simplify.peaks import measured_peaks
-from autoopt.simplify.running import running_block, whole
-from autoopt.simplify.survey import Survey
-from autoopt.simplify.tasks import survey
+from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.tasks import measure_stages
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
@@ -77,7 +77,7 @@ def _kept(looks: list[Any], look: Any) -> Any:
 
 def plant_apart(document: dict[str, Any]) -> float:
     """The simulated step over the measured one, less 1."""
-    survey, block = Survey.model_validate(document["survey"]), Block.model_validate(document["block"])
+    survey, block = StageTimings.model_validate(document["survey"]), Block.model_validate(document["block"])
     return analyse(0, Plan(), survey, block, Peaks.model_validate(document["peaks"])).simulation_error or 0.0
 
 
@@ -90,16 +90,16 @@ def plant_once(item: Plant) -> dict[str, Any]:
     training = Training(item.build(), setup_of(item, peaks), device="cpu")
     try:
         before = cpu_times(with_children=True), time.perf_counter()
-        first, pace = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
-        document = survey(SimpleNamespace(training=training), seconds=4.0)
+        first, reference = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
+        document = measure_stages(SimpleNamespace(training=training), seconds=4.0)
         second, later = running_block(training, BLOCK_SECONDS, 5, RAMP_SECONDS)
         foreign = foreign_cores(before[0], cpu_times(with_children=True), time.perf_counter() - before[1])
     finally:
         training.close()
         torch.set_num_threads(threads)
-    block, mean = whole((first, pace), (second, later))
+    block, mean = whole((first, reference), (second, later))
     return {
-        "survey": {**document, "pace": mean},
+        "survey": {**document, "reference": mean},
         "block": block.model_dump(mode="json"),
         "peaks": peaks.model_dump(mode="json"),
         "foreign_cores": foreign,

@@ -13,10 +13,10 @@ from autoopt.search.compare.comparison import Comparison
 from autoopt.search.planner import predict
 from autoopt.search.stage_profile import Examined, Inspection
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.at_pace import at_running_pace
 from autoopt.simplify.ceilings import stage_ceilings, uncapped_ceiling_step
+from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.survey import Survey
+from autoopt.simplify.stage_timings import StageTimings
 from benchmarks.prediction.cases import CHANGES, WORKLOADS, Change
 from benchmarks.prediction.planted import Plant, plants
 from benchmarks.prediction.run import case_of
@@ -44,8 +44,8 @@ def _ready(change: Change, done: dict[str, Any]) -> bool:
 def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
     """Whether the planted bottleneck was named, and whether the chain below it ends at its line."""
     peaks = Peaks.model_validate(document["peaks"])
-    as_timed, block = Survey.model_validate(document["survey"]), Block.model_validate(document["block"])
-    survey = at_running_pace(as_timed)
+    as_timed, block = StageTimings.model_validate(document["survey"]), Block.model_validate(document["block"])
+    survey = normalized_to_running(as_timed)
     round_ = analyse(0, Plan(), survey, block, peaks)
     right = round_.bottleneck in plant.bottleneck if plant.bottleneck else round_.bottleneck is None
     last = next((item for item in reversed(round_.deeper) if item.line is not None), None)
@@ -71,8 +71,8 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         Examined.model_validate(document["examined"]),
     )
     round_, _ = look(inspection, examined)
-    as_timed, peaks = Survey.model_validate(examined.survey), inspection.environment.peaks
-    survey = at_running_pace(as_timed)
+    as_timed, peaks = StageTimings.model_validate(examined.survey), inspection.environment.peaks
+    survey = normalized_to_running(as_timed)
     fastest = min([round_.step_seconds, *_steps_seen(workload, done)])
     return {
         "name": name,
@@ -87,9 +87,9 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
     }
 
 
-def _unpaced(survey: Survey, block: Block, peaks: Peaks) -> float | None:
-    """The error of the same stubs as they were timed, each at the pace that the machine then had."""
-    return analyse(0, Plan(), survey.model_copy(update={"pace": None}), block, peaks).simulation_error
+def _unpaced(survey: StageTimings, block: Block, peaks: Peaks) -> float | None:
+    """The error of the same stages as they were timed, each at the speed that the machine then had."""
+    return analyse(0, Plan(), survey.model_copy(update={"reference": None}), block, peaks).simulation_error
 
 
 def _simulated(round_: Round) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _steps_seen(workload: str, done: dict[str, Any]) -> list[float]:
     return [side.step_seconds.p50 for side in sides if side.step_seconds]
 
 
-def violations(round_: Round, survey: Survey, peaks: Peaks, best_step: float) -> list[str]:
+def violations(round_: Round, survey: StageTimings, peaks: Peaks, best_step: float) -> list[str]:
     """Stages that were measured faster than the ceiling computed for them, and the step likewise."""
     ceilings = stage_ceilings(survey, peaks)
     seconds = {stage.name: stage.seconds for stage in round_.stages}

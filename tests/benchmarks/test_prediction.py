@@ -13,7 +13,7 @@ from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.stage_profile import Examined, Inspection
-from autoopt.simplify.survey import InputSurvey, Survey, Timing
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.testing.strategies import sample_case
 from benchmarks.prediction import __main__ as prediction
 from benchmarks.prediction import table as prediction_table
@@ -25,11 +25,11 @@ def timing(seconds: float) -> Timing:
     return Timing(seconds=seconds, low=seconds, high=seconds, n=9, cpu_seconds=seconds, wait_seconds=0.0)
 
 
-def survey() -> Survey:
+def survey() -> StageTimings:
     """A step of 10 ms: 8 ms of preparation, 2 ms of the rest."""
-    return Survey(
+    return StageTimings(
         device="cpu", cores=2, threads=1, workers=0, batch_size=8, compute_by_threads={1: 0.002, 2: 0.001},
-        inputs=InputSurvey(sample=timing(0.001), collate=timing(0.0)), forward=timing(0.001), backward=timing(0.0005),
+        inputs=InputTimings(sample=timing(0.001), collate=timing(0.0)), forward=timing(0.001), backward=timing(0.0005),
         forward_backward=timing(0.0015), optimizer=timing(0.0005), compute=timing(0.002), host=timing(0.0),
     )  # fmt: skip
 

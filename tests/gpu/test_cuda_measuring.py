@@ -17,9 +17,8 @@ from autoopt.benchmark.training import Training
 from autoopt.records import Plan
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.live import parts_of
+from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measure
-from autoopt.simplify.tasks import survey_parts
 from autoopt.simplify.watch import watch
 from autoopt.workload import Workload
 
@@ -100,7 +99,7 @@ def test_batches_copied_ahead_are_the_same(prefetch: int, device: str) -> None:
 
 @pytest.mark.cuda_only
 def test_peaks_are_those_of_a_device(device: str) -> None:
-    peaks = measure(torch.device(device), box=3.0)
+    peaks = measure(torch.device(device), time_limit=3.0)
     fp32, bf16 = peaks.matmul_fp32_flops_per_second, peaks.matmul_bf16_flops_per_second
     assert fp32
     assert bf16
@@ -120,10 +119,10 @@ def test_peaks_are_those_of_a_device(device: str) -> None:
 
 @pytest.mark.cuda_only
 def test_the_peak_of_fp32_is_fp32_s_whatever_the_user_has_set(device: str) -> None:
-    plain = measure(torch.device(device), box=2.0).matmul_fp32_flops_per_second
+    plain = measure(torch.device(device), time_limit=2.0).matmul_fp32_flops_per_second
     torch.set_float32_matmul_precision("high")
     try:
-        again = measure(torch.device(device), box=2.0).matmul_fp32_flops_per_second
+        again = measure(torch.device(device), time_limit=2.0).matmul_fp32_flops_per_second
     finally:
         torch.set_float32_matmul_precision("highest")
     assert again == pytest.approx(plain, rel=0.3)
@@ -133,10 +132,10 @@ def test_a_survey_violates_no_ceiling_and_leaves_the_training_as_it_was(device: 
     training = training_of(device)
     block = block_of(training, 10)
     weights = [p.detach().clone() for p in training.model.parameters()]
-    survey = survey_parts(parts_of(training), 4.0)
+    survey = measure_training(training, 4.0)
     for before, after in zip(weights, training.model.parameters(), strict=True):
         assert torch.equal(before, after)
-    peaks = measure(torch.device(device), box=3.0)
+    peaks = measure(torch.device(device), time_limit=3.0)
     found = analyse(0, Plan(), survey, block, peaks)
     doubtful = [
         (stage.name, stage.seconds, stage.ceiling_seconds)
@@ -152,14 +151,14 @@ def test_a_survey_violates_no_ceiling_and_leaves_the_training_as_it_was(device: 
 def test_a_device_that_is_full_keeps_the_survey_s_copies_on_the_host(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoopt.simplify.restore import restored
+    from autoopt.simplify.isolation import restored
 
     training = training_of(device)
     training.step(training.next())
     weights = [p.detach().clone() for p in training.model.parameters()]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (0, 1))
     before = torch.cuda.memory_allocated()
-    with restored(parts_of(training)):
+    with restored(training):
         assert torch.cuda.memory_allocated() - before < 1 << 20
         training.step(training.next())
     for saved, now in zip(weights, training.model.parameters(), strict=True):

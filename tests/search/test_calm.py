@@ -94,7 +94,10 @@ class Counting:
 
     def call(self, task: str, **arguments: Any) -> Any:
         name = task.rpartition(":")[2]
-        answers = {"warm_up": STARTUP.model_dump(), "running": {"block": seen(0.1).block.model_dump(), "pace": None}}
+        answers = {
+            "warm_up": STARTUP.model_dump(),
+            "running": {"block": seen(0.1).block.model_dump(), "reference": None},
+        }
         return self.clocks.pop(0) if name == "cpu_clock" else answers.get(name, {})
 
 

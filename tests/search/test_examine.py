@@ -22,7 +22,7 @@ class FakeBench:
     registry: tuple[str, ...] = ()
 
     def __init__(self, **answers: Any) -> None:
-        self.answers = {"warm_up": STARTUP, "running": {"block": BLOCK, "pace": None}, **answers}
+        self.answers = {"warm_up": STARTUP, "running": {"block": BLOCK, "reference": None}, **answers}
         self.asked: list[str] = []
 
     @contextmanager
@@ -42,7 +42,7 @@ def look(bench: FakeBench) -> Examined:
 def test_a_cuda_device_is_watched() -> None:
     monitor = {"device_utilization": 0.8, "energy_joules": 50.0, "throttled": 0.5}
     bench = FakeBench(
-        survey={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": monitor, "other_users": [7]}
+        measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": monitor, "other_users": [7]}
     )
     found = look(bench)
     shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
@@ -52,7 +52,9 @@ def test_a_cuda_device_is_watched() -> None:
 
 
 def test_what_it_does_not_tell_is_none() -> None:
-    bench = FakeBench(survey={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": {}, "other_users": []})
+    bench = FakeBench(
+        measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": {}, "other_users": []}
+    )
     found = look(bench)
     shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
     assert shown.device_utilization is None
@@ -61,6 +63,6 @@ def test_what_it_does_not_tell_is_none() -> None:
 
 
 def test_the_cpu_is_not() -> None:
-    bench = FakeBench(survey={"device": "cpu"})
+    bench = FakeBench(measure_stages={"device": "cpu"})
     assert look(bench).monitor == {}
     assert "monitored_block" not in bench.asked

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 from autoopt.benchmark.training import Training
-from autoopt.simplify.live import parts_of
-from autoopt.simplify.parts import Parts
 
 HEAD = """
 import time
@@ -80,9 +78,6 @@ class Planted:
     def training(self, **options: Any) -> Training:
         torch.manual_seed(0)
         return Training(self.module.build(), device="cpu", **options)
-
-    def parts(self) -> Parts:
-        return parts_of(self.training())
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from autoopt.records import Advice, Peaks
 from autoopt.simplify import advice
-from autoopt.simplify.advise import advise_parts
-from autoopt.simplify.tasks import _batches
+from autoopt.simplify.advise import advise_training
+from autoopt.simplify.cached_batches import cached_batches
 
 PEAKS = Peaks(launch_seconds=2e-6, memory_bytes_per_second=1e10)
 
@@ -213,8 +213,8 @@ CASES = {
 
 
 def advise(planted: Any) -> list[Advice]:
-    parts = planted.parts()
-    return advise_parts(parts, _batches(parts, []), PEAKS)
+    training = planted.training()
+    return advise_training(training, cached_batches(training, []), PEAKS)
 
 
 @pytest.mark.parametrize("name", CASES)

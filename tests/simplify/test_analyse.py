@@ -10,7 +10,7 @@ from autoopt.records import Deeper, Operator, Peaks, Plan, Round
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.ceilings import stage_ceilings
-from autoopt.simplify.survey import InputSurvey, Survey, Timing
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e11, matmul_bf16_flops_per_second=4e11, memory_bytes_per_second=1e10,
@@ -26,7 +26,7 @@ def timing(seconds: float, **more: float) -> Timing:
     return Timing(seconds=seconds, low=seconds, high=seconds, n=5, **more)
 
 
-def survey_of(device: str = "cpu", **changes: Any) -> Survey:
+def survey_of(device: str = "cpu", **changes: Any) -> StageTimings:
     inputs = {
         "sample": timing(0.0001, cpu_seconds=0.0001, wait_seconds=0.0),
         "collate": timing(0.0002),
@@ -36,17 +36,17 @@ def survey_of(device: str = "cpu", **changes: Any) -> Survey:
     inputs |= changes.pop("inputs", {})
     fields: dict[str, Any] = {
         "device": device, "cores": 4, "threads": 1, "workers": 0, "batch_size": 10, "batch_bytes": 10_000,
-        "allowed_precisions": ("fp32", "bf16"), "copy_running": timing(0.0002 if device == "cuda" else 0.0),
+        "allowed_precisions": ("fp32", "bf16"), "transfer": timing(0.0002 if device == "cuda" else 0.0),
         "forward": timing(0.002), "forward_backward": timing(0.005), "backward": timing(0.003),
         "optimizer": timing(0.001), "compute": timing(0.0061), "evaluate": timing(0.1), "evaluate_every": 1000,
-        "evaluation_batches": 10, "checkpoint_disk": timing(0.1), "checkpoint_every": 1000, "operators": OPERATORS,
+        "evaluation_batches": 10, "checkpoint": timing(0.1), "checkpoint_every": 1000, "operators": OPERATORS,
         "launches": 15, "optimizer_bytes": 1_000_000, "operators_forward_share": 1 / 3,
         "issue": timing(0.001) if device == "cuda" else None,
     }  # fmt: skip
-    return Survey(**{**fields, **changes, "inputs": InputSurvey(**inputs)})
+    return StageTimings(**{**fields, **changes, "inputs": InputTimings(**inputs)})
 
 
-def round_of(survey: Survey, step: float = 0.0073) -> Round:
+def round_of(survey: StageTimings, step: float = 0.0073) -> Round:
     return analyse(0, Plan(), survey, Block(steps=10, samples=100, seconds=step * 10), PEAKS)
 
 
@@ -71,7 +71,7 @@ PLANTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "evaluate": ({"evaluate_every": 5}, "interruption", "cpu"),
     "checkpoint": ({"checkpoint_every": 5}, "interruption", "cpu"),
     "pin": ({"pin": timing(0.02), "pin_memory": True}, "transfer", "cuda"),
-    "copy": ({"copy_running": timing(0.02)}, "transfer", "cuda"),
+    "copy": ({"transfer": timing(0.02)}, "transfer", "cuda"),
 }  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_without_peaks_there_are_stages_but_no_step_ceiling() -> None:
 
 
 def test_an_input_side_that_was_not_measured_leaves_the_rest() -> None:
-    survey = survey_of().model_copy(update={"inputs": InputSurvey()})
+    survey = survey_of().model_copy(update={"inputs": InputTimings()})
     names = [stage.name for stage in round_of(survey).stages]
     assert "preparation" not in names
     assert "forward" in names

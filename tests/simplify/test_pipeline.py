@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.records import Plan, Resource, Round, Simulation, Stage
+from autoopt.records import Contention, Plan, Resource, Round, Simulation, Stage
 from autoopt.simplify.flow import Demand, period
 from autoopt.simplify.pipeline import Pipeline, thread_ratio
 
+CROWDED = (
+    Contention(threads=1, workers=1, prepare=0.97, step=0.97),
+    Contention(threads=2, workers=2, prepare=0.55, step=0.2),
+)
+"""Speeds on two cores, as spinning processes beside compute threads had them."""
 ALONE = {"preparation": 0.030, "forward": 0.004, "backward": 0.006}
 
 
@@ -50,9 +55,7 @@ def test_a_round_with_workers_is_simulated_as_it_is() -> None:
 
 def test_two_workers_with_one_compute_thread_beat_either_alone() -> None:
     """The synergy on two cores: neither change alone brings what both bring."""
-    pipeline = Pipeline(
-        round_of(compute_by_threads={1: 0.014, 2: 0.010}, worker_share=0.55, compute_share=0.2, parallel_share=0.97)
-    )
+    pipeline = Pipeline(round_of(compute_by_threads={1: 0.014, 2: 0.010}, beside=CROWDED))
     both = pipeline.gain(workers=2, threads=1).value
     workers, threads = pipeline.gain(workers=2).value, pipeline.gain(threads=1).value
     assert threads < 1.0
@@ -93,7 +96,7 @@ def test_accumulation_takes_several_batches_a_step() -> None:
 
 def test_a_saved_round_simulates_the_same() -> None:
     before = round_of(workers=2, compute_by_threads={1: 0.02, 2: 0.01})
-    after = Pipeline.from_round(Round.model_validate_json(before.model_dump_json()))
+    after = Pipeline(Round.model_validate_json(before.model_dump_json()))
     assert after.simulate(workers=3, threads=1) == Pipeline(before).simulate(workers=3, threads=1)
 
 
@@ -135,7 +138,7 @@ def test_a_step_is_no_faster_than_each_resource_and_no_slower_than_all_in_a_row(
     issue: float | None,
 ) -> None:  # fmt: skip
     demand = Demand(wait=wait, prepare=prepare, compute=compute, host=host, workers=workers, cores=cores,
-                    threads=threads, prefetch=prefetch, issue=issue, compute_share=0.5)  # fmt: skip
+                    threads=threads, prefetch=prefetch, issue=issue)  # fmt: skip
     found = period(demand)
     lanes = max(workers, 1)
     assert found >= max((wait + prepare) / lanes, compute, host) * 0.95

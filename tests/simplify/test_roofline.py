@@ -1,19 +1,22 @@
-"""FLOPs and bytes against hand counts; ceilings from peaks; the contention of cores; the cache of peaks."""
+"""FLOPs and bytes against hand counts; ceilings from peaks; how peaks are taken and kept."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from autoopt.records import Operator, Peaks
+from autoopt.simplify import peak_rates
 from autoopt.simplify import peaks as peaks_module
 from autoopt.simplify.peaks import cache_folder, measured_peaks
 from autoopt.simplify.roofline import (
     bandwidth,
     count_operators,
     fused_ceiling,
+    host_bandwidth,
     matmul_peak,
     operator_ceiling,
     operators,
@@ -74,9 +77,9 @@ def test_caches_serve_small_pieces_faster() -> None:
 def test_peaks_are_kept_and_a_damaged_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
 
-    def measure(device: torch.device, box: float) -> Peaks:
+    def measure(device: torch.device, time_limit: float) -> Peaks:
         measured.append(1)
-        return PEAKS.model_copy(update={"core_share_under_load": 0.5})
+        return PEAKS
 
     monkeypatch.setattr(peaks_module, "measure", measure)
     device = torch.device("cpu")
@@ -89,24 +92,17 @@ def test_peaks_are_kept_and_a_damaged_file_is_measured_again(tmp_path: Path, mon
     assert len(measured) == 2
 
 
-def test_shares_from_a_busy_machine_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks_module, "measure", lambda device, box: PEAKS)
-    measured_peaks(torch.device("cpu"), cache=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_peaks_reached_beside_others_are_measured_again_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes = [
-        {"foreign_cores": 0.9, "matmul_fp32_flops_per_second": 5e10, "launch_seconds": 2e-6, "parallel_share": 0.4},
-        {"foreign_cores": 0.5, "matmul_fp32_flops_per_second": 4e10, "launch_seconds": 3e-6, "parallel_share": 0.9},
+        {"foreign_cores": 0.9, "matmul_fp32_flops_per_second": 5e10, "launch_seconds": 2e-6},
+        {"foreign_cores": 0.5, "matmul_fp32_flops_per_second": 4e10, "launch_seconds": 3e-6},
     ]
     rest = iter(goes)
-    shares = {"core_share_under_load": 0.5}
-    monkeypatch.setattr(peaks_module, "measure", lambda device, box: PEAKS.model_copy(update={**shares, **next(rest)}))
+    monkeypatch.setattr(peaks_module, "measure", lambda device, time_limit: PEAKS.model_copy(update=next(rest)))
     found = measured_peaks(torch.device("cpu"), cache=tmp_path)
-    assert (found.matmul_fp32_flops_per_second, found.launch_seconds, found.parallel_share) == (5e10, 2e-6, 0.9)
+    assert (found.matmul_fp32_flops_per_second, found.launch_seconds, found.foreign_cores) == (5e10, 2e-6, 0.5)
     assert list(tmp_path.iterdir()) == []
     rest = iter([{**goes[0]}, {"foreign_cores": 0.0}])
     measured_peaks(torch.device("cpu"), cache=tmp_path)
@@ -120,6 +116,71 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_measured_peaks_are_plausible() -> None:
     cpu = torch.device("cpu")
-    assert 1e8 < (peaks_module.matmul_rate(cpu, "fp32", 0.05) or 0) < 1e14
-    assert 1e8 < peaks_module.stream_rate(cpu, 1 << 22, 0.02) < 1e13
-    assert 1e-8 < peaks_module.launch_cost(cpu, 200) < 1e-3
+    assert 1e8 < (peak_rates.matmul_rate(cpu, "fp32", 0.05) or 0) < 1e14
+    assert 1e8 < peak_rates.stream_rate(cpu, 1 << 22, 0.02) < 1e13
+    assert 1e-8 < peak_rates.launch_cost(cpu, 200) < 1e-3
+
+
+class FakeDevice:
+    """A device whose clock moves by the calls that are issued to it, and whose events cost time themselves."""
+
+    EVENT = 1e-5
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.type = "cuda"
+
+    def call(self, seconds: float) -> None:
+        self.now += seconds
+
+    def event(self, enable_timing: bool) -> Any:
+        device = self
+
+        class Event:
+            at = 0.0
+
+            def record(self) -> None:
+                device.now += device.EVENT
+                self.at = device.now
+
+            def synchronize(self) -> None:
+                pass
+
+            def elapsed_time(self, other: Any) -> float:
+                return 1e3 * float(other.at - self.at)
+
+        return Event()
+
+
+def test_the_cost_of_a_devices_events_is_no_part_of_a_short_calls_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of 30 µs between two events of 10 µs each would be read as 40."""
+    device: Any = FakeDevice()
+    monkeypatch.setattr(torch.cuda, "Event", device.event)
+    assert peak_rates.shortest(lambda: device.call(3e-5), device, 0.0) == pytest.approx(3e-5, rel=0.01)
+    assert peak_rates.shortest(lambda: device.call(0.02), device, 0.0) == pytest.approx(0.02, rel=0.01)
+
+
+def test_a_device_is_read_in_pieces_that_its_caches_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[str, int]] = []
+
+    def rate(device: torch.device, size: int, time_limit: float) -> float:
+        sizes.append((device.type, size))
+        return 1e12 if device.type == "cuda" else 1e10
+
+    monkeypatch.setattr(peaks_module, "stream_rate", rate)
+    for name, value in {"warm": None, "matmul_rate": 1e13, "copy_rates": {}, "launch_cost": 1e-6}.items():
+        monkeypatch.setattr(peaks_module, name, lambda *_, found=value: found)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 80 << 30))
+    found = peaks_module.measure(torch.device("cuda"), 0.1)
+    assert max(size for kind, size in sizes if kind == "cuda") == 1 << 29, "half of what is free"
+    assert found.host_memory_bytes_per_second == 1e10
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 << 30, 80 << 30))
+    found = peaks_module.measure(torch.device("cuda"), 0.1)
+    assert max(found.memory_bytes_per_second_by_size) >= 1 << 31
+
+
+def test_batches_are_collated_in_the_hosts_memory_whatever_the_device() -> None:
+    peaks = PEAKS.model_copy(update={"host_memory_bytes_per_second": 3e7})
+    assert host_bandwidth(peaks, "cpu", 512) == 5e8
+    assert host_bandwidth(peaks, "cuda", 512) == 3e7
+    assert host_bandwidth(PEAKS, "cuda") is None

@@ -22,8 +22,7 @@ from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt.simplify.live import parts_of
-from autoopt.simplify.restore import restored
+from autoopt.simplify.isolation import restored
 from autoopt.testing.strategies import sample_case
 from autoopt.workload import Workload
 from autoopt_strategies.compute import whole_step
@@ -157,7 +156,7 @@ def test_a_survey_that_puts_everything_back_leaves_no_stale_recording(recorder: 
     run = training(WHOLE)
     found = losses(run, 6)
     batches = run.next()
-    with restored(parts_of(run)):
+    with restored(run):
         for _ in range(3):
             run.one_step(batches)
     found.append(float(run.step(batches)))

@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 
-from autoopt.records import Beside
-from autoopt.simplify.beside import combinations, preparation_beside_steps
+from autoopt.records import Contention
+from autoopt.simplify.contention import combinations, measure_contention
 from autoopt.simplify.flow import Demand, period
-from autoopt.simplify.live import parts_of
-from autoopt.simplify.together import Together
+from autoopt.simplify.interference import InterferenceModel
 
 SEEN = (
-    Beside(threads=0, workers=2, prepare=0.9),
-    Beside(threads=1, workers=1, prepare=0.95, step=0.8),
-    Beside(threads=1, workers=2, prepare=0.6, step=0.5),
-    Beside(threads=2, workers=1, prepare=0.7, step=0.4),
-    Beside(threads=2, workers=2, prepare=0.5, step=0.2),
+    Contention(threads=0, workers=2, prepare=0.9),
+    Contention(threads=1, workers=1, prepare=0.95, step=0.8),
+    Contention(threads=1, workers=2, prepare=0.6, step=0.5),
+    Contention(threads=2, workers=1, prepare=0.7, step=0.4),
+    Contention(threads=2, workers=2, prepare=0.5, step=0.2),
 )
-TWO_CORES = Together(2, SEEN)
+TWO_CORES = InterferenceModel(2, SEEN)
 
 
 @pytest.mark.parametrize("item", [item for item in SEEN if item.threads], ids=str)
-def test_what_was_measured_is_what_is_said(item: Beside) -> None:
+def test_what_was_measured_is_what_is_said(item: Contention) -> None:
     assert TWO_CORES.speeds(item.workers, item.threads) == (item.prepare, item.step)
 
 
@@ -45,24 +44,31 @@ def test_beyond_what_was_measured_cores_are_shared_fairly() -> None:
 
 
 def test_in_between_lies_a_line() -> None:
-    seen = (Beside(threads=4, workers=2, prepare=0.9, step=0.8), Beside(threads=4, workers=6, prepare=0.5, step=0.4))
-    assert Together(8, seen).speeds(4, 4) == (pytest.approx(0.7), pytest.approx(0.6))
-    assert Together(8, seen).speeds(1, 4) == (pytest.approx(0.9), pytest.approx(0.9))
+    seen = (
+        Contention(threads=4, workers=2, prepare=0.9, step=0.8),
+        Contention(threads=4, workers=6, prepare=0.5, step=0.4),
+    )
+    assert InterferenceModel(8, seen).speeds(4, 4) == (pytest.approx(0.7), pytest.approx(0.6))
+    assert InterferenceModel(8, seen).speeds(1, 4) == (pytest.approx(0.9), pytest.approx(0.9))
 
 
 def test_other_threads_are_judged_by_a_combination_of_their_kind() -> None:
     """Cores enough or not: whoever was not measured takes what one of its kind got beyond its fair share."""
-    many = Together(
-        8, (Beside(threads=4, workers=4, prepare=0.95, step=0.9), Beside(threads=8, workers=8, prepare=0.5, step=0.3))
+    many = InterferenceModel(
+        8,
+        (
+            Contention(threads=4, workers=4, prepare=0.95, step=0.9),
+            Contention(threads=8, workers=8, prepare=0.5, step=0.3),
+        ),
     )
     assert many.speeds(2, 6) == (pytest.approx(0.95), pytest.approx(0.9))
     assert many.speeds(4, 6)[1] == pytest.approx(0.3 * (8 / 10) / (8 / 16))
-    assert Together(2, ()).speeds(1, 3) == (0.5, 0.5)
+    assert InterferenceModel(2, ()).speeds(1, 3) == (0.5, 0.5)
 
 
 def test_the_flow_runs_at_the_measured_speeds() -> None:
     """One worker beside one thread: the dearer of the two decides, as slow as it was seen to be."""
-    demand = Demand(prepare=0.01, compute=0.002, workers=1, cores=2, threads=1, beside=TWO_CORES)
+    demand = Demand(prepare=0.01, compute=0.002, workers=1, cores=2, threads=1, contention=SEEN)
     alone = 1 - 0.002 / 0.8 * 0.95 / 0.01  # of a sample's work is done while the step does not run
     assert period(demand) == pytest.approx(0.002 / 0.8 + alone * 0.01, rel=0.02)
 
@@ -79,7 +85,7 @@ def test_a_workloads_own_preparation_is_put_beside_its_step(plant: Callable[[str
             return workload()
     """).training()
     batch = training.next()[0]
-    found = preparation_beside_steps(parts_of(training), [batch], 0.3)
+    found = measure_contention(training, [batch], 0.3)
     assert {(item.threads, item.workers) for item in found} <= set(combinations(2, 2)) | {
         (0, item.workers) for item in found
     }
@@ -87,7 +93,7 @@ def test_a_workloads_own_preparation_is_put_beside_its_step(plant: Callable[[str
     assert all(0 < item.prepare <= 1 and (item.step is None) is (item.threads == 0) for item in found)
 
 
-def test_a_dataset_that_breaks_beside_the_step_leaves_the_shares_of_the_machine(plant: Callable[[str], Any]) -> None:
+def test_a_dataset_that_breaks_beside_the_step_leaves_fair_shares(plant: Callable[[str], Any]) -> None:
     planted = plant("""
         class Broken(Rows):
             def __getitem__(self, index):
@@ -97,4 +103,4 @@ def test_a_dataset_that_breaks_beside_the_step_leaves_the_shares_of_the_machine(
             return workload(train_data=Broken())
     """)
     training = planted.training()
-    assert preparation_beside_steps(parts_of(training), [], 0.2) == ()
+    assert measure_contention(training, [], 0.2) == ()

@@ -1,4 +1,4 @@
-"""The compute side opened: per submodule forward and backward, per line of the user's source."""
+"""Drill-down of the compute side: per submodule forward and backward, per line of the user's source."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from autoopt.benchmark.training import Training
 from autoopt.records import Deeper
-from autoopt.simplify.lines import is_users, link, profile_lines
-from autoopt.simplify.parts import Parts
-from autoopt.simplify.survey import Timing
+from autoopt.simplify.lines import LineProfile, is_users, link, profile_lines
+from autoopt.simplify.stage_timings import Timing
 
 _WORTH = 0.3
 
 
-def open_compute(parts: Parts, batch: Any, timings: dict[str, Any], box: float) -> dict[str, tuple[Deeper, ...]]:
+def open_compute(
+    training: Training, batch: Any, timings: dict[str, Any], time_limit: float
+) -> dict[str, tuple[Deeper, ...]]:
     """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
     forward, backward = timings["forward"], timings["backward"].seconds
-    clear = parts.optimizer.zero_grad
-    modules = module_seconds(parts, batch, box * 0.3)
+    modules = module_seconds(training, batch, time_limit * 0.3)
     loss: list[torch.Tensor] = []
 
     def run_forward() -> None:
-        loss[:] = [parts.forward(batch)]
+        loss[:] = [training.forward(batch)]
 
-    ahead = profile_lines(run_forward, box * 0.2)
-    back = profile_lines(lambda: parts.backward(parts.forward(batch)), box * 0.3)
-    forward_lines = {(item.file, item.line) for item in ahead.chain("wall", forward.seconds)}
-    behind = tuple(item for item in back.chain("wall", None) if (item.file, item.line) not in forward_lines)
-    clear(set_to_none=True)
+    ahead = profile_lines(run_forward, time_limit * 0.2)
+    back = profile_lines(lambda: training.backward(training.forward(batch)), time_limit * 0.3)
+    training.optimizer.zero_grad(set_to_none=True)
     return {
-        "forward": (*_path(parts.model, modules.forward, forward.seconds), *ahead.chain("wall", forward.seconds)),
-        "backward": (*_path(parts.model, modules.backward, backward), *_only_backward(back, behind, backward)),
-        "optimizer": _optimizer(parts, batch, timings["optimizer"], box * 0.1),
+        "forward": (*_path(training.model, modules.forward, forward.seconds), *ahead.chain("wall", forward.seconds)),
+        "backward": (*_path(training.model, modules.backward, backward), *_only_backward(back, backward)),
+        "optimizer": _optimizer(training, batch, timings["optimizer"], time_limit * 0.1),
     }
 
 
-def _only_backward(profile: Any, behind: tuple[Deeper, ...], seconds: float) -> tuple[Deeper, ...]:
+def _only_backward(profile: LineProfile, seconds: float) -> tuple[Deeper, ...]:
     """Lines of the user's own that run in the backward pass: those of an ``autograd.Function``."""
     hot = [
         (code, line, spent.wall / profile.runs)
@@ -60,18 +59,17 @@ def _only_backward(profile: Any, behind: tuple[Deeper, ...], seconds: float) -> 
     return (link(code.co_filename, line, min(cost, seconds)),)
 
 
-def _optimizer(parts: Parts, batch: Any, timing: Timing, box: float) -> tuple[Deeper, ...]:
+def _optimizer(training: Training, batch: Any, timing: Timing, time_limit: float) -> tuple[Deeper, ...]:
     """Lines of an optimizer of the user's own."""
-    if not is_users(inspect.getsourcefile(type(parts.optimizer)) or "<"):
+    if not is_users(inspect.getsourcefile(type(training.optimizer)) or "<"):
         return ()
 
     def run() -> None:
-        parts.backward(parts.forward(batch))
-        parts.optimizer_step()
-        parts.optimizer.zero_grad(set_to_none=True)
+        training.backward(training.forward(batch))
+        training.update()
 
-    profile = profile_lines(run, box)
-    file = inspect.getsourcefile(type(parts.optimizer))
+    profile = profile_lines(run, time_limit)
+    file = inspect.getsourcefile(type(training.optimizer))
     lines = [item for item in profile.hot() if item[0] == file]
     if not lines:
         return ()
@@ -88,17 +86,17 @@ class ModuleSeconds:
     runs: int = 0
 
 
-def module_seconds(parts: Parts, batch: Any, box: float) -> ModuleSeconds:
+def module_seconds(training: Training, batch: Any, time_limit: float) -> ModuleSeconds:
     """Times every submodule of an eager model forward, and backward between the gradients of its output and input."""
     found = ModuleSeconds()
     start = time.perf_counter()
-    with _hooked(parts, found):
-        while found.runs < 2 or (time.perf_counter() - start < box and found.runs < 30):
-            parts.optimizer.zero_grad(set_to_none=True)
-            parts.backward(parts.forward(batch))
-            parts.synchronize()
+    with _hooked(training, found):
+        while found.runs < 2 or (time.perf_counter() - start < time_limit and found.runs < 30):
+            training.optimizer.zero_grad(set_to_none=True)
+            training.backward(training.forward(batch))
+            training.device.synchronize()
             found.runs += 1
-            if time.perf_counter() - start > 3 * box:
+            if time.perf_counter() - start > 3 * time_limit:
                 break
     for table in (found.forward, found.backward):
         for name in table:
@@ -107,14 +105,14 @@ def module_seconds(parts: Parts, batch: Any, box: float) -> ModuleSeconds:
 
 
 @contextmanager
-def _hooked(parts: Parts, found: ModuleSeconds) -> Iterator[None]:
+def _hooked(training: Training, found: ModuleSeconds) -> Iterator[None]:
     handles: list[Any] = []
     begun: dict[str, list[float]] = defaultdict(list)
-    for name, module in parts.model.named_modules():
+    for name, module in training.model.named_modules():
         if not name:
             continue
-        handles.append(module.register_forward_pre_hook(_starter(parts, name, begun)))
-        handles.append(module.register_forward_hook(_stopper(parts, name, begun, found)))
+        handles.append(module.register_forward_pre_hook(_starter(training, name, begun)))
+        handles.append(module.register_forward_hook(_stopper(training, name, begun, found)))
     try:
         yield
     finally:
@@ -122,35 +120,35 @@ def _hooked(parts: Parts, found: ModuleSeconds) -> Iterator[None]:
             handle.remove()
 
 
-def _starter(parts: Parts, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
+def _starter(training: Training, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
     def start(module: nn.Module, inputs: Any) -> None:
-        parts.synchronize()
+        training.device.synchronize()
         begun[name].append(time.perf_counter())
 
     return start
 
 
-def _stopper(parts: Parts, name: str, begun: dict[str, list[float]], found: ModuleSeconds) -> Callable[..., None]:
+def _stopper(training: Training, name: str, begun: dict[str, list[float]], found: ModuleSeconds) -> Callable[..., None]:
     def stop(module: nn.Module, inputs: Any, output: Any) -> None:
-        parts.synchronize()
+        training.device.synchronize()
         if begun[name]:
             found.forward[name] += time.perf_counter() - begun[name].pop()
-        _time_backward(parts, name, inputs, output, found)
+        _time_backward(training, name, inputs, output, found)
 
     return stop
 
 
-def _time_backward(parts: Parts, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
+def _time_backward(training: Training, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
     """From the gradient of the output to that of the input; hooks on tensors leave in-place code alone."""
     mark: list[float] = []
 
     def began(gradient: Any) -> None:
-        parts.synchronize()
+        training.device.synchronize()
         if not mark:
             mark.append(time.perf_counter())
 
     def ended(gradient: Any) -> None:
-        parts.synchronize()
+        training.device.synchronize()
         if mark:
             found.backward[name] += time.perf_counter() - mark[0]
             mark.clear()
@@ -212,10 +210,9 @@ def _source(module: nn.Module | None) -> tuple[str | None, int | None]:
     return (file, line) if file and is_users(file) else (None, None)
 
 
-def open_evaluation(parts: Parts, seconds: float, box: float) -> tuple[Deeper, ...]:
+def open_evaluation(training: Training, seconds: float, time_limit: float) -> tuple[Deeper, ...]:
     """Lines of the user's evaluation on a few batches, scaled to the whole."""
-    if parts.evaluate is None or parts.valid_batches is None:
+    if training.evaluation is None:
         return ()
-    batches = list(itertools.islice(iter(parts.valid_batches), 2))
-    evaluate = parts.evaluate
-    return profile_lines(lambda: evaluate(batches), box, most=5).chain("wall", seconds)
+    batches = list(itertools.islice(iter(training.evaluation.batches), 2))
+    return profile_lines(lambda: training.evaluate_on(batches), time_limit, most=5).chain("wall", seconds)

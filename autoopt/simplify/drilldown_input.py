@@ -1,4 +1,4 @@
-"""The input side opened: per transform of a Compose-like pipeline, and per line of the dataset's own source."""
+"""Drill-down of the input side: per transform of a Compose-like pipeline, and per line of the dataset's own source."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float, box: float) -> Opened:
+def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float, time_limit: float) -> Opened:
     """What one sample spends where. Meant for a forked child: it changes the dataset's transforms in place.
 
     Args:
         read: reads some samples and says how many.
         cpu, wait: seconds per sample as measured without looking inside.
-        box: seconds for all of it.
+        time_limit: seconds for all of it.
     """
     count = 0
 
@@ -35,12 +35,12 @@ def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float,
         nonlocal count
         count += read()
 
-    profile = profile_lines(run, box / 2)
+    profile = profile_lines(run, time_limit / 2)
     each = count / max(profile.runs, 1)
     if not each:
         return Opened(notes=("the dataset was not opened: it gave no sample",))
     lines = _per_sample(profile, "cpu", cpu, each), _per_sample(profile, "wait", wait, each)
-    working, waiting = _transforms(dataset, read, box / 2)
+    working, waiting = _transforms(dataset, read, time_limit / 2)
     notes = () if any(lines) or working else ("the dataset was not opened: all of its source is a library's",)
     return Opened(working=_joined(working, lines[0], cpu), waiting=_joined(waiting, lines[1], wait), notes=notes)
 
@@ -65,7 +65,9 @@ def _within(transform: Deeper, line: Deeper) -> bool:
     return transform.file is not None and transform.file == line.file and (line.line or 0) >= (transform.line or 0)
 
 
-def _transforms(dataset: Any, read: Callable[[], int], box: float) -> tuple[tuple[Deeper, ...], tuple[Deeper, ...]]:
+def _transforms(
+    dataset: Any, read: Callable[[], int], time_limit: float
+) -> tuple[tuple[Deeper, ...], tuple[Deeper, ...]]:
     """Seconds per sample of each transform, by work and by waiting, the costliest first.
 
     Empty where there is no Compose-like pipeline.
@@ -74,7 +76,7 @@ def _transforms(dataset: Any, read: Callable[[], int], box: float) -> tuple[tupl
     if not timers:
         return (), ()
     count, start = 0, time.perf_counter()
-    while not count or time.perf_counter() - start < box:
+    while not count or time.perf_counter() - start < time_limit:
         got = read()
         if not got:
             break

@@ -1,4 +1,4 @@
-"""The stubs leave a training as it was, and what they measured gives a round."""
+"""Measuring the stages leaves a training as it was, and gives the round what it needs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ import torch
 
 from autoopt.records import Peaks, Plan, Round
 from autoopt.records.messages import Block
+from autoopt.setup import Setup
+from autoopt.simplify import inputs
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.forked import ChildFailed, in_child
-from autoopt.simplify.inputs import Fetch, survey_inputs
+from autoopt.simplify.inputs import Fetch, measure_inputs
+from autoopt.simplify.isolation import ChildFailed, in_child
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.survey import Survey
-from autoopt.simplify.tasks import survey
-from autoopt.simplify.timing import Stub, interleaved, repeat
+from autoopt.simplify.stage_timings import InputTimings, StageTimings
+from autoopt.simplify.tasks import measure_stages
+from autoopt.simplify.timing import Microbenchmark, interleaved, repeat
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e12, matmul_bf16_flops_per_second=4e12, memory_bytes_per_second=1e11,
-    launch_seconds=1e-6, core_share_under_load=0.5, compute_share_under_load=0.3, parallel_share=1.0,
+    launch_seconds=1e-6, 
 )  # fmt: skip
 
 NOISY = """
@@ -53,11 +55,19 @@ NOISY = """
 """
 
 
+def round_of(measured: StageTimings) -> Round:
+    return analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=0.005), PEAKS)
+
+
+def timings_with(found: InputTimings) -> StageTimings:
+    return StageTimings(device="cpu", cores=2, threads=1, workers=0, batch_size=8, inputs=found)
+
+
 def steps(training: Any, count: int) -> list[float]:
     return [float(training.step(training.next())) for _ in range(count)]
 
 
-def test_the_survey_leaves_no_trace(plant: Callable[[str], Any]) -> None:
+def test_measuring_leaves_no_trace(plant: Callable[[str], Any]) -> None:
     """The losses that follow are those of a training that was never looked at, and the dataset was not read."""
     planted = plant(NOISY)
     plain, looked = planted.training(), planted.training()
@@ -67,7 +77,7 @@ def test_the_survey_leaves_no_trace(plant: Callable[[str], Any]) -> None:
     first = steps(looked, 3)
     read = looked.loader.loader.dataset.read
     mode = [module.training for module in looked.model.modules()]
-    measured = Survey.model_validate(survey(SimpleNamespace(training=looked), seconds=0.5))
+    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=looked), seconds=0.5))
     assert looked.loader.loader.dataset.read == read
     assert [module.training for module in looked.model.modules()] == mode
     assert all(parameter.grad is None for parameter in looked.model.parameters())
@@ -76,23 +86,11 @@ def test_the_survey_leaves_no_trace(plant: Callable[[str], Any]) -> None:
     assert measured.notes == ()
 
 
-def test_a_survey_says_all_of_a_small_workload(plant: Callable[[str], Any]) -> None:
+def test_every_stage_of_a_small_workload_is_timed(plant: Callable[[str], Any]) -> None:
     planted = plant(NOISY)
-    training = planted.training()
-    measured = Survey.model_validate(survey(SimpleNamespace(training=training), seconds=0.5))
-    for part in (
-        "forward",
-        "forward_backward",
-        "optimizer",
-        "compute",
-        "evaluate",
-        "checkpoint_memory",
-        "checkpoint_disk",
-    ):
-        assert getattr(measured, part).seconds > 0, part
-    assert measured.inputs.sample is not None
-    assert measured.inputs.collate is not None
-    assert measured.inputs.handover is not None
+    setup = Setup().with_cadence(checkpoint_every=5)
+    training = planted.training(setup=setup)
+    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=training), seconds=0.5))
     assert measured.batch_size == 8
     assert measured.batch_bytes == 8 * (16 * 4 + 8)
     assert measured.launches
@@ -102,12 +100,20 @@ def test_a_survey_says_all_of_a_small_workload(plant: Callable[[str], Any]) -> N
     block = Block(steps=10, samples=160, seconds=0.02, stage_seconds={"data": 0.005, "forward": 0.005})
     round_ = analyse(0, Plan(), measured, block, PEAKS)
     assert Round.model_validate_json(round_.model_dump_json()) == round_
-    assert round_.bottleneck in {stage.name for stage in round_.stages}
+    names = [stage.name for stage in round_.stages]
+    assert names == ["storage", "preparation", "collate", "copy", "forward", "backward", "optimizer", "host",
+                     "evaluate", "checkpoint"]  # fmt: skip
+    assert all(
+        stage.seconds > 0 for stage in round_.stages if stage.name not in ("storage", "copy", "backward", "host")
+    )
+    assert round_.simulation is not None
+    assert round_.simulation.handover_seconds > round_.simulation.receive_seconds > 0
+    assert round_.bottleneck in names
     assert round_.step_seconds == pytest.approx(0.002)
     assert all(stage.ceiling_seconds is None or stage.ceiling_seconds <= stage.seconds for stage in round_.stages)
 
 
-def test_waiting_and_computing_are_told_apart(plant: Callable[[str], Any]) -> None:
+def test_lines_that_wait_and_lines_that_compute_are_told_apart(plant: Callable[[str], Any]) -> None:
     planted = plant("""
         class Waiting(Rows):
             def __getitem__(self, index):
@@ -120,15 +126,45 @@ def test_waiting_and_computing_are_told_apart(plant: Callable[[str], Any]) -> No
         def build():
             return workload(train_data=Waiting())
     """)
-    loader = planted.training().loader.loader
-    found = survey_inputs(loader, 1.0)
-    assert found.sample is not None
-    assert found.sample.wait_seconds is not None
-    assert found.sample.cpu_seconds is not None
-    assert found.sample.wait_seconds > 0.0039 > found.sample.cpu_seconds > 0.0009
+    found = measure_inputs(planted.training().loader.loader, 1.0)
     assert found.waiting[-1].line == planted.line("planted")
     assert found.waiting[-1].file == str(planted.path)
     assert found.deeper[-1].line in (planted.line("busy"), planted.line("busy") + 1)
+
+
+class Machine:
+    """Clocks that move by what a sample costs: ``wait`` seconds asleep, ``cpu`` on a core, ``ready`` without one."""
+
+    def __init__(self, wait: float, cpu: float, ready: float) -> None:
+        self.wait, self.work, self.ready = wait, cpu, ready
+        self.wall = self.cpu = self.delay = 0.0
+        self.switches = 0
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.wall += self.wait + self.work + self.ready
+        self.cpu += self.work
+        self.delay += self.ready
+        self.switches += self.wait > 0
+        return torch.zeros(2)
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.004])
+def test_waiting_is_what_is_neither_on_a_core_nor_ready_for_one(wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine: Any = Machine(wait, 0.001, 0.002)
+    clocks = {"perf_counter": lambda: machine.wall, "process_time": lambda: machine.cpu}
+    monkeypatch.setattr(inputs, "time", SimpleNamespace(**clocks))
+    monkeypatch.setattr(inputs, "_run_delay", lambda: machine.delay)
+    usage = SimpleNamespace(RUSAGE_THREAD=0, getrusage=lambda who: SimpleNamespace(ru_nvcsw=machine.switches))
+    monkeypatch.setattr(inputs, "resource", usage)
+    monkeypatch.setattr(inputs, "ReferenceSpeed", lambda: SimpleNamespace(now=lambda: 1e-4))
+    loader: Any = torch.utils.data.DataLoader(machine, batch_size=8)
+    timing, _, _ = inputs._sample(Fetch(loader), 1.0)
+    assert timing.wait_seconds == pytest.approx(wait)
+    assert timing.cpu_seconds == pytest.approx(0.001)
+    assert timing.seconds == pytest.approx(wait + 0.003)
 
 
 def test_transforms_are_opened(plant: Callable[[str], Any]) -> None:
@@ -163,7 +199,7 @@ def test_transforms_are_opened(plant: Callable[[str], Any]) -> None:
         def build():
             return workload(train_data=Augmented())
     """)
-    found = survey_inputs(planted.training().loader.loader, 0.6)
+    found = measure_inputs(planted.training().loader.loader, 0.6)
     (slow,) = [item for item in found.deeper if item.kind == "transform"]
     assert (slow.name, slow.file, slow.line) == ("Slow", str(planted.path), planted.line())
     assert slow.seconds > 0.0009
@@ -173,7 +209,7 @@ def test_the_costliest_module_and_its_line(plant: Callable[[str], Any]) -> None:
     planted = plant("""
         class Slow(nn.Module):
             def forward(self, x):
-                end = time.thread_time() + 0.003
+                end = time.thread_time() + 0.03
                 while time.thread_time() < end:  # planted
                     pass
                 return x * 2
@@ -189,7 +225,7 @@ def test_the_costliest_module_and_its_line(plant: Callable[[str], Any]) -> None:
         def build():
             return workload(model=Holding())
     """)
-    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=1.5))
+    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=1.5))
     round_ = analyse(0, Plan(), measured, Block(steps=1, samples=8, seconds=0.005), PEAKS)
     assert round_.bottleneck == "forward"
     assert [item.name for item in round_.deeper if item.kind == "module"] == ["inner (Sequential)", "inner.1 (Slow)"]
@@ -208,14 +244,14 @@ def test_iterable_datasets_and_own_batches(plant: Callable[[str], Any]) -> None:
         def build():
             return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
     """)
-    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=0.5))
-    assert measured.inputs.sample is not None
-    assert measured.forward is not None
+    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=0.5))
+    assert measured.notes == ()
+    assert [stage.name for stage in round_of(measured).stages][:3] == ["storage", "preparation", "collate"]
     fetch = Fetch(planted.training().loader.loader)
     assert [len(fetch.samples([], 8)) for _ in range(5)] == [8] * 5
 
 
-def test_a_stub_that_fails_leaves_a_note_not_nothing(plant: Callable[[str], Any]) -> None:
+def test_a_microbenchmark_that_fails_leaves_a_note_not_nothing(plant: Callable[[str], Any]) -> None:
     planted = plant("""
         def broken(model, batches):
             raise ValueError("no labels")
@@ -227,9 +263,9 @@ def test_a_stub_that_fails_leaves_a_note_not_nothing(plant: Callable[[str], Any]
         def build():
             return workload(evaluate=broken)
     """)
-    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=0.3))
-    assert measured.evaluate is None
-    assert measured.forward is not None
+    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=0.3))
+    assert "evaluate" not in [stage.name for stage in round_of(measured).stages]
+    assert "forward" in [stage.name for stage in round_of(measured).stages]
     assert any("no labels" in note for note in measured.notes)
 
 
@@ -261,17 +297,20 @@ def test_repeats_keep_the_first_call_apart() -> None:
     assert timing.low <= timing.seconds <= timing.high
 
 
-def test_interleaved_stubs_take_turns() -> None:
+def test_interleaved_microbenchmarks_take_turns() -> None:
     order: list[str] = []
-    stubs = [Stub(lambda: order.append("a"), lambda: None), Stub(lambda: order.append("b"), lambda: None)]
-    one, two = interleaved(stubs, 0.05, least=3, most=5)
+    both = [
+        Microbenchmark(lambda: order.append("a"), lambda: None),
+        Microbenchmark(lambda: order.append("b"), lambda: None),
+    ]
+    one, two = interleaved(both, 0.05, least=3, most=5)
     assert one.n == two.n
     assert "".join(order) == "ab" * (one.n + 1)
 
 
 def test_a_ceiling_that_a_measurement_beats_is_lowered_and_said_so(plant: Callable[[str], Any]) -> None:
     planted = plant("def build():\n    return workload()")
-    measured = Survey.model_validate(survey(SimpleNamespace(training=planted.training()), seconds=0.3))
+    measured = StageTimings.model_validate(measure_stages(SimpleNamespace(training=planted.training()), seconds=0.3))
     slow = copy.copy(PEAKS).model_copy(
         update={"matmul_fp32_flops_per_second": 1e6, "matmul_bf16_flops_per_second": None}
     )
@@ -301,7 +340,6 @@ def unwrapped(batch: dict[str, Any]) -> Any:
 
 def test_a_dataset_that_gives_whole_batches_is_measured_by_its_samples() -> None:
     loader: Any = torch.utils.data.DataLoader(WholeBatches(), batch_size=8, collate_fn=unwrapped)
-    found = survey_inputs(loader, 0.3)
-    assert found.sample is not None
-    assert found.sample.n > 0
-    assert found.collate is not None
+    found = measure_inputs(loader, 0.3)
+    names = [stage.name for stage in round_of(timings_with(found)).stages]
+    assert names[:3] == ["storage", "preparation", "collate"]

@@ -1,19 +1,19 @@
-"""What the stubs measured in a trial's process: plain data from which the round is computed."""
+"""Timings of every stage alone, as a trial's process measured them: plain data from which the round is computed."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from autoopt.records import Beside, Deeper, Operator, Record
+from autoopt.records import Contention, Deeper, Operator, Record
 
 
 class Timing(Record):
-    """One stub, repeated. ``seconds``: the median; ``low`` and ``high``: its quartiles.
+    """One microbenchmark, repeated. ``seconds``: the median; ``low`` and ``high``: its quartiles.
 
     ``cold_seconds``: the first call, where it differs. ``cpu_seconds``: CPU time of the calling
     thread. ``wait_seconds``: neither on a core nor waiting for one: storage, network, sleep.
-    ``pace``: of the machine while it was timed (``simplify.pace``), to which the repeats were evened;
-    ``sensitivity``: how far ``seconds`` follow it; None where that was not read.
+    ``reference``: seconds of the speed reference (``simplify.drift``) while it was timed, to which the repeats were
+    normalized; ``sensitivity``: how far ``seconds`` follow it; None where that was not read.
     """
 
     seconds: float
@@ -23,11 +23,11 @@ class Timing(Record):
     cpu_seconds: float | None = None
     wait_seconds: float | None = None
     cold_seconds: float | None = None
-    pace: float | None = None
+    reference: float | None = None
     sensitivity: float | None = None
 
 
-class InputSurvey(Record):
+class InputTimings(Record):
     """The input side, measured in a forked process so that nothing of it stays behind.
 
     ``sample``: one sample of the dataset, one process, one thread. ``collate``: one micro-batch from
@@ -45,28 +45,27 @@ class InputSurvey(Record):
     handover: Timing | None = None
     receive: Timing | None = None
     sample_bytes: float | None = None
-    collated_bytes: int | None = None
     deeper: tuple[Deeper, ...] = ()
     waiting: tuple[Deeper, ...] = ()
     collating: tuple[Deeper, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-class Survey(Record):
+class StageTimings(Record):
     """Every stage alone. Times are per micro-batch unless said otherwise.
 
-    ``forward``: forward and loss. ``forward_backward``: both. ``backward``: their
-    difference, turn by turn. ``optimizer``: one optimizer step on
-    cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached
-    batches that are on the device. ``host``: what that step takes beyond forward, backward and optimizer,
-    turn by turn. ``beside``: speeds of workers and of that step while they compete. ``in_turn``, ``rested``,
-    ``rest_seconds``: what batches and steps cost in the step's own order (``simplify.rhythm``).
-    ``doubled``: forward and backward of twice the micro-batch over those of one. ``issue``: seconds in which
-    the training process has issued such a step. ``evaluate``: one whole evaluation, scaled from
-    ``evaluated_batches``. ``deeper``: below a stage,
-    by its name, seconds per micro-batch, of the optimizer per step. ``pace``: of the machine while the
-    training ran, before and after the stubs; None on a device. ``product_seconds``: of a square
-    product of ``ceilings.PRODUCT`` rows in float32 before and after the compute's stubs; all cores of a CPU only.
+    ``transfer``: a batch to the device, as the training moves it; ``pin``: pinning on the host. ``forward``: forward
+    and loss. ``forward_backward``: both. ``backward``: their difference, turn by turn. ``optimizer``: one optimizer
+    step on cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached batches
+    that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, turn by turn.
+    ``contention``: speeds of workers and of that step while they compete. ``cold_ratio``, ``wakeup_ratio``,
+    ``pause_seconds``: cache effects (``simplify.cache_effects``). ``doubled``: forward and backward of twice the
+    micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step.
+    ``evaluate``: one whole evaluation, scaled from a few of its batches; ``checkpoint``: one, to the disk.
+    ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
+    machine's speed while the training ran, before and after the microbenchmarks; None on a device.
+    ``product_seconds``: of a square product of ``ceilings.PRODUCT`` rows in
+    float32 before and after the compute's microbenchmarks; all cores of a CPU only.
     """
 
     device: str
@@ -79,15 +78,11 @@ class Survey(Record):
     batch_size: int
     accumulation: int = 1
     batch_bytes: int = 0
-    parameter_bytes: int = 0
-    gradient_bytes: int = 0
     optimizer_bytes: int = 0
     allowed_precisions: tuple[str, ...] = ("fp32",)
-    inputs: InputSurvey = InputSurvey()
+    inputs: InputTimings = InputTimings()
     pin: Timing | None = None
-    copy_pageable: Timing | None = None
-    copy_pinned: Timing | None = None
-    copy_running: Timing | None = None
+    transfer: Timing | None = None
     forward: Timing | None = None
     forward_backward: Timing | None = None
     backward: Timing | None = None
@@ -95,19 +90,16 @@ class Survey(Record):
     compute: Timing | None = None
     host: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)
-    beside: tuple[Beside, ...] = ()
-    in_turn: float | None = None
-    rested: float | None = None
-    rest_seconds: float | None = None
+    contention: tuple[Contention, ...] = ()
+    cold_ratio: float | None = None
+    wakeup_ratio: float | None = None
+    pause_seconds: float | None = None
     doubled: float | None = None
     issue: Timing | None = None
     evaluate: Timing | None = None
-    evaluated_batches: int | None = None
     evaluation_batches: int | None = None
     evaluate_every: int | None = None
-    checkpoint_memory: Timing | None = None
-    checkpoint_disk: Timing | None = None
-    checkpoint_bytes: int | None = None
+    checkpoint: Timing | None = None
     checkpoint_every: int | None = None
     operators: tuple[Operator, ...] = ()
     operators_forward_share: float | None = None
@@ -115,6 +107,6 @@ class Survey(Record):
     deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
     memory_used: float | None = None
     product_seconds: float | None = None
-    pace: float | None = None
+    reference: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.records import Plan, Resource, Round, Simulation, Stage
-from autoopt.simplify import rhythm
-from autoopt.simplify.inputs import survey_inputs
+from autoopt.simplify import cache_effects
+from autoopt.simplify.inputs import measure_inputs
 from autoopt.simplify.pipeline import Pipeline
 
 
@@ -38,8 +38,8 @@ class Timeline:
 @given(alone=st.floats(0.01, 1.0), times=st.floats(0.5, 20.0))
 def test_a_ratio_is_that_of_after_another_thing_and_after_itself(alone: float, times: float) -> None:
     line = Timeline(alone, alone * times)
-    found = rhythm._ratio(line.call, line.other, 100.0, line.clock, line.clock)
-    assert found == pytest.approx(min(rhythm._HIGHEST, max(1.0, times)))
+    found = cache_effects._ratio(line.call, line.other, 100.0, line.clock, line.clock)
+    assert found == pytest.approx(min(cache_effects._HIGHEST, max(1.0, times)))
 
 
 def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
@@ -49,7 +49,7 @@ def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
         line.other()
         line.after = 11.0 if next(turns) % 10 == 9 else 1.0
 
-    assert rhythm._ratio(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
+    assert cache_effects._ratio(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
 
 
 def round_of(workers: int = 0, **known: Any) -> Round:
@@ -82,25 +82,25 @@ def test_workers_that_keep_up_leave_no_pause_and_prepare_one_batch_after_the_oth
     assert pipeline.simulate({"storage": 0.0, "preparation": 0.0}) == pytest.approx(0.002)
 
 
-def test_a_training_is_measured_in_its_rhythm_and_stays_as_it_was(plant: Callable[[str], Any]) -> None:
+def test_cache_effects_of_a_training_are_measured_and_stays_as_it_was(plant: Callable[[str], Any]) -> None:
     training = plant("def build(): return workload()").training()
-    from autoopt.simplify.live import parts_of
 
-    parts = parts_of(training)
-    batch = next(iter(parts.loader))
-    inputs = survey_inputs(parts.loader, 0.2)
-    before = [parameter.detach().clone() for parameter in parts.model.parameters()]
-    found = rhythm.in_rhythm(parts, [batch], inputs, 1e-3, 1.0)
-    assert found["in_turn"] >= 1.0
-    assert found["rested"] >= 1.0
-    assert found["rest_seconds"] == inputs.loader.seconds  # type: ignore[union-attr]
-    rhythm.batches_in_turn(parts, [batch], 0.05)
-    assert not all(torch.equal(a, b) for a, b in zip(before, parts.model.parameters(), strict=True)), "steps are real"
+    batch = next(iter(training.loader.loader))
+    inputs = measure_inputs(training.loader.loader, 0.2)
+    before = [parameter.detach().clone() for parameter in training.model.parameters()]
+    found = cache_effects.cache_effects_of(training, [batch], inputs, 1e-3, 1.0)
+    assert found["cold_ratio"] >= 1.0
+    assert found["wakeup_ratio"] >= 1.0
+    assert found["pause_seconds"] == inputs.loader.seconds  # type: ignore[union-attr]
+    cache_effects.cold_batches(training, [batch], 0.05)
+    assert not all(torch.equal(a, b) for a, b in zip(before, training.model.parameters(), strict=True)), (
+        "steps are real"
+    )
 
 
 def test_what_is_long_is_not_repeated_so_often(plant: Callable[[str], Any]) -> None:
-    parts = plant("def build(): return workload()").parts()
-    inputs = survey_inputs(parts.loader, 0.2)
-    assert rhythm.in_rhythm(parts, [next(iter(parts.loader))], inputs, 10.0, 1.0) == {}
+    training = plant("def build(): return workload()").training()
+    inputs = measure_inputs(training.loader.loader, 0.2)
+    assert cache_effects.cache_effects_of(training, [next(iter(training.loader.loader))], inputs, 10.0, 1.0) == {}
     unmeasured = inputs.model_copy(update={"sample": None})
-    assert rhythm.in_rhythm(parts, [next(iter(parts.loader))], unmeasured, 1e-3, 1.0) == {}
+    assert cache_effects.cache_effects_of(training, [next(iter(training.loader.loader))], unmeasured, 1e-3, 1.0) == {}

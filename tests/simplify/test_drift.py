@@ -1,4 +1,4 @@
-"""A machine whose speed shifts: stubs and steps that were timed at different speeds add up all the same."""
+"""A machine whose speed drifts: stages and steps that were timed at different speeds add up all the same."""
 
 from __future__ import annotations
 
@@ -16,56 +16,65 @@ from hypothesis import strategies as st
 from autoopt.records import Deeper, Operator, Peaks, Plan
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.at_pace import at_pace, at_running_pace
 from autoopt.simplify.ceilings import PRODUCT, stage_ceilings
-from autoopt.simplify.pace import Pace, evened, reference_seconds, sensitivity
-from autoopt.simplify.running import joined, running_block, whole, without
-from autoopt.simplify.survey import InputSurvey, Survey, Timing
-from autoopt.simplify.tasks import survey
-from autoopt.simplify.timing import Stub, interleaved, repeat, summary
+from autoopt.simplify.drift import (
+    ReferenceSpeed,
+    joined,
+    normalized,
+    normalized_to,
+    normalized_to_running,
+    reference_seconds,
+    running_block,
+    sensitivity,
+    whole,
+    without,
+)
+from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
+from autoopt.simplify.tasks import measure_stages
+from autoopt.simplify.timing import Microbenchmark, interleaved, repeat, summary
 
 QUIET, SHARED, SLOW = 1.2e-4, 2.2e-4, 3.0e-4
 """Paces of a core of its own, of a shared one, and of a slow one: seconds of the reference."""
 
 
-def seconds_at(pace: float, base: float, degree: float) -> float:
-    """What work takes whose sensitivity at the quiet pace is ``degree``."""
-    return base * (1 + degree * (pace / QUIET - 1))
+def seconds_at(reference: float, base: float, degree: float) -> float:
+    """What work takes whose sensitivity at the quiet reference is ``degree``."""
+    return base * (1 + degree * (reference / QUIET - 1))
 
 
-def repeats(base: float, degree: float, paces: list[float], noise: float = 0.02) -> list[float]:
+def repeats(base: float, degree: float, readings: list[float], noise: float = 0.02) -> list[float]:
     lot = random.Random(0)
-    return [seconds_at(pace, base, degree) * (1 + lot.gauss(0, noise)) for pace in paces]
+    return [seconds_at(reference, base, degree) * (1 + lot.gauss(0, noise)) for reference in readings]
 
 
 def shifting(count: int) -> list[float]:
-    """The pace holds for some repeats, then it is another."""
+    """The reference holds for some repeats, then it is another."""
     levels = itertools.cycle([SHARED] * 7 + [QUIET] * 5 + [SLOW] * 6)
     return list(itertools.islice(levels, count))
 
 
 @pytest.mark.parametrize("degree", [0.0, 0.4, 1.0])
-def test_repeats_that_saw_several_paces_tell_how_far_they_follow_it(degree: float) -> None:
-    paces = shifting(60)
-    timing = summary(repeats(0.01, degree, paces), paces=paces)
-    assert timing.pace == SHARED
-    for pace in (QUIET, SHARED, SLOW):
-        brought = at_pace(survey_of(forward=timing), pace).forward
+def test_repeats_that_saw_several_speeds_tell_how_far_they_follow_it(degree: float) -> None:
+    readings = shifting(60)
+    timing = summary(repeats(0.01, degree, readings), readings=readings)
+    assert timing.reference == SHARED
+    for reference in (QUIET, SHARED, SLOW):
+        brought = normalized_to(timings_of(forward=timing), reference).forward
         assert brought is not None
-        assert brought.seconds == pytest.approx(seconds_at(pace, 0.01, degree), rel=0.06)
+        assert brought.seconds == pytest.approx(seconds_at(reference, 0.01, degree), rel=0.06)
 
 
 def test_bursts_and_readings_that_fell_on_a_change_have_no_say() -> None:
-    paces = shifting(60)
-    seconds = repeats(0.01, 1.0, paces)
+    readings = shifting(60)
+    seconds = repeats(0.01, 1.0, readings)
     for number in (3, 20, 41):
         seconds[number] *= 10
-    paces[9] = paces[30] = 10 * SLOW
-    plain = summary(repeats(0.01, 1.0, shifting(60)), paces=shifting(60))
-    assert summary(seconds, paces=paces).seconds == pytest.approx(plain.seconds, rel=0.03)
+    readings[9] = readings[30] = 10 * SLOW
+    plain = summary(repeats(0.01, 1.0, shifting(60)), readings=shifting(60))
+    assert summary(seconds, readings=readings).seconds == pytest.approx(plain.seconds, rel=0.03)
 
 
-def test_one_pace_tells_nothing_and_the_usual_stands() -> None:
+def test_one_speed_tells_nothing_and_the_usual_stands() -> None:
     assert sensitivity([0.01] * 20, [SHARED] * 20, 0.6) == 0.6
     assert sensitivity([0.01, 0.02], [QUIET, SHARED], 0.6) == 0.6
     assert sensitivity([0.0] * 20, shifting(20), 0.6) == 0.6
@@ -76,41 +85,41 @@ def test_one_pace_tells_nothing_and_the_usual_stands() -> None:
     st.floats(0.0, 1.0),
 )
 def test_what_is_evened_stays_a_time(pairs: list[tuple[float, float]], usual: float) -> None:
-    seconds, paces = [list(column) for column in zip(*pairs, strict=True)]
-    degree = sensitivity(seconds, paces, usual)
+    seconds, readings = [list(column) for column in zip(*pairs, strict=True)]
+    degree = sensitivity(seconds, readings, usual)
     assert 0.0 <= degree <= 1.0
-    assert all(value >= 0 for value in evened(seconds, paces, degree))
-    assert evened(seconds, [paces[0]] * len(paces), degree) == pytest.approx(seconds)
+    assert all(value >= 0 for value in normalized(seconds, readings, degree))
+    assert normalized(seconds, [readings[0]] * len(readings), degree) == pytest.approx(seconds)
 
 
-def timing(seconds: float, pace: float | None = None, degree: float | None = None, wait: float = 0.0) -> Timing:
+def timing(seconds: float, reference: float | None = None, degree: float | None = None, wait: float = 0.0) -> Timing:
     return Timing(
         seconds=seconds, low=seconds, high=seconds, n=50, cpu_seconds=seconds - wait, wait_seconds=wait,
-        pace=pace, sensitivity=degree,
+        reference=reference, sensitivity=degree,
     )  # fmt: skip
 
 
-def survey_of(**more: Any) -> Survey:
-    return Survey(device="cpu", cores=2, threads=1, workers=0, batch_size=4, **more)
+def timings_of(**more: Any) -> StageTimings:
+    return StageTimings(device="cpu", cores=2, threads=1, workers=0, batch_size=4, **more)
 
 
-def shifted(running: float | None) -> Survey:
-    """Samples were timed on a slow core, the step on a quiet one; all of it follows the pace wholly."""
+def shifted(running: float | None) -> StageTimings:
+    """Samples were timed on a slow core, the step on a quiet one; all of it follows the reference wholly."""
     quiet, slow = (QUIET, 1.0), (SLOW, 1.0)
-    return survey_of(
-        inputs=InputSurvey(
+    return timings_of(
+        inputs=InputTimings(
             sample=timing(0.001 * SLOW / QUIET, *slow), collate=timing(0.0005 * SLOW / QUIET, *slow),
             deeper=(Deeper(name="slow", kind="line", seconds=0.001 * SLOW / QUIET),),
         ),
         forward=timing(0.002, *quiet), forward_backward=timing(0.005, *quiet), backward=timing(0.003, *quiet),
         optimizer=timing(0.001, *quiet), compute=timing(0.006, *quiet), host=timing(0.0, *quiet),
-        deeper={"forward": (Deeper(name="first", kind="module", seconds=0.001),)}, pace=running,
+        deeper={"forward": (Deeper(name="first", kind="module", seconds=0.001),)}, reference=running,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("running", [QUIET, SHARED, SLOW])
-def test_stubs_of_different_paces_make_the_step_that_ran(running: float) -> None:
-    """4 samples of 1 ms, collate of 0.5 ms and a step of 6 ms at the quiet pace."""
+def test_stages_timed_at_different_speeds_make_the_step_that_ran(running: float) -> None:
+    """4 samples of 1 ms, collate of 0.5 ms and a step of 6 ms at the quiet reference."""
     step = 0.0105 * running / QUIET
     block = Block(steps=100, samples=400, seconds=100 * step)
     round_ = analyse(0, Plan(), shifted(running), block, Peaks())
@@ -120,37 +129,37 @@ def test_stubs_of_different_paces_make_the_step_that_ran(running: float) -> None
 
 
 def test_what_lies_below_a_stage_goes_with_it() -> None:
-    brought = at_running_pace(shifted(SHARED))
+    brought = normalized_to_running(shifted(SHARED))
     assert brought.inputs.deeper[0].seconds == pytest.approx(0.001 * SHARED / QUIET)
     assert brought.deeper["forward"][0].seconds == pytest.approx(0.001 * SHARED / QUIET)
-    assert at_running_pace(brought) == brought
+    assert normalized_to_running(brought) == brought
 
 
-def test_waiting_has_no_pace() -> None:
+def test_waiting_follows_no_speed() -> None:
     sample = timing(0.010, SLOW, 0.1, wait=0.009)
-    brought = at_pace(survey_of(inputs=InputSurvey(sample=sample)), QUIET).inputs.sample
+    brought = normalized_to(timings_of(inputs=InputTimings(sample=sample)), QUIET).inputs.sample
     assert brought is not None
     assert brought.wait_seconds == 0.009
     assert brought.cpu_seconds == pytest.approx(0.001 * QUIET / SLOW)
 
 
-def test_what_was_not_paced_stays() -> None:
-    plain = survey_of(forward=timing(0.002), optimizer=timing(0.001))
-    assert at_pace(plain, SLOW) == plain.model_copy(update={"pace": SLOW})
-    assert at_running_pace(plain) is plain
+def test_what_has_no_reference_stays() -> None:
+    plain = timings_of(forward=timing(0.002), optimizer=timing(0.001))
+    assert normalized_to(plain, SLOW) == plain.model_copy(update={"reference": SLOW})
+    assert normalized_to_running(plain) is plain
 
 
 PEAKS = Peaks(
-    matmul_fp32_flops_per_second=1e12, memory_bytes_per_second=1e11, core_share_under_load=0.5,
-    compute_share_under_load=0.3, parallel_share=1.0, pace_seconds=QUIET,
+    matmul_fp32_flops_per_second=1e12, memory_bytes_per_second=1e11, 
+    pace_seconds=QUIET,
 )  # fmt: skip
 
 
-def products(step: float, pace: float | None = None, rate: float | None = None) -> Survey:
+def products(step: float, reference: float | None = None, rate: float | None = None) -> StageTimings:
     """A step of nothing but products, whose ceiling is 10 ms; ``rate``: of products just now, FLOP/s."""
     counted = Operator(name="aten::mm", seconds=step, flops=1e10, bytes=1e6, calls=9, kind="matmul")
-    return survey_of(
-        inputs=InputSurvey(sample=timing(1e-9), collate=timing(1e-9)), operators=(counted,), pace=pace,
+    return timings_of(
+        inputs=InputTimings(sample=timing(1e-9), collate=timing(1e-9)), operators=(counted,), reference=reference,
         forward=timing(step / 3), backward=timing(2 * step / 3), forward_backward=timing(step), compute=timing(step),
         optimizer=timing(1e-9), operators_forward_share=1 / 3,
         product_seconds=None if rate is None else 2 * PRODUCT**3 / rate,
@@ -176,7 +185,7 @@ def test_a_step_is_held_to_what_the_machine_gives_just_now(step: float, rate: fl
 def test_products_far_from_their_peak_excuse_no_preparation() -> None:
     """Samples take all of the step, at their ceiling on one of two cores; what products reach has no say in that."""
     busy = products(1e-4, rate=4e11).model_copy(
-        update={"inputs": InputSurvey(sample=timing(0.0025), collate=timing(1e-9))}
+        update={"inputs": InputTimings(sample=timing(0.0025), collate=timing(1e-9))}
     )
     busy = busy.model_copy(update={"operators": (busy.operators[0].model_copy(update={"flops": 1e8}),)})
     block = Block(steps=10, samples=40, seconds=0.101)
@@ -193,25 +202,27 @@ def test_peaks_of_a_slower_moment_are_none() -> None:
 def test_a_reading_stands_for_a_moment() -> None:
     at = 0.0
     readings = iter([1.0, 2.0, 3.0])
-    pace = Pace(probe=lambda: next(readings), clock=lambda: at, fresh=0.5)
-    assert [pace.now(), pace.now()] == [1.0, 1.0]
+    reference = ReferenceSpeed(probe=lambda: next(readings), clock=lambda: at, fresh=0.5)
+    assert [reference.now(), reference.now()] == [1.0, 1.0]
     at = 0.6
-    assert pace.now() == 2.0
+    assert reference.now() == 2.0
     assert reference_seconds() > 0
 
 
-def test_every_repeat_has_the_pace_beside_it() -> None:
+def test_every_repeat_has_the_reference_beside_it() -> None:
     readings = itertools.cycle([QUIET, SLOW])
-    pace = Pace(probe=lambda: next(readings), clock=itertools.count().__next__, fresh=0.0)
-    one = repeat(lambda: None, 0.01, before=lambda: None, most=9, pace=pace)
-    two, three = interleaved([Stub(lambda: None, lambda: None)], 0.01, most=9, derived=(sum,), pace=pace)
+    reference = ReferenceSpeed(probe=lambda: next(readings), clock=itertools.count().__next__, fresh=0.0)
+    one = repeat(lambda: None, 0.01, before=lambda: None, most=9, reference=reference)
+    two, three = interleaved(
+        [Microbenchmark(lambda: None, lambda: None)], 0.01, most=9, derived=(sum,), reference=reference
+    )
     for found in (one, two, three):
-        assert found.pace == pytest.approx(statistics.fmean([QUIET, SLOW]))
+        assert found.reference == pytest.approx(statistics.fmean([QUIET, SLOW]))
         assert found.sensitivity is not None
-    assert repeat(lambda: None, 0.001).pace is None
+    assert repeat(lambda: None, 0.001).reference is None
 
 
-def test_reading_the_pace_is_no_part_of_the_steps() -> None:
+def test_reading_the_reference_is_no_part_of_the_steps() -> None:
     block = Block(
         steps=3, samples=3, seconds=0.36, stage_seconds={"data": 0.06, "forward": 0.3}, step_seconds=(0.1, 0.13, 0.13)
     )
@@ -221,29 +232,29 @@ def test_reading_the_pace_is_no_part_of_the_steps() -> None:
     assert found.stage_seconds == pytest.approx({"data": 0.0, "forward": 0.3})
 
 
-def test_two_halves_are_one_block_at_the_pace_of_its_mean_step() -> None:
+def test_two_halves_are_one_block_at_the_speed_of_its_mean_step() -> None:
     first = Block(steps=30, samples=30, seconds=3.0, stage_seconds={"data": 1.0}, step_seconds=(0.1,) * 30,
                   peak_host_memory_bytes=5, cpu_seconds=1.0)  # fmt: skip
     second = Block(steps=10, samples=10, seconds=2.0, stage_seconds={"data": 0.5, "forward": 0.5},
                    step_seconds=(0.2,) * 10, peak_host_memory_bytes=9)  # fmt: skip
-    both, pace = whole((first, QUIET), (second, SLOW))
+    both, reference = whole((first, QUIET), (second, SLOW))
     assert (both.steps, both.seconds, len(both.step_seconds)) == (40, 5.0, 40)
     assert both.stage_seconds == {"data": 1.5, "forward": 0.5}
     assert both.peak_host_memory_bytes == 5
     assert both.cpu_seconds is None
-    assert pace == pytest.approx((3 * QUIET + SLOW) / 4)
+    assert reference == pytest.approx((3 * QUIET + SLOW) / 4)
     assert whole((first, QUIET)) == (first, QUIET)
     assert whole((first, QUIET), (second, None)) == (joined(first, second), None)
 
 
-def test_a_live_training_is_paced_and_goes_on_as_it_was(plant: Callable[[str], Any]) -> None:
+def test_a_live_training_is_read_beside_and_goes_on_as_it_was(plant: Callable[[str], Any]) -> None:
     planted = plant("def build():\n    return workload()")
     training = planted.training()
-    block, pace = running_block(training, 0.02, 6)
+    block, reference = running_block(training, 0.02, 6)
     assert block.steps >= 6
     assert len(block.step_seconds) == block.steps
-    assert pace is not None
-    found = Survey.model_validate(survey(SimpleNamespace(training=training), seconds=0.3))
+    assert reference is not None
+    found = StageTimings.model_validate(measure_stages(SimpleNamespace(training=training), seconds=0.3))
     for one in (
         found.forward,
         found.backward,
@@ -253,5 +264,5 @@ def test_a_live_training_is_paced_and_goes_on_as_it_was(plant: Callable[[str], A
         found.inputs.collate,
     ):
         assert one is not None
-        assert one.pace is not None
+        assert one.reference is not None
         assert one.sensitivity is not None

@@ -1,0 +1,87 @@
+"""Cached batches: real micro-batches of a training, read without its dataset or loader noticing where that works."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+from typing import Any
+
+import torch
+
+from autoopt.benchmark.training import Training
+from autoopt.records import JsonDict
+from autoopt.simplify.inputs import Fetch, fresh_loader
+from autoopt.simplify.isolation import ChildFailed, can_fork, in_child
+
+_HALF = 0.5
+"""A device with more of its memory taken is not asked for twice the batch."""
+_SECONDS = 120.0
+"""Reading a batch may take this long before it counts as hung."""
+
+
+def cached_batches(training: Training, notes: list[str]) -> list[Any]:
+    """The micro-batches of one optimizer step, on the host.
+
+    They are made in a forked child where that works, so that neither the dataset nor the loader notices.
+    """
+    if can_fork() and training.device.kind == "cpu":
+        try:
+            packed = in_child(lambda: {"batches": _packed(_read(training))}, timeout=_SECONDS)["batches"]
+            return _unpacked(packed)
+        except (ChildFailed, AttributeError, pickle.PickleError) as error:
+            notes.append(f"the cached batch was read in the training process: {error}")
+    generator = getattr(training.loader.loader, "generator", None)
+    saved = generator.get_state() if generator is not None else None
+    try:
+        return _read(training)
+    finally:
+        if generator is not None and saved is not None:
+            generator.set_state(saved)
+
+
+def _read(training: Training) -> list[Any]:
+    loader = training.loader.loader
+    fetch = Fetch(loader)
+    if fetch.iterable or loader.batch_sampler is None:
+        clone = fresh_loader(loader)
+        clone.__dict__.update(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
+        clone.__dict__["_DataLoader__multiprocessing_context"] = None
+        return list(itertools.islice(iter(clone), training.accumulation))
+    return [loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(training.accumulation)]
+
+
+def doubled_batch(training: Training) -> Any | None:
+    """A micro-batch of twice the samples, on the device.
+
+    None where the dataset cannot be asked for any samples, or the device may have no room.
+    """
+    loader = training.loader.loader
+    fetch = Fetch(loader)
+    if fetch.iterable or loader.batch_sampler is None or _near_limit(training):
+        return None
+
+    def read() -> JsonDict:
+        indices = fetch.indices() + fetch.indices()
+        return {"batches": _packed([loader.collate_fn(fetch.samples(indices, 2 * fetch.size))])}
+
+    return training.to_device(_unpacked(in_child(read, timeout=_SECONDS)["batches"])[0])
+
+
+def _near_limit(training: Training) -> bool:
+    """Whether twice the batch may not fit."""
+    if training.device.kind != "cuda":
+        return False
+    total: int = torch.cuda.get_device_properties(training.device.torch).total_memory
+    return torch.cuda.max_memory_reserved(training.device.torch) > _HALF * total
+
+
+def _packed(batches: list[Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(batches, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes) -> list[Any]:
+    """Batches of a child that this process has just forked itself: of any class, and from nobody else."""
+    return list(torch.load(io.BytesIO(packed), weights_only=False))

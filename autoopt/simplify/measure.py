@@ -1,0 +1,185 @@
+"""Measuring every stage of an assembled training, one after the other, within a limit of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autoopt.benchmark.environment import usable_cores
+from autoopt.benchmark.seeding import kept_random_state
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.transfer import samples_of
+from autoopt.records import JsonDict
+from autoopt.simplify import microbenchmarks
+from autoopt.simplify.cache_effects import cache_effects_of
+from autoopt.simplify.cached_batches import cached_batches, doubled_batch
+from autoopt.simplify.contention import measure_contention
+from autoopt.simplify.drilldown_compute import open_compute, open_evaluation
+from autoopt.simplify.inputs import measure_inputs, nbytes
+from autoopt.simplify.isolation import ChildFailed, can_fork, in_child, restored
+from autoopt.simplify.roofline import count_operators, operators
+from autoopt.simplify.stage_timings import InputTimings, StageTimings
+
+_NEGLIGIBLE = 0.02
+"""Of a step: samples that take less gain nothing from workers, however cores are shared."""
+
+
+def measure_training(training: Training, seconds: float) -> StageTimings:
+    """Every stage alone, within about ``seconds``; the training is left as it was."""
+    start = time.perf_counter()
+    notes: list[str] = []
+    with kept_random_state():
+        inputs = _inputs(training, seconds * 0.4, notes)
+        batches = cached_batches(training, notes)
+        with restored(training):
+            values = _Compute(training, batches, inputs, seconds * 0.6, notes).measure()
+    loader = training.loader.loader
+    return StageTimings(
+        device=training.device.kind,
+        cores=usable_cores(),
+        threads=torch.get_num_threads(),
+        workers=loader.num_workers,
+        prefetch=loader.prefetch_factor,
+        pin_memory=bool(loader.pin_memory),
+        non_blocking=training.setup.transfer.non_blocking,
+        batch_size=int(loader.batch_size or samples_of(batches[0]) or 1),
+        accumulation=training.accumulation,
+        batch_bytes=nbytes(batches[0]),
+        optimizer_bytes=microbenchmarks.optimizer_bytes(training.optimizer),
+        evaluate_every=training.evaluate_every if training.evaluation else None,
+        checkpoint_every=training.setup.cadence.checkpoint_every,
+        allowed_precisions=("fp32", "tf32", "bf16", "fp16") if training.device.kind == "cuda" else ("fp32", "bf16"),
+        inputs=inputs,
+        seconds=time.perf_counter() - start,
+        notes=tuple(notes),
+        **values,
+    )
+
+
+def _inputs(training: Training, time_limit: float, notes: list[str]) -> InputTimings:
+    """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
+    if not can_fork():
+        notes.append("the input side was not measured: this system cannot fork")
+        return InputTimings()
+    loader = training.loader.loader
+    try:
+        found = in_child(
+            lambda: measure_inputs(loader, time_limit).model_dump(mode="json"), timeout=time_limit * 10 + 30
+        )
+    except ChildFailed as error:
+        notes.append(f"the input side was not measured: {error}")
+        return InputTimings()
+    return InputTimings.model_validate(found)
+
+
+class _Compute:
+    """The compute side, and what it shares with the input; one that fails leaves a note, not the rest without figures.
+
+    Args:
+        host_batches: the micro-batches of one step.
+        inputs: the input side alone.
+        time_limit: seconds for all of it; each measurement has its share.
+    """
+
+    def __init__(
+        self, training: Training, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
+    ) -> None:
+        self.training, self.inputs, self.notes = training, inputs, notes
+        self.limit, self.deadline = time_limit, time.perf_counter() + max(2 * time_limit, 10.0)
+        self.host_batch = host_batches[0]
+        self.batches = [training.to_device(batch) for batch in host_batches]
+        self.values: JsonDict = {}
+
+    def measure(self) -> JsonDict:
+        training, limit = self.training, self.limit
+        self._attempt("copying", lambda: microbenchmarks.copies(training, self.host_batch, limit * 0.08))
+        self._attempt("compute", self._stages)
+        self._attempt("operators", lambda: _operators(training, self.batches[0]))
+        if "compute" in self.values:
+            if training.device.kind == "cpu":
+                self._attempt("compute by threads", self._by_threads)
+            self._beside_the_input()
+            if training.setup.compile is None:
+                self._attempt("the drill-down of the compute", self._opened)
+        self._attempt("evaluation", lambda: microbenchmarks.evaluation(training, limit * 0.1))
+        if "evaluate" in self.values:
+            self._attempt("the drill-down of the evaluation", self._opened_evaluation)
+        if training.setup.cadence.checkpoint_every:
+            self._attempt("checkpoint", lambda: microbenchmarks.checkpoint(training, limit * 0.08))
+        return self.values
+
+    def _attempt(self, what: str, measure: Callable[[], JsonDict]) -> None:
+        if time.perf_counter() > self.deadline:
+            self.notes.append(f"{what} was not measured: the microbenchmarks before it took too long")
+            return
+        try:
+            self.values.update(measure())
+        except Exception as error:
+            self.notes.append(f"{what} was not measured: {type(error).__name__}: {error}".split("\n")[0])
+
+    def _stages(self) -> JsonDict:
+        """The stages with the square product before and after, not between: small steps would find caches cleared."""
+        before = microbenchmarks.square_product(self.training, self.limit * 0.025)
+        found = microbenchmarks.compute(self.training, self.batches, self.limit * 0.4)
+        after = microbenchmarks.square_product(self.training, self.limit * 0.025)
+        both = None if before is None or after is None else (before + after) / 2
+        return {**found, "product_seconds": both}
+
+    def _by_threads(self) -> JsonDict:
+        measured = self.values["compute"]
+        found = microbenchmarks.by_threads(self.training, self.batches, measured, self.limit * 0.1)
+        return {"compute_by_threads": found}
+
+    def _beside_the_input(self) -> None:
+        """Cache effects, contention and twice the batch: what the forked children of the input side are needed for."""
+        if not can_fork():
+            return
+        training, step = self.training, self.values["compute"].seconds
+        eager = training.device.kind == "cpu" and training.setup.compile is None
+        if inputs_of_step(self.inputs, training) > _NEGLIGIBLE * step:
+            if eager and not training.loader.loader.num_workers:
+                self._attempt("cache effects", self._cache_effects)
+            self._attempt("contention for the cores", self._contention)
+        self._attempt("twice the batch", self._doubled)
+
+    def _cache_effects(self) -> JsonDict:
+        step = self.values["compute"].seconds
+        return cache_effects_of(self.training, self.batches, self.inputs, step, self.limit * 0.2)
+
+    def _contention(self) -> JsonDict:
+        sample = self.inputs.sample.seconds if self.inputs.sample else 0.0
+        return {"contention": measure_contention(self.training, self.batches, self.limit * 0.25, sample)}
+
+    def _doubled(self) -> JsonDict:
+        twice = doubled_batch(self.training)
+        if twice is None:
+            return {}
+        ratio = microbenchmarks.ratio_of_batches(self.training, self.batches[0], twice, self.limit * 0.1)
+        return {"doubled": ratio}
+
+    def _opened(self) -> JsonDict:
+        return {"deeper": open_compute(self.training, self.batches[0], self.values, self.limit * 0.15)}
+
+    def _opened_evaluation(self) -> JsonDict:
+        chain = open_evaluation(self.training, self.values["evaluate"].seconds, self.limit * 0.03)
+        return {"deeper": {**self.values.get("deeper", {}), "evaluate": chain}}
+
+
+def inputs_of_step(inputs: InputTimings, training: Training) -> float:
+    """Seconds of one core that a step's samples take; 0 where they were not measured."""
+    sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1)
+    collate = inputs.collate.seconds if inputs.collate else 0.0
+    return (sample + collate) * training.accumulation
+
+
+def _operators(training: Training, batch: Any) -> JsonDict:
+    """Operators of forward and backward of one micro-batch."""
+    training.optimizer.zero_grad(set_to_none=True)
+    forward = count_operators(lambda: training.forward(batch))
+    found, launches = operators(lambda: training.backward(training.forward(batch)), cuda=training.device.kind == "cuda")
+    total = sum(operator.flops or 0.0 for operator in found)
+    share = sum(count.flops for count in forward.counts.values()) / total if total else None
+    return {"operators": found, "launches": launches, "operators_forward_share": share}
