@@ -1,4 +1,4 @@
-"""What the loop announces; the journal, the live view and the trackers listen.
+"""Events that the loop announces; the journal, the live view and the trackers listen.
 
 An event is a frozen record with its kind and the run's own clock. Listeners are plain
 callables; one that raises must not end the run, so :class:`Announcer` drops it with a note.

@@ -6,4 +6,4 @@ OWN_ERROR = 1
 USAGE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-"""What a shell shows for a process whose reader went away: 128 + SIGPIPE."""
+"""A shell's exit code of a process whose reader went away: 128 + SIGPIPE."""

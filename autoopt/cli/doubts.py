@@ -1,4 +1,4 @@
-"""What makes measurements on this machine doubtful, each with the reason and what to do."""
+"""Reasons why measurements on this machine are doubtful, each with the reason and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Doubt(Record):
 
 @dataclass(frozen=True)
 class Machine:
-    """What is looked at. ``None``: could not be found out here.
+    """Readings of this machine. ``None``: could not be found out here.
 
     Args:
         cores: cores that this process may use.

@@ -1,4 +1,4 @@
-"""What every command does that ends in a document: follow the run, render its page, print the result alone."""
+"""The end of a command that makes a document: follow the run, render its page, print the result alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes where: the result alone to standard output, everything else to standard error."""
+"""Output streams: the result alone goes to standard output, everything else to standard error."""
 
 from __future__ import annotations
 

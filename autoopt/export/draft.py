@@ -1,4 +1,4 @@
-"""What the parts of the exported script are decided by: the setup, the facts, and what was collected so far."""
+"""Facts by which the parts of the exported script are decided: the setup, the facts, and what was collected so far."""
 
 from __future__ import annotations
 

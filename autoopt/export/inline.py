@@ -31,7 +31,7 @@ class NotExportable(Exception):  # noqa: N818 - reads as the sentence that the u
 
 @dataclass
 class _Module:
-    """What a module defines at its top level. ``defined``: name to node; ``imported``: name to its import."""
+    """Top-level definitions of a module. ``defined``: name to node; ``imported``: name to its import."""
 
     name: str
     lines: list[str]
@@ -141,7 +141,7 @@ class Inliner:
         return self._renamed.get((module, name), name)
 
     def _want_annotations(self, known: _Module, node: ast.stmt) -> None:
-        """What annotations name: imports of others and aliases. Classes of ours are not brought in for them."""
+        """Names in annotations: imports of others and aliases. Classes of ours are not brought in for them."""
         for used in {part.id for note in _annotations(node) for part in ast.walk(note) if isinstance(part, ast.Name)}:
             if isinstance(known.defined.get(used), (ast.Assign, ast.AnnAssign)):
                 self.want(known.name, used)

@@ -7,7 +7,7 @@ from autoopt.registry import Registry
 
 
 def snippets(plan: Plan, registry: Registry) -> tuple[Snippets, ...]:
-    """What result.json holds of each change of a plan: its lines per way of training.
+    """Snippets of result.json for each change of a plan: its lines per way of training.
 
     A strategy whose ``recipe`` raises gives none; that must not cost the result of a run.
     """

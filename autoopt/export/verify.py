@@ -29,7 +29,7 @@ _Z = 1.96
 
 
 class Checked(Record):
-    """What a verification found. Ratios are speedups of throughput over the baseline."""
+    """Findings of a verification. Ratios are speedups of throughput over the baseline."""
 
     holds: bool
     detail: str

@@ -1,4 +1,4 @@
-"""What is wrong with a workload, one clear error each: what was given, what is wanted, an example that works."""
+"""Validation of a workload, one clear error each: what was given, what is wanted, an example that works."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 @dataclass(frozen=True)
 class Options:
-    """What ``autoopt optimize`` was asked for.
+    """Options of ``autoopt optimize``.
 
     Args:
         budget_seconds: wall-clock seconds of the whole run.
@@ -152,7 +152,7 @@ def make_options(
 
 
 def refuse_unfinished(options: Options) -> None:
-    """What the options can say and this version does not do.
+    """Refuses what the options can say and this version does not do.
 
     Raises:
         UsageError: one line that says so.

@@ -19,7 +19,7 @@ _SECONDS = 600
 
 
 def command(base: TrialSpec, folder: Path, steps: int) -> list[str]:
-    """What profiles some steps with nsys."""
+    """The command that profiles some steps with nsys."""
     inner = [sys.executable, "-m", "autoopt.profilers.nsys", base.workload, base.device, str(base.seed), str(steps)]
     return [
         "nsys",

@@ -1,4 +1,4 @@
-"""What an NVIDIA device says of itself while it trains, plotted over time."""
+"""Readings of an NVIDIA device while it trains, plotted over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all documents are made of: estimates, verdicts, plans."""
+"""Parts of every document: estimates, verdicts, plans."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Estimate(Record):
 
 
 class Verdict(StrEnum):
-    """What became of a trial."""
+    """Verdict on a trial."""
 
     KEPT = "kept"
     NO_GAIN = "no_gain"

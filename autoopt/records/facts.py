@@ -1,4 +1,4 @@
-"""What the loop knows of a workload without holding it: plain data, sent by a trial's process.
+"""Facts of a workload that the loop knows without holding it: plain data, sent by a trial's process.
 
 The parent never builds the user's model; strategies decide on these facts.
 """

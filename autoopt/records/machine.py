@@ -8,7 +8,7 @@ from autoopt.records.base import Record
 
 
 class Peaks(Record):
-    """What this machine reached when it was measured, per second or in seconds.
+    """Measured peaks of this machine, per second or in seconds.
 
     ``memory``: of the device; ``host_memory``: of the host, where the device is another, None where it is the same.
     ``foreign_cores``: what others used of the machine meanwhile. ``pace_seconds``: the speed reference at the fastest

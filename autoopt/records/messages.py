@@ -1,4 +1,4 @@
-"""What a trial's process sends to the parent: typed documents, JSON on the pipe."""
+"""Messages of a trial's process to the parent: typed documents, JSON on the pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Block(Record):
 
 
 class Startup(Record):
-    """What a trial paid before its steady state. ``fixed_seconds`` is what a real run pays once.
+    """Start-up of a trial: its cost before the steady state. ``fixed_seconds`` is what a real run pays once.
 
     ``compiler``: what ``torch.compile`` had trouble with, a sentence; None where it had none or was not asked.
     """

@@ -1,4 +1,4 @@
-"""What simplify finds: stages with their ceilings, the graph, the chain below the bottleneck."""
+"""Documents of simplify: stages with their ceilings, the graph, the chain below the bottleneck."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autoopt.records.base import Plan, Record
 
 
 class Resource(StrEnum):
-    """What a stage occupies."""
+    """Resource that a stage occupies."""
 
     STORAGE = "storage"
     WORKER = "worker"
@@ -79,7 +79,7 @@ class Contention(Record):
 
 
 class Simulation(Record):
-    """What the pipeline graph knows beyond its stages, so that a saved round can be simulated again.
+    """Knowledge of the pipeline graph beyond its stages, so that a saved round can be simulated again.
 
     ``compute_by_threads``: seconds of one step on a cached batch by number of compute threads (CPU).
     ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
@@ -114,7 +114,7 @@ class Simulation(Record):
 
 
 class Round(Record):
-    """What simplify found of the incumbent."""
+    """A round: the stages of the incumbent as simplify found them."""
 
     index: int
     plan: Plan

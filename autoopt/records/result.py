@@ -26,7 +26,7 @@ class WorkloadSummary(Record):
 
 
 class Objective(Record):
-    """What the search is after."""
+    """The goal of the search."""
 
     metric: str | None
     mode: Literal["max", "min"]
@@ -52,7 +52,7 @@ class Stop(Record):
 
 
 class Advice(Record):
-    """What a person must change by hand."""
+    """A change that only a person can make."""
 
     title: str
     evidence: str
@@ -130,7 +130,7 @@ class Result(Record):
 
 
 class Prediction(Record):
-    """What a strategy expects of one setting before anything is tried, or why it does not apply."""
+    """A strategy's expectation of one setting, before anything is tried, or why it does not apply."""
 
     strategy: str
     setting: JsonDict = Field(default_factory=dict)
@@ -140,7 +140,7 @@ class Prediction(Record):
 
 
 class Profiled(Record):
-    """What a profiler of ``profile --with`` found. ``file``: what it wrote; ``lines``: its summary."""
+    """Findings of a profiler of ``profile --with``. ``file``: the one that it wrote; ``lines``: its summary."""
 
     tool: str
     file: str | None = None
@@ -152,7 +152,7 @@ class Profiled(Record):
 
 
 class Profile(Record):
-    """What ``autoopt profile`` writes: where the time goes, the ceilings, and what to expect.
+    """The document of ``autoopt profile``: where the time goes, the ceilings, and what to expect.
 
     ``profilers``: those that were asked for as well; files are relative to the run directory where they lie in it.
     """

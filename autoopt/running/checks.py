@@ -1,4 +1,4 @@
-"""What can be checked of a command before torch is imported, a process started or a directory made."""
+"""Checks of a command before torch is imported, a process started or a directory made."""
 
 from __future__ import annotations
 

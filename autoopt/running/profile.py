@@ -67,7 +67,7 @@ def profile_run(
 
 
 def _profiled(bench: TrialRunner, tool: str, folder: Path) -> Profiled:
-    """What a profiler found; that it failed, where it did: the profile itself stands."""
+    """Findings of a profiler; that it failed, where it did: the profile itself stands."""
     try:
         return profile_with(bench, (tool,), folder)[0]
     except (TrialFailed, EnvironmentLacks) as failure:

@@ -1,1 +1,1 @@
-"""What a run keeps on disk: its directory, its journal, and the durable steps by which it is resumed."""
+"""A run on disk: its directory, its journal, and the durable steps by which it is resumed."""

@@ -15,7 +15,7 @@ _ENDS = (Stopped, RunEnded)
 
 
 def content(event: Event) -> JsonDict:
-    """What the journal keeps of an event; the result of a run has a file of its own."""
+    """The content of an event that the journal keeps; the result of a run has a file of its own."""
     return event.model_dump(mode="json", exclude={"at", "replayed", "result"})
 
 

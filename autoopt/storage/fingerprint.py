@@ -1,4 +1,4 @@
-"""What must be the same for two measurements to belong together: code, environment, device, options."""
+"""Fingerprint of a run, the same for measurements that belong together: code, environment, device, options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fingerprint(
 
 
 def changes(old: JsonDict, new: JsonDict) -> list[str]:
-    """What of a fingerprint has changed, one line each.
+    """Changes between two fingerprints, one line each.
 
     The commit alone counts for nothing where the sources themselves can be compared: committing what was
     measured changes it.

@@ -44,7 +44,7 @@ def _checksum(sequence: int, body: bytes) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a journal holds: its records, and how many of its bytes they fill (the rest was torn off)."""
+    """Contents of a journal: its records, and how many of its bytes they fill (the rest was torn off)."""
 
     records: tuple[JsonDict, ...]
     size: int

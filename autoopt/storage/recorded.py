@@ -1,4 +1,4 @@
-"""What a journal says of the steps of a run."""
+"""Steps of a run as its journal recorded them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ State = Literal["orphan", "ended", "failed", "abandoned"]
 
 @dataclass(frozen=True)
 class Machine:
-    """What tells, later, that the machine was started again, or that the kernel killed for lack of memory since.
+    """Signs by which it is told later that the machine was started again, or that the kernel killed for lack of memory since.
 
     ``boot``: the kernel's name for this boot; ``oom_kills``: since it. None where that is not known.
     """

@@ -191,7 +191,7 @@ class Run:
         return self._measure(self._begin(kind, key), measure)
 
     def _take(self, identity: str) -> Recorded | None:
-        """What is recorded of this request, the n-th of its kind and key."""
+        """The record of this request, the n-th of its kind and key."""
         index = self._requests[identity]
         self._requests[identity] += 1
         steps = self._recorded.get(identity, ())

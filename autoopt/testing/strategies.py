@@ -64,7 +64,7 @@ def sample_case(device: str = "cpu", **facts: Any) -> Case:
 
 
 def example_of(strategy: Strategy) -> Example:
-    """What a strategy declares for its tests; an empty one where it declares nothing."""
+    """Declaration of a strategy for its tests; an empty one where it declares nothing."""
     return strategy.example or Example()
 
 

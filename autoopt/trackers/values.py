@@ -1,4 +1,4 @@
-"""What trackers are told of a run, as flat names and numbers; the same for all of them."""
+"""Names and numbers of a run for trackers; the same for all of them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _LOOKED_AT_EVERY = 20
 
 
 class Trained(Record):
-    """What a training came to. ``seconds``: of all its parts, where it was resumed; rates per second."""
+    """Outcome of a training. ``seconds``: of all its parts, where it was resumed; rates per second."""
 
     workload: str
     plan: Plan

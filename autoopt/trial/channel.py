@@ -25,7 +25,7 @@ class ChannelClosed(Exception):  # noqa: N818 - the other side is gone; a fact, 
 
 
 class ChannelBroken(Exception):  # noqa: N818
-    """What came is no document."""
+    """Raised where a message is no document."""
 
 
 class Channel:

@@ -1,4 +1,4 @@
-"""What went wrong in a trial: from an exception, or from the way in which its process ended, to a plain reason."""
+"""Failures of a trial, explained: from an exception, or from the way in which its process ended, to a plain reason."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _first_line(text: str) -> str:
 
 
 def _first_sentences(text: str) -> str:
-    """What torch says of memory that is missing, without its advice on settings."""
+    """Torch's words on memory that is missing, without its advice on settings."""
     return text.strip().partition(" If reserved but unallocated")[0].partition("\n")[0].strip()
 
 

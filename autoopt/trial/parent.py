@@ -169,7 +169,7 @@ class TrialProcess:
 
     @property
     def ready(self) -> Ready:
-        """What the trial says of its workload; assembled when first asked for."""
+        """Facts that the trial tells of its workload; assembled when first asked for."""
         if self._ready is None:
             self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
         return self._ready

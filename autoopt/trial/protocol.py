@@ -1,4 +1,4 @@
-"""What parent and child say to each other: JSON documents on a private pipe.
+"""Protocol between parent and child: JSON documents on a private pipe.
 
 The parent sends :class:`TrialSpec` once and then :class:`Call` documents; the child answers each
 call with any number of :class:`Progress`, then one :class:`Answer` or one :class:`Failure`.

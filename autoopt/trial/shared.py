@@ -15,7 +15,7 @@ keep data sets in /dev/shm."""
 
 
 def names(root: Path = ROOT) -> set[str]:
-    """What there is now, of the kinds that libraries make."""
+    """Shared-memory files that there are now, of the kinds that libraries make."""
     try:
         return {name for name in os.listdir(root) if _MADE_BY_LIBRARIES.match(name)}
     except OSError:

@@ -18,7 +18,7 @@ _ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from autoo
 
 @dataclass
 class Started:
-    """What the parent holds of a trial: its ends of the two channels, and the process to collect, if any."""
+    """The parent's hold on a trial: its ends of the two channels, and the process to collect, if any."""
 
     trial: socket.socket
     supervisor: socket.socket

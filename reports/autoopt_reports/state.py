@@ -1,4 +1,4 @@
-"""What a run looks like at a moment, as the live view needs it: events in, a plain state out."""
+"""State of a run at a moment, as the live view needs it: events in, a plain state out."""
 
 from __future__ import annotations
 

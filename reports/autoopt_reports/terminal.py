@@ -1,4 +1,4 @@
-"""What the terminal views share: colours by meaning, marks that the encoding can show, times."""
+"""Parts that the terminal views share: colours by meaning, marks that the encoding can show, times."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def trial_change(trial: Trial, longest: int = 60) -> str:
 
 
 def trial_outcome(trial: Trial) -> str:
-    """What the trial showed, in few words: the gain, or why there is none."""
+    """Outcome of a trial in few words: the gain, or why there is none."""
     gain = ratio_text(trial.time_to_target or trial.throughput)
     if trial.verdict in {Verdict.FAILED, Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED} or not gain:
         return name(reason_words(trial.reason)).text or "not measured"

@@ -1,4 +1,4 @@
-"""What the synthetic documents are made of."""
+"""Parts of the synthetic documents."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def report_view(result: Result) -> Report:
 
 
 def _subtitle(result: Result) -> Phrase:
-    """What was optimized, on what."""
+    """The workload and the machine."""
     environment = result.environment
     device = say("{}", name(environment.device_name or environment.device, 60))
     torch = say(" · torch {}", name(environment.torch, 30)) if environment.torch else Phrase()

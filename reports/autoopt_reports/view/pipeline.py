@@ -126,7 +126,7 @@ def _headline(round_: Round) -> Phrase:
 
 
 def with_kind(text: Phrase, round_: Round, mark: str = ": ") -> Phrase:
-    """What names the bottleneck, and its class where that says more than the stage's own name does."""
+    """Name of the bottleneck, and its class where that says more than the stage's own name does."""
     kind = round_.bottleneck_class
     return text + say(mark + "{}", name(kind, 120)) if kind and kind != round_.bottleneck else text
 

@@ -19,7 +19,7 @@ MOST_OF_A_SUMMARY = 6_000
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a strategy expects of a setting; ``reason`` where it does not apply."""
+    """Expectation of a strategy for a setting; ``reason`` where it does not apply."""
 
     place: int
     label: Name
@@ -30,7 +30,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ToolView:
-    """What a profiler found; ``href``: its file, where that lies beside the page."""
+    """Findings of a profiler; ``href``: its file, where that lies beside the page."""
 
     tool: Name
     file: Name | None

@@ -1,4 +1,4 @@
-"""What may be said of the quality of the final plan, from the gates that its changes passed."""
+"""Claims on the quality of the final plan, from the gates that its changes passed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def trial_of(result: Result, strategy: str) -> tuple[int, Trial] | None:
 
 
 def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
-    """What one gate allows to be said. A difference is candidate less baseline; ``mode`` tells which way is worse.
+    """Claim that one gate allows. A difference is candidate less baseline; ``mode`` tells which way is worse.
 
     A metric whose interval reaches beyond the tolerance may have passed the gate, since its own noise hides
     the tolerance; then no more is claimed than that no loss was seen.
@@ -77,7 +77,7 @@ def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
 
 
 def quality_view(result: Result) -> QualityView:
-    """What may be claimed of the final plan: by the test of the whole plan, else by its weakest change."""
+    """Claim on the final plan: by the test of the whole plan, else by its weakest change."""
     if not result.found:
         return QualityView("nothing", SHORT["nothing"], say("The baseline stands, so nothing about quality changes."))
     mode = result.objective.mode

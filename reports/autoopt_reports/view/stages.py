@@ -185,7 +185,7 @@ def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
 
 
 def _idle(round_: Round, path: str) -> Phrase:
-    """What the compute stages wait for: the exposed time of everything that is not compute."""
+    """Wait of the compute stages: the exposed time of everything that is not compute."""
     waits = [
         (i, s)
         for i, s in enumerate(round_.stages)

@@ -1,4 +1,4 @@
-"""What a report is written in: words of ours, numbers with their source, and the user's own names.
+"""Text of a report: words of ours, numbers with their source, and the user's own names.
 
 A :class:`Number` keeps where in the document it stands and how it was derived, so that a test
 (and a doubting reader, in the page's source) can follow each one back. A :class:`Name` is text

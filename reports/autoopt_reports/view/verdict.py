@@ -54,7 +54,7 @@ def judged(result: Result) -> tuple[Estimate | None, str, str]:
 
 
 def status_of(result: Result) -> Status:
-    """What the interval allows to be said; a plan without an estimate is not called anything."""
+    """Claim that the interval allows; a plan without an estimate is not called anything."""
     if not result.found:
         return "none"
     estimate, _, _ = judged(result)
@@ -254,7 +254,7 @@ def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact
 
 
 def _commands(result: Result) -> tuple[Command, ...]:
-    """What to run next; paths are quoted, so that a pasted line does what it says."""
+    """Commands to run next; paths are quoted, so that a pasted line does what it says."""
     run = shlex.quote(code(result.reproduce.run_directory or "RUN"))
     spec = shlex.quote(code(result.workload.spec))
     commands: list[Command] = []
