@@ -23,7 +23,7 @@ class Doubt(Record):
 
 
 @dataclass(frozen=True)
-class Machine:
+class Readings:
     """Readings of this machine. ``None``: could not be found out here.
 
     Args:
@@ -55,12 +55,12 @@ class Machine:
     device_bytes: int | None = None
 
 
-def doubts(machine: Machine) -> list[Doubt]:
+def doubts(machine: Readings) -> list[Doubt]:
     """The reasons to doubt what is measured on a machine; empty on a good one."""
     return [*_processor(machine), *_memory(machine), *_tools(machine)]
 
 
-def _processor(machine: Machine) -> list[Doubt]:
+def _processor(machine: Readings) -> list[Doubt]:
     found = []
     if machine.load is not None and machine.load > BUSY_PER_CORE * machine.cores:
         found.append(
@@ -103,7 +103,7 @@ def _processor(machine: Machine) -> list[Doubt]:
     return found
 
 
-def _memory(machine: Machine) -> list[Doubt]:
+def _memory(machine: Readings) -> list[Doubt]:
     found = []
     if machine.ram_bytes and machine.free_ram_bytes is not None:
         share = machine.free_ram_bytes / machine.ram_bytes
@@ -140,7 +140,7 @@ def _memory(machine: Machine) -> list[Doubt]:
     return found
 
 
-def _tools(machine: Machine) -> list[Doubt]:
+def _tools(machine: Readings) -> list[Doubt]:
     if machine.compiler is None:
         return [Doubt(what="there is no C++ compiler: torch.compile cannot be tried on the CPU", do="install g++")]
     return []
@@ -148,7 +148,7 @@ def _tools(machine: Machine) -> list[Doubt]:
 
 def probe(
     threads: int | None = None, taken_device_bytes: int | None = None, device_bytes: int | None = None
-) -> Machine:
+) -> Readings:
     """Looks at this machine; the arguments are what only torch knows."""
     import psutil
 
@@ -156,7 +156,7 @@ def probe(
 
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    return Machine(
+    return Readings(
         cores=affinity_cores(),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         quota=cpu_quota(),

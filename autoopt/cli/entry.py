@@ -85,7 +85,7 @@ def _ours(error: AutooptError) -> int:
 
 
 def _unforeseen(error: Exception) -> int:
-    """An error that nobody foresaw: its traceback goes to a private file, since a long run cannot be asked for again."""
+    """An error that nobody foresaw: the traceback goes to a private file, since a long run cannot be repeated."""
     summary = " ".join(str(error).split()) or "no message"
     try:
         handle, path = tempfile.mkstemp(prefix="autoopt-error-", suffix=".txt")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import platform
-import subprocess
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import autoopt
+from autoopt.benchmark.environment import usable_cores
 from autoopt.records import JsonDict
 
 MOST_FILES = 500
@@ -33,7 +32,6 @@ def fingerprint(
         "code": {
             "workload": spec,
             "sources": None if path is None else source_hashes(path),
-            "git_commit": None if path is None else git_commit(path.parent),
         },
         "environment": {
             "autoopt": autoopt.__version__,
@@ -41,23 +39,11 @@ def fingerprint(
             "torch": _version("torch"),
             "numpy": _version("numpy"),
             "machine": platform.machine(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": usable_cores(),
         },
         "device": device or {},
         "options": options or {},
     }
-
-
-def changes(old: JsonDict, new: JsonDict) -> list[str]:
-    """Changes between two fingerprints, one line each.
-
-    The commit alone counts for nothing where the sources themselves can be compared: committing what was
-    measured changes it.
-    """
-    code = [print_.get("code", {}) for print_ in (old, new)]
-    if all(part.get("sources") for part in code):
-        old, new = ({**print_, "code": {**print_["code"], "git_commit": None}} for print_ in (old, new))
-    return differences(old, new)
 
 
 def differences(old: JsonDict, new: JsonDict, prefix: str = "") -> list[str]:
@@ -124,21 +110,6 @@ def _files(base: Path, parts: list[str]) -> Iterable[Path]:
         for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
             if candidate.is_file():
                 yield candidate
-
-
-def git_commit(folder: Path) -> str | None:
-    """The commit that is checked out there; None outside a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"],
-            capture_output=True,
-            timeout=10,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("ascii", "replace").strip() or None if done.returncode == 0 else None
 
 
 def _version(package: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -13,8 +13,28 @@ _AT_ONCE = ("SIGTERM", "SIGHUP")
 """Whoever sends these does not wait for long: they stop the trial under way, too."""
 
 
+@contextlib.contextmanager
+def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Answers SIGINT, SIGTERM and SIGHUP with a handler; signals that were ignored (``nohup``) stay so.
+
+    In another thread than the main one, which alone can answer signals, it changes nothing.
+    """
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", *_AT_ONCE):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            with contextlib.suppress(TypeError, ValueError):
+                signal.signal(number, handler)
+
+
 class Interrupts:
-    """Answers signals while a run is going on; signals that were ignored (``nohup``) stay so.
+    """Answers signals while a run is going on.
 
     The first SIGINT sets ``stopping`` and calls ``on_first``; the second raises ``KeyboardInterrupt`` in
     the main thread, as does the first SIGTERM or SIGHUP. The loop then writes a partial result from what it
@@ -26,7 +46,7 @@ class Interrupts:
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self._on_first = on_first
-        self._before: dict[signal.Signals, Any] = {}
+        self._handled = contextlib.ExitStack()
         self._shielded = False
         self._stopping = False
         self.received: list[str] = []
@@ -36,20 +56,13 @@ class Interrupts:
         return self._stopping
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for name in ("SIGINT", *_AT_ONCE):
-                number = getattr(signal, name, None)
-                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle)
+        self._handled.enter_context(handled(self._handle))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            with contextlib.suppress(TypeError, ValueError):
-                signal.signal(number, handler)
-        self._before.clear()
+        self._handled.close()
 
     def shielded(self) -> contextlib.AbstractContextManager[None]:
         """A stretch that is too short, and too precious, to be broken off: writing the last result."""

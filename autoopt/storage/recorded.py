@@ -17,7 +17,7 @@ State = Literal["orphan", "ended", "failed", "abandoned"]
 
 @dataclass(frozen=True)
 class Machine:
-    """Signs by which it is told later that the machine was started again, or that the kernel killed for lack of memory since.
+    """Signs that tell, later, whether the machine was started again, or the kernel killed for lack of memory.
 
     ``boot``: the kernel's name for this boot; ``oom_kills``: since it. None where that is not known.
     """

@@ -21,7 +21,7 @@ from autoopt.events import Event
 from autoopt.records import JsonDict, Record
 from autoopt.storage.announced import NOT_JOURNALED, Announced, content
 from autoopt.storage.clock import RunClock
-from autoopt.storage.fingerprint import changes
+from autoopt.storage.fingerprint import differences
 from autoopt.storage.journal import Journal
 from autoopt.storage.recorded import Machine, Recorded, read_steps
 from autoopt.storage.run_directory import RunDirectory
@@ -138,7 +138,7 @@ class Run:
         Raises:
             UsageError: something has changed.
         """
-        changed = changes(self.fingerprint, fingerprint)
+        changed = differences(self.fingerprint, fingerprint)
         if changed and not accept_changed:
             raise UsageError(
                 f"{self.directory.path} was measured with something else: {'; '.join(changed)}",

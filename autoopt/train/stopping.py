@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
-_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+from autoopt.storage.interrupts import handled
 
 
 @contextlib.contextmanager
@@ -30,14 +27,5 @@ def stopping(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[
             raise KeyboardInterrupt
         on_first()
 
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in _SIGNALS:
-            known = getattr(signal, name, None)
-            if known is not None and signal.getsignal(known) is not signal.SIG_IGN:
-                before[known] = signal.signal(known, handle)
-    try:
+    with handled(handle):
         yield lambda: bool(came)
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)

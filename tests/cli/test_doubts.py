@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from autoopt.cli.doubts import Machine, doubts, probe
+from autoopt.cli.doubts import Readings, doubts, probe
 
 GIB = 1024**3
-GOOD = Machine(
+GOOD = Readings(
     cores=8,
     load=0.4,
     threads=8,
@@ -52,7 +52,7 @@ def test_each_reason_is_told_with_what_to_do(change: dict[str, object], word: st
 
 
 def test_what_could_not_be_found_out_is_no_doubt() -> None:
-    assert doubts(Machine(cores=4, compiler="c++")) == []
+    assert doubts(Readings(cores=4, compiler="c++")) == []
 
 
 def test_this_machine_can_be_looked_at() -> None:

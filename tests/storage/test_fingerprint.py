@@ -8,7 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.storage.fingerprint import changes, differences, fingerprint, git_commit, source_hashes
+from autoopt.benchmark.environment import git_commit
+from autoopt.storage.fingerprint import differences, fingerprint, source_hashes
 
 
 def sources(folder: Path) -> Path:
@@ -64,15 +65,6 @@ def test_the_commit_is_that_of_the_workload(tmp_path: Path) -> None:
     commit = git_commit(tmp_path)
     assert commit is not None
     assert len(commit) == 40
-
-
-def test_committing_what_was_measured_changes_nothing() -> None:
-    def at(commit: str, sources: dict[str, str] | None) -> dict:
-        return {"code": {"git_commit": commit, "sources": sources}}
-
-    assert changes(at("a", {"x.py": "1"}), at("b", {"x.py": "1"})) == []
-    assert changes(at("a", {"x.py": "1"}), at("b", {"x.py": "2"})) == ["code sources x.py: 1, now 2"]
-    assert changes(at("a", None), at("b", None)) == ["code git_commit: a, now b"]
 
 
 nested = st.recursive(

@@ -47,7 +47,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GuideLine:
     """A straight line with a word on it: a target, a tolerance, a roof."""
 
     x1: float
@@ -68,7 +68,7 @@ class Plane:
     y_label: str
     paths: tuple[Path, ...] = ()
     marks: tuple[Mark, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[GuideLine, ...] = ()
     dots: tuple[Path, ...] = ()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from autoopt_reports.charts.plane import BESIDE, Frame, Mark, Path, Plane, Rule, axes, frame
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Path, Plane, axes, frame
 from autoopt_reports.charts.scale import span
 from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.predictions import Predictions
 from autoopt_reports.view.roofline import Roofline
-from autoopt_reports.view.search import Search
+from autoopt_reports.view.search import SearchSection
 from autoopt_reports.view.text import Name, Number, Phrase, say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
 
@@ -34,7 +34,7 @@ def curves_chart(view: Learning, series: tuple[Series, ...], axis: str) -> Plane
         paths += [f.area(s.band, kind)] if s.band else []
         paths += [f.path(seed, kind) for seed in s.seeds]
     rules = tuple(
-        Rule(0, f.y.at(value), 100, f.y.at(value), "target", say("target {}", view.target))
+        GuideLine(0, f.y.at(value), 100, f.y.at(value), "target", say("target {}", view.target))
         for value in target
         if view.target
     )
@@ -50,11 +50,11 @@ def difference_chart(view: Learning) -> Plane | None:
     points, margin = view.difference.points, view.difference.margin
     bounds = [0.0] if margin is None or margin.value is None else [-margin.value, 0.0, margin.value]
     f = frame((0.0, max(x for x, _ in points) or 1.0), span([*(y for _, y in points), *bounds]), 150)
-    rules = [Rule(0, f.y.at(0.0), 100, f.y.at(0.0), "zero")]
+    rules = [GuideLine(0, f.y.at(0.0), 100, f.y.at(0.0), "zero")]
     if margin is not None and margin.value is not None:
         for sign, value in (("+", margin.value), ("−", -margin.value)):
             at = f.y.at(value)
-            rules.append(Rule(0, at, 100, at, "tolerance", say("tolerance " + sign + "{}", margin)))
+            rules.append(GuideLine(0, at, 100, at, "tolerance", say("tolerance " + sign + "{}", margin)))
     x_ticks, y_ticks = axes(f)
     return Plane(
         f.height, x_ticks, y_ticks, "training steps", "difference", (f.path(points, "after"),), rules=tuple(rules)
@@ -137,10 +137,10 @@ def roofline_chart(view: Roofline) -> Plane:
         paths.append(f.path([(x_low, slope * x_low), (top / slope, top)], "roof"))
     for roof, flops in roofs:
         start = f.x.at(flops / slope) if slope else 0.0
-        rules.append(Rule(start, f.y.at(flops), 100, f.y.at(flops), "roof", say("{} {}", roof.label, roof.flops)))
+        rules.append(GuideLine(start, f.y.at(flops), 100, f.y.at(flops), "roof", say("{} {}", roof.label, roof.flops)))
     for step in view.steps:
         at = f.y.at(step.speed.value or y_low)
-        rules.append(Rule(0, at, 100, at, step.when, say("step " + step.when + " {}", step.speed), "start"))
+        rules.append(GuideLine(0, at, 100, at, step.when, say("step " + step.when + " {}", step.speed), "start"))
     marks = tuple(
         Mark(
             f.x.at(p.intensity.value or x_low),
@@ -155,7 +155,7 @@ def roofline_chart(view: Roofline) -> Plane:
     return Plane(f.height, x_ticks, y_ticks, "FLOPs per byte", "FLOP/s", tuple(paths), marks, tuple(rules))
 
 
-def search_chart(view: Search) -> Plane | None:
+def search_chart(view: SearchSection) -> Plane | None:
     """The best so far, as the product of the kept ratios, over the run's clock; each trial a mark at its end."""
     timed = [(m, m.at.value, m.best.value) for m in view.marks if m.at.value is not None and m.best.value is not None]
     if not timed:

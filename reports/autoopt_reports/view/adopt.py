@@ -156,34 +156,25 @@ def clean_comment(text: str) -> str:
 
 
 def _keywords(head: str, values: list[JsonDict | None]) -> str | None:
-    """Keywords of a call, one a line, each ``_note`` a comment; a later change wins over an earlier one."""
-    notes: list[str] = []
-    merged: JsonDict = {}
-    for value in values:
-        if value is None:
-            continue
-        notes.extend([str(value["_note"])] if value.get("_note") else [])
-        merged.update({key: item for key, item in value.items() if key != "_note"})
-    if not merged and not notes:
-        return None
-    lines = [f"# {clean_comment(note)}" for note in notes]
+    """Keywords of a call, one a line."""
+    notes, merged = _merged(values)
+    lines = list(notes)
     if merged:
         named = all(str(key).isidentifier() and not keyword.iskeyword(str(key)) for key in merged)
         body = [f"    {key}={item!r}," for key, item in merged.items()] if named else [f"    **{merged!r},"]
         lines += [head, *body, ")"]
-    return code("\n".join(lines))
+    return code("\n".join(lines)) if lines else None
 
 
 def _yaml(values: list[JsonDict | None]) -> str | None:
-    notes: list[str] = []
-    merged: JsonDict = {}
-    for value in values:
-        if value is None:
-            continue
-        notes.extend([str(value["_note"])] if value.get("_note") else [])
-        merged.update({key: item for key, item in value.items() if key != "_note"})
-    if not merged and not notes:
-        return None
-    lines = [f"# {clean_comment(note)}" for note in notes]
-    lines += [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
-    return code("\n".join(lines))
+    """Keys of a YAML file, one a line; JSON values are YAML."""
+    notes, merged = _merged(values)
+    lines = notes + [f"{key}: {json.dumps(item, ensure_ascii=False, default=str)}" for key, item in merged.items()]
+    return code("\n".join(lines)) if lines else None
+
+
+def _merged(values: list[JsonDict | None]) -> tuple[list[str], JsonDict]:
+    """Each ``_note`` as a comment, and the other keys; a later change wins over an earlier one."""
+    given = [value for value in values if value is not None]
+    notes = [f"# {clean_comment(str(value['_note']))}" for value in given if value.get("_note")]
+    return notes, {key: item for value in given for key, item in value.items() if key != "_note"}

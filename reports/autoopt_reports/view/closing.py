@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoopt.records import Advice, Environment, Peaks, Reproduce
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, code, name, number, say
+from autoopt_reports.view.text import Name, Number, code, name, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,3 @@ def commands(reproduce: Reproduce, spec: str) -> tuple[str, ...]:
     first = code(reproduce.command) if reproduce.command else f"autoopt optimize {shlex.quote(code(spec))}"
     run = shlex.quote(code(reproduce.run_directory)) if reproduce.run_directory else "RUN"
     return (first, f"autoopt report {run}")
-
-
-def seed_line(reproduce: Reproduce) -> Phrase:
-    return say("Seed {}", number(reproduce.seed, units.count, "/reproduce/seed"))

@@ -13,7 +13,7 @@ from autoopt_reports.view.learning import Learning, learning_view
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.predictions import Predictions, predictions_view
 from autoopt_reports.view.roofline import Roofline, roofline_view
-from autoopt_reports.view.search import Search, search_view
+from autoopt_reports.view.search import SearchSection, search_view
 from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.steps import Waterfall, waterfall_view
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
@@ -41,7 +41,7 @@ class Report:
     learning: Learning | None
     tradeoffs: tuple[Tradeoff, ...]
     predictions: Predictions | None
-    search: Search
+    search: SearchSection
     groups: tuple[TrialGroup, ...]
     not_measured: tuple[Name, ...]
     warnings: tuple[Name, ...]

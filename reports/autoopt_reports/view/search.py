@@ -30,7 +30,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchSection:
     headline: Phrase
     budget_headline: Phrase
     marks: tuple[Mark, ...]
@@ -40,7 +40,7 @@ class Search:
     break_even: Phrase
 
 
-def search_view(result: Result) -> Search:
+def search_view(result: Result) -> SearchSection:
     marks, untimed = _marks(result)
     spent = _spent(result)
     used = number(result.seconds, units.duration, "/seconds")
@@ -48,7 +48,7 @@ def search_view(result: Result) -> Search:
     most = say("{} of a budget of {} were used", used, budget)
     if len(spent) > 1:
         most = most + say("; the most on {} ({})", spent[0].label, spent[0].share)
-    return Search(_headline(marks, result), most, marks, untimed, used, spent, _break_even(result))
+    return SearchSection(_headline(marks, result), most, marks, untimed, used, spent, _break_even(result))
 
 
 def _marks(result: Result) -> tuple[tuple[Mark, ...], int]:

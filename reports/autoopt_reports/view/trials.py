@@ -49,7 +49,6 @@ GROUPS: tuple[tuple[Verdict, str, str, str], ...] = (
     (Verdict.NOT_TRIED, "Not tried", "left out, with the reason", "○"),
 )
 UNMEASURED = {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
-MARKS = {verdict: mark for verdict, _, _, mark in GROUPS}
 
 
 def trial_groups(result: Result) -> tuple[TrialGroup, ...]:
