@@ -65,7 +65,9 @@ def test_one_version_everywhere(project: dict[str, Any]) -> None:
     import autoopt
 
     assert autoopt.__version__ == project["version"]
-    assert f"## [{project['version']}]" in _read("CHANGELOG.md") or "## [Unreleased]" in _read("CHANGELOG.md")
+    newest = re.search(r"^## \[(.+)\]", _read("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] in ("Unreleased", project["version"]), "the changelog begins with what this version brings"
 
 
 def test_all_brings_every_extra_but_that_for_development(project: dict[str, Any]) -> None:

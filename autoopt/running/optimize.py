@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoopt.document import result_of
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
@@ -20,6 +19,7 @@ from autoopt.records import PlanDocument, Result, StopReason
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
+from autoopt.running.document import result_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.trainings import Trainings

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import autoopt
-from autoopt.document import located, near, now
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.options import Options
 from autoopt.profilers import profile_with
 from autoopt.records import Profile, Profiled, Reproduce
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
+from autoopt.running.document import located, near, now
 from autoopt.search.build_round import profile
 from autoopt.search.planner import Choice
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner

@@ -1,4 +1,4 @@
-"""The outcome of a run: what ``autoopt.document`` makes result.json of."""
+"""The outcome of a run: what ``autoopt.running.document`` makes result.json of."""
 
 from __future__ import annotations
 
