@@ -13,8 +13,8 @@ from autoopt.records import Profile, Profiled, Reproduce
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import located, near, now
-from autoopt.search.build_round import profile
 from autoopt.search.planner import Choice
+from autoopt.search.profile import profile
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher

@@ -21,9 +21,9 @@ from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.run_context import RunContext
-from autoopt.search.stage_profile import Inspection, inspect
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
+from autoopt.simplify.stage_profile import Description, describe
 
 AA_PAIRS = 4
 
@@ -148,7 +148,7 @@ def inspected(context: RunContext, options: Options) -> SearchState:
         BaselineFailed: the baseline cannot be built.
     """
     try:
-        found = context.run.step("inspect", {}, lambda: inspect(context.runner), Inspection)
+        found = context.run.step("inspect", {}, lambda: describe(context.runner), Description)
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built") from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))

@@ -8,14 +8,14 @@ from autoopt.records import Configuration, Environment, Estimate, Peaks, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Side
 from autoopt.search.compare.side_statistics import percentiles
-from autoopt.search.stage_profile import Examined
+from autoopt.simplify.stage_profile import StageProfile
 
 
 def configuration(
     plan: Plan,
     environment: Environment,
     *,
-    examined: Examined | None = None,
+    examined: StageProfile | None = None,
     side: Side | None = None,
     runs: tuple[TrainingRun, ...] = (),
     time_to_target: Estimate | None = None,
@@ -72,7 +72,7 @@ def best_matmul(peaks: Peaks) -> float | None:
     return max((rate for rate in rates if rate), default=None)
 
 
-def _flops(examined: Examined | None) -> float | None:
+def _flops(examined: StageProfile | None) -> float | None:
     if examined is None or not examined.flops_per_step:
         return None
     return examined.flops_per_step * examined.block.steps / examined.block.seconds
@@ -83,7 +83,7 @@ def _mfu(flops: float | None, peaks: Peaks) -> float | None:
     return flops / peak if flops and peak else None
 
 
-def _cpu(examined: Examined | None, environment: Environment) -> float | None:
+def _cpu(examined: StageProfile | None, environment: Environment) -> float | None:
     if examined is None or examined.block.cpu_seconds is None or not environment.cores:
         return None
     return min(1.0, examined.block.cpu_seconds / (examined.block.seconds * environment.cores))

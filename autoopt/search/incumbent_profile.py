@@ -7,13 +7,13 @@ import statistics
 from autoopt.errors import TrialFailed
 from autoopt.events import RoundMeasured
 from autoopt.records import Round
-from autoopt.search.build_round import apart, look
-from autoopt.search.profile_validity import calmest, disturbance, doubt_of
 from autoopt.search.run_context import RunContext
-from autoopt.search.stage_profile import Examined, Inspection, examine
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
+from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.pipeline import Pipeline
+from autoopt.simplify.profile_validity import doubt_of, least_doubtful, reason_to_doubt
+from autoopt.simplify.stage_profile import Description, StageProfile, profile_stages
 
 SHARE = 0.03
 FEWEST_SECONDS, MOST_SECONDS = 5.0, 60.0
@@ -30,18 +30,18 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     index = len(state.rounds)
     seconds = min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
     trace = str(context.run.directory.traces) if index == 0 else None
-    inspection = Inspection(facts=state.facts, environment=state.environment)
+    description = Description(facts=state.facts, environment=state.environment)
     usual = _usual_step(state)
 
-    def measure() -> Examined:
-        return calmest(
-            lambda: examine(context.runner, state.incumbent, seconds=seconds, advise=index == 0, trace=trace),
-            lambda seen: doubt_of(seen, usual, apart(inspection, seen)),
+    def measure() -> StageProfile:
+        return least_doubtful(
+            lambda: profile_stages(context.runner, state.incumbent, seconds=seconds, advise=index == 0, trace=trace),
+            lambda seen: doubt_of(seen, usual, model_error(description, seen)),
         )
 
     key = {"round": index, "plan": state.incumbent.model_dump(mode="json")}
     try:
-        seen = context.run.step("examine", key, measure, Examined)
+        seen = context.run.step("examine", key, measure, StageProfile)
     except TrialFailed as failure:
         if state.incumbent == state.baseline:
             raise BaselineFailed(failure, "while its stages were measured") from failure
@@ -49,17 +49,17 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     return _round(context, state, seen, index)
 
 
-def _round(context: RunContext, state: SearchState, seen: Examined, index: int) -> tuple[Round, Pipeline | None]:
+def _round(context: RunContext, state: SearchState, seen: StageProfile, index: int) -> tuple[Round, Pipeline | None]:
     state.profiles[seen.plan.key] = seen
     state.missing += [text for text in seen.missing if text not in state.missing]
     context.warn(state, *seen.doubts)
     state.facts = state.facts.model_copy(update={"inspected": seen.inspected})
     if index == 0:
         state.advice = seen.advice
-    round_, pipeline = look(Inspection(facts=state.facts, environment=state.environment), seen, index)
+    round_, pipeline = build_round(Description(facts=state.facts, environment=state.environment), seen, index)
     state.rounds.append(round_)
     context.announce(RoundMeasured(at=context.now(), round=round_))
-    disturbed = disturbance(seen, _usual_step(state))
+    disturbed = reason_to_doubt(seen, _usual_step(state))
     if disturbed:
         told = f"round {index}: {disturbed}; its predictions exclude nothing: measure again on a quiet machine"
         context.warn(state, told)

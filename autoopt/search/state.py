@@ -10,7 +10,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison
-from autoopt.search.stage_profile import Examined
+from autoopt.simplify.stage_profile import StageProfile
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
@@ -46,7 +46,7 @@ class SearchState:
     planned_steps: int | None = None
     control: AAControl | None = None
     trained: TrainingRun | None = None
-    profiles: dict[str, Examined] = field(default_factory=dict)
+    profiles: dict[str, StageProfile] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

@@ -15,12 +15,12 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.accept.loss_paths import common, same_on_average, same_within_tolerance
-from autoopt.search.build_round import look
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
-from autoopt.search.stage_profile import examine, inspect
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.simplify.analyse import build_round
+from autoopt.simplify.stage_profile import describe, profile_stages
 from autoopt.strategy import Case
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
@@ -45,15 +45,15 @@ class Trials:
 
     def case(self, seconds: float) -> Case:
         """The untouched workload as a strategy sees it, its stages profiled."""
-        inspection = inspect(self.bench)
-        examined = examine(self.bench, Plan(), seconds=seconds, advise=False)
-        facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
-        inspection = inspection.model_copy(update={"facts": facts})
-        _, pipeline = look(inspection, examined)
+        description = describe(self.bench)
+        profile = profile_stages(self.bench, Plan(), seconds=seconds, advise=False)
+        facts = description.facts.model_copy(update={"inspected": profile.inspected})
+        description = description.model_copy(update={"facts": facts})
+        _, pipeline = build_round(description, profile)
         objective = Objective(
             metric=facts.metric, mode=facts.mode, target=facts.target, target_source="user", tolerance=0.0, min_gain=0.0
         )
-        search = SearchState(facts, inspection.environment, objective, planned_steps=facts.max_steps)
+        search = SearchState(facts, description.environment, objective, planned_steps=facts.max_steps)
         return search.case(self.registry, pipeline, None)
 
     def baseline(self, case: Case) -> Parts:

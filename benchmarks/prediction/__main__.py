@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from autoopt.search.profile_validity import FOREIGN_CORES
+from autoopt.simplify.profile_validity import FOREIGN_CORES
 from benchmarks.documents import environment
 from benchmarks.prediction.cases import names
 
@@ -46,7 +46,7 @@ def missing(wanted: list[str], done: dict[str, Any]) -> list[str]:
 
 def foreign_cores(document: dict[str, Any]) -> float | None:
     """What others used while a case was looked at; None where it is not known. Pairs of processes do not need it."""
-    found: float | None = document.get("examined", document).get("foreign_cores")
+    found: float | None = document.get("profile", document).get("foreign_cores")
     return found
 
 

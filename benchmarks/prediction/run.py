@@ -20,18 +20,17 @@ from autoopt.records import Peaks, Plan
 from autoopt.records.messages import Block
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.baseline import objective_of
-from autoopt.search.build_round import apart, look
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.planner import candidate_plan
-from autoopt.search.profile_validity import APART, calmest, doubt_of
-from autoopt.search.stage_profile import RAMP_SECONDS, Examined, Inspection, examine, inspect
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.setup import Setup
-from autoopt.simplify.analyse import analyse
+from autoopt.simplify.analyse import analyse, build_round, model_error
 from autoopt.simplify.drift import running_block, whole
 from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.profile_validity import MODEL_ERROR, doubt_of, least_doubtful
+from autoopt.simplify.stage_profile import RAMP_SECONDS, Description, StageProfile, describe, profile_stages
 from autoopt.simplify.stage_timings import StageTimings
 from autoopt.simplify.tasks import measure_stages
 from autoopt.strategy import Case
@@ -65,7 +64,9 @@ def measure(name: str, done: dict[str, Any]) -> dict[str, Any]:
 def plant(item: Plant) -> dict[str, Any]:
     """A planted pipeline, looked at once more where its stages do not add up to its step, as a run does it."""
     looks: list[dict[str, Any]] = []
-    calm = calmest(lambda: _kept(looks, plant_once(item)), lambda document: abs(plant_apart(document)) / APART)
+    calm = least_doubtful(
+        lambda: _kept(looks, plant_once(item)), lambda document: abs(plant_apart(document)) / MODEL_ERROR
+    )
     return {**calm, "looks": len(looks)}
 
 
@@ -77,12 +78,12 @@ def _kept(looks: list[Any], look: Any) -> Any:
 
 def plant_apart(document: dict[str, Any]) -> float:
     """The simulated step over the measured one, less 1."""
-    survey, block = StageTimings.model_validate(document["survey"]), Block.model_validate(document["block"])
-    return analyse(0, Plan(), survey, block, Peaks.model_validate(document["peaks"])).simulation_error or 0.0
+    timings, block = StageTimings.model_validate(document["timings"]), Block.model_validate(document["block"])
+    return analyse(0, Plan(), timings, block, Peaks.model_validate(document["peaks"])).simulation_error or 0.0
 
 
 def plant_once(item: Plant) -> dict[str, Any]:
-    """A planted pipeline, surveyed in this process between two blocks of its running, as ``examine`` does it."""
+    """A planted pipeline, measured in this process between two blocks of its running, as a trial is profiled."""
     threads = torch.get_num_threads()
     peaks = measured_peaks(torch.device("cpu"))
     torch.set_num_threads(threads if item.all_threads else 1)  # else it drowns in how threads wait for each other
@@ -99,7 +100,7 @@ def plant_once(item: Plant) -> dict[str, Any]:
         torch.set_num_threads(threads)
     block, mean = whole((first, reference), (second, later))
     return {
-        "survey": {**document, "reference": mean},
+        "timings": {**document, "reference": mean},
         "block": block.model_dump(mode="json"),
         "peaks": peaks.model_dump(mode="json"),
         "foreign_cores": foreign,
@@ -124,13 +125,13 @@ def bench_of(workload: str) -> Iterator[TrialRunner]:
 def step(workload: str) -> dict[str, Any]:
     """The baseline looked at as the first round of a run does it."""
     with bench_of(workload) as bench:
-        inspection = inspect(bench)
-        looks: list[Examined] = []
-        examined = calmest(
-            lambda: _kept(looks, examine(bench, Plan(), seconds=BOX, advise=False)),
-            lambda seen: doubt_of(seen, None, apart(inspection, seen)),
+        description = describe(bench)
+        looks: list[StageProfile] = []
+        profile = least_doubtful(
+            lambda: _kept(looks, profile_stages(bench, Plan(), seconds=BOX, advise=False)),
+            lambda seen: doubt_of(seen, None, model_error(description, seen)),
         )
-    documents = {"inspection": inspection, "examined": examined}
+    documents = {"description": description, "profile": profile}
     return {**{name: document.model_dump(mode="json") for name, document in documents.items()}, "looks": len(looks)}
 
 
@@ -165,9 +166,9 @@ def plan_of(change: Change, done: dict[str, Any], registry: Registry) -> Plan:
 def case_of(workload: str, done: dict[str, Any], registry: Registry, number: int = 0) -> Case:
     """What a strategy is told after the workload was looked at for the ``number``-th time."""
     document = done[f"step:{workload}:{number}"]
-    inspection = Inspection.model_validate(document["inspection"])
-    examined = Examined.model_validate(document["examined"])
-    _, pipeline = look(inspection, examined)
-    facts = inspection.facts.model_copy(update={"inspected": examined.inspected})
-    search = SearchState(facts=facts, environment=inspection.environment, objective=objective_of(facts, Options()))
+    description = Description.model_validate(document["description"])
+    profile = StageProfile.model_validate(document["profile"])
+    _, pipeline = build_round(description, profile)
+    facts = description.facts.model_copy(update={"inspected": profile.inspected})
+    search = SearchState(facts=facts, environment=description.environment, objective=objective_of(facts, Options()))
     return search.case(registry, pipeline, None)

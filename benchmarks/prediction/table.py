@@ -8,14 +8,13 @@ from typing import Any
 from autoopt.records import Estimate, Peaks, Plan, Round
 from autoopt.records.messages import Block
 from autoopt.registry import Registry, load_strategies
-from autoopt.search.build_round import look
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.planner import predict
-from autoopt.search.stage_profile import Examined, Inspection
-from autoopt.simplify.analyse import analyse
+from autoopt.simplify.analyse import analyse, build_round
 from autoopt.simplify.ceilings import stage_ceilings, uncapped_ceiling_step
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import Pipeline
+from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import StageTimings
 from benchmarks.prediction.cases import CHANGES, WORKLOADS, Change
 from benchmarks.prediction.planted import Plant, plants
@@ -44,9 +43,9 @@ def _ready(change: Change, done: dict[str, Any]) -> bool:
 def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
     """Whether the planted bottleneck was named, and whether the chain below it ends at its line."""
     peaks = Peaks.model_validate(document["peaks"])
-    as_timed, block = StageTimings.model_validate(document["survey"]), Block.model_validate(document["block"])
-    survey = normalized_to_running(as_timed)
-    round_ = analyse(0, Plan(), survey, block, peaks)
+    as_timed, block = StageTimings.model_validate(document["timings"]), Block.model_validate(document["block"])
+    timings = normalized_to_running(as_timed)
+    round_ = analyse(0, Plan(), timings, block, peaks)
     right = round_.bottleneck in plant.bottleneck if plant.bottleneck else round_.bottleneck is None
     last = next((item for item in reversed(round_.deeper) if item.line is not None), None)
     return {
@@ -59,37 +58,37 @@ def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
         "error_unpaced": _unpaced(as_timed, block, peaks),
         "foreign_cores": document.get("foreign_cores"),
         "looks": document.get("looks", 1),
-        "violations": violations(round_, survey, peaks, round_.step_seconds),
+        "violations": violations(round_, timings, peaks, round_.step_seconds),
     }
 
 
 def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[str, Any]:
     """The step simulated from its stages beside the step measured."""
     workload = name.split(":")[1]
-    inspection, examined = (
-        Inspection.model_validate(document["inspection"]),
-        Examined.model_validate(document["examined"]),
+    description, profile = (
+        Description.model_validate(document["description"]),
+        StageProfile.model_validate(document["profile"]),
     )
-    round_, _ = look(inspection, examined)
-    as_timed, peaks = StageTimings.model_validate(examined.survey), inspection.environment.peaks
-    survey = normalized_to_running(as_timed)
+    round_, _ = build_round(description, profile)
+    as_timed, peaks = StageTimings.model_validate(profile.timings), description.environment.peaks
+    timings = normalized_to_running(as_timed)
     fastest = min([round_.step_seconds, *_steps_seen(workload, done)])
     return {
         "name": name,
         "bottleneck": round_.bottleneck,
         "class": round_.bottleneck_class,
         **_simulated(round_),
-        "error_unpaced": _unpaced(as_timed, examined.block, peaks),
-        "survey_seconds": survey.seconds,
-        "foreign_cores": examined.foreign_cores,
+        "error_unpaced": _unpaced(as_timed, profile.block, peaks),
+        "survey_seconds": timings.seconds,
+        "foreign_cores": profile.foreign_cores,
         "looks": document.get("looks", 1),
-        "violations": violations(round_, survey, peaks, fastest),
+        "violations": violations(round_, timings, peaks, fastest),
     }
 
 
-def _unpaced(survey: StageTimings, block: Block, peaks: Peaks) -> float | None:
+def _unpaced(timings: StageTimings, block: Block, peaks: Peaks) -> float | None:
     """The error of the same stages as they were timed, each at the speed that the machine then had."""
-    return analyse(0, Plan(), survey.model_copy(update={"reference": None}), block, peaks).simulation_error
+    return analyse(0, Plan(), timings.model_copy(update={"reference": None}), block, peaks).simulation_error
 
 
 def _simulated(round_: Round) -> dict[str, Any]:
@@ -110,18 +109,18 @@ def _steps_seen(workload: str, done: dict[str, Any]) -> list[float]:
     return [side.step_seconds.p50 for side in sides if side.step_seconds]
 
 
-def violations(round_: Round, survey: StageTimings, peaks: Peaks, best_step: float) -> list[str]:
+def violations(round_: Round, timings: StageTimings, peaks: Peaks, best_step: float) -> list[str]:
     """Stages that were measured faster than the ceiling computed for them, and the step likewise."""
-    ceilings = stage_ceilings(survey, peaks)
+    ceilings = stage_ceilings(timings, peaks)
     seconds = {stage.name: stage.seconds for stage in round_.stages}
-    if survey.backward is not None:  # a difference of two: where noise swallows it, its upper quartile speaks
-        seconds["backward"] = survey.backward.high * survey.accumulation
+    if timings.backward is not None:  # a difference of two: where noise swallows it, its upper quartile speaks
+        seconds["backward"] = timings.backward.high * timings.accumulation
     found = [
         f"{name}: {value:.3g} s under its ceiling {ceilings[name]:.3g} s"
         for name, value in seconds.items()
         if ceilings.get(name, 0.0) > value * 1.0001
     ]
-    step = uncapped_ceiling_step(Pipeline(round_), survey, peaks)
+    step = uncapped_ceiling_step(Pipeline(round_), timings, peaks)
     if step is not None and best_step < step:
         found.append(f"step: {best_step:.3g} s under its ceiling {step:.3g} s")
     return found

@@ -12,7 +12,7 @@ from autoopt.records import Estimate, Peaks, Plan, Resource, Round, Stage
 from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.stage_profile import Examined, Inspection
+from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.testing.strategies import sample_case
 from benchmarks.prediction import __main__ as prediction
@@ -25,7 +25,7 @@ def timing(seconds: float) -> Timing:
     return Timing(seconds=seconds, low=seconds, high=seconds, n=9, cpu_seconds=seconds, wait_seconds=0.0)
 
 
-def survey() -> StageTimings:
+def timings() -> StageTimings:
     """A step of 10 ms: 8 ms of preparation, 2 ms of the rest."""
     return StageTimings(
         device="cpu", cores=2, threads=1, workers=0, batch_size=8, compute_by_threads={1: 0.002, 2: 0.001},
@@ -41,23 +41,23 @@ def block(step: float = 0.010) -> Block:
 def documents() -> dict[str, Any]:
     """A planted pipeline, a workload and one change of it, as if they were measured."""
     case = sample_case()
-    examined = Examined(
+    profile = StageProfile(
         plan=Plan(),
         startup={"build_seconds": 0, "setup_seconds": 0, "warmup_seconds": 0, "warmup_steps": 0, "steady": True,
                  "fixed_seconds": 0},
         block=block(),
-        survey=survey().model_dump(mode="json"),
+        timings=timings().model_dump(mode="json"),
     )  # fmt: skip
-    inspection = Inspection(facts=case.workload, environment=case.environment)
+    description = Description(facts=case.workload, environment=case.environment)
     estimate = Estimate(value=1.1, low=1.05, high=1.15, n=3)
     comparison = Comparison(decision=Decision.ACCEPT, estimate=estimate)
     threads = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "threads"))
     refused = next(c for c in CHANGES if (c.workload, c.strategy) == ("digits", "cache"))
     found = {
-        "plant:preparation": {"survey": survey().model_dump(mode="json"), "block": block().model_dump(mode="json"),
+        "plant:preparation": {"timings": timings().model_dump(mode="json"), "block": block().model_dump(mode="json"),
                               "peaks": Peaks().model_dump(mode="json")},
-        "step:digits:0": {"inspection": inspection.model_dump(mode="json"),
-                          "examined": examined.model_dump(mode="json")},
+        "step:digits:0": {"description": description.model_dump(mode="json"),
+                          "profile": profile.model_dump(mode="json")},
         threads.name: {"comparison": comparison.model_dump(mode="json")},
         refused.name: {"refused": "samples are rows already"},
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_what_was_disturbed_is_measured_again_after_what_is_missing() -> None:
     done = {
         "plant:a": {"foreign_cores": 0.01},
         "plant:b": {"foreign_cores": 0.9},
-        "step:c:0": {"examined": {"foreign_cores": 1.2}},
+        "step:c:0": {"profile": {"foreign_cores": 1.2}},
         "gain:d": {"comparison": {}},
         "plant:e": {"foreign_cores": None},
     }
@@ -112,15 +112,15 @@ def test_the_table_sets_what_is_predicted_beside_what_was_measured() -> None:
 
 def test_a_plant_that_is_misnamed_is_not_right() -> None:
     done = documents()
-    slow = survey().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
-    done["plant:preparation"]["survey"] = slow.model_dump(mode="json")
+    slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
+    done["plant:preparation"]["timings"] = slow.model_dump(mode="json")
     (planted,) = prediction_table.tables(done)["planted"]
     assert (planted["right"], planted["bottleneck"]) == (False, "forward")
 
 
 def test_a_stage_faster_than_its_ceiling_is_counted() -> None:
     peaks = Peaks(memory_bytes_per_second=1.0)
-    slow = survey().model_copy(update={"optimizer_bytes": 10})
+    slow = timings().model_copy(update={"optimizer_bytes": 10})
     round_ = Round(
         index=0, plan=Plan(), step_seconds=0.01,
         stages=(Stage(name="optimizer", resource=Resource.DEVICE, seconds=0.0005),),

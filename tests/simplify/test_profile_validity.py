@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
-from autoopt.search.profile_validity import ASTRAY, FOREIGN_CORES, calmest, disturbance, doubt_of
-from autoopt.search.stage_profile import Examined, examine
+from autoopt.simplify.profile_validity import DRIFT, FOREIGN_CORES, doubt_of, least_doubtful, reason_to_doubt
+from autoopt.simplify.stage_profile import StageProfile, profile_stages
 
 STARTUP = Startup(
     build_seconds=0.1, setup_seconds=0.1, warmup_seconds=0.1, warmup_steps=1, steady=True, fixed_seconds=0.3
 )
 
 
-def seen(step: float, foreign: float | None = None) -> Examined:
+def seen(step: float, foreign: float | None = None) -> StageProfile:
     block = Block(steps=10, samples=80, seconds=10 * step)
-    return Examined(plan=Plan(), startup=STARTUP, block=block, foreign_cores=foreign)
+    return StageProfile(plan=Plan(), startup=STARTUP, block=block, foreign_cores=foreign)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def seen(step: float, foreign: float | None = None) -> Examined:
         (seen(0.1, 1.0), None, "1.0 cores"),
     ],
 )
-def test_what_speaks_against_a_profile(profile: Examined, usual: float | None, word: str) -> None:
-    assert word in disturbance(profile, usual)
-    assert bool(disturbance(profile, usual)) == bool(word)
+def test_what_speaks_against_a_profile(profile: StageProfile, usual: float | None, word: str) -> None:
+    assert word in reason_to_doubt(profile, usual)
+    assert bool(reason_to_doubt(profile, usual)) == bool(word)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_what_speaks_against_a_profile(profile: Examined, usual: float | None, w
         ([seen(0.1, 1.0), seen(0.1, 0.5)], 1),
     ],
 )
-def test_a_second_look_where_the_first_was_disturbed(looks: list[Examined], kept: int) -> None:
+def test_a_second_look_where_the_first_was_disturbed(looks: list[StageProfile], kept: int) -> None:
     rest = iter(looks)
-    assert calmest(lambda: next(rest), lambda look: doubt_of(look, 0.1, None)) is looks[kept]
+    assert least_doubtful(lambda: next(rest), lambda look: doubt_of(look, 0.1, None)) is looks[kept]
     assert next(rest, None) is None
 
 
@@ -65,15 +65,15 @@ def test_stages_that_do_not_add_up_to_their_step_are_measured_again(errors: list
     looks = [seen(0.1) for _ in errors]
     by_look = {id(look): error for look, error in zip(looks, errors, strict=True)}
     rest = iter(looks)
-    assert calmest(lambda: next(rest), lambda look: doubt_of(look, None, by_look[id(look)])) is looks[kept]
+    assert least_doubtful(lambda: next(rest), lambda look: doubt_of(look, None, by_look[id(look)])) is looks[kept]
     assert next(rest, None) is None
 
 
 @given(st.floats(1e-4, 10), st.floats(0, 4), st.floats(1e-4, 10))
 def test_a_profile_near_the_usual_step_on_a_calm_machine_stands(step: float, foreign: float, usual: float) -> None:
-    near = 1 / ASTRAY < seen(step).step_seconds / usual < ASTRAY  # type: ignore[operator]
-    far = not 0.99 / ASTRAY < step / usual < 1.01 * ASTRAY
-    told = disturbance(seen(step, foreign), usual)
+    near = 1 / DRIFT < seen(step).step_seconds / usual < DRIFT  # type: ignore[operator]
+    far = not 0.99 / DRIFT < step / usual < 1.01 * DRIFT
+    told = reason_to_doubt(seen(step, foreign), usual)
     if near and foreign <= FOREIGN_CORES:
         assert told == ""
     if far or foreign > FOREIGN_CORES:
@@ -112,4 +112,4 @@ class Counting:
 )
 def test_what_others_used_meanwhile(after: dict[str, float | None], cores: float | None) -> None:
     bench = Counting({"own": 0.0, "busy": 100.0, "at": 0.0}, after)
-    assert examine(bench, Plan(), seconds=4.0, advise=False).foreign_cores == cores  # type: ignore[arg-type]
+    assert profile_stages(bench, Plan(), seconds=4.0, advise=False).foreign_cores == cores  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 
 from autoopt.records import Environment, Plan
 from autoopt.search.configuration import configuration
-from autoopt.search.stage_profile import Examined, examine
+from autoopt.simplify.stage_profile import StageProfile, profile_stages
 
 BLOCK = {"steps": 10, "samples": 80, "seconds": 1.0, "step_seconds": [0.1] * 10}
 STARTUP = {
@@ -35,8 +35,8 @@ class FakeBench:
         return self.answers.get(name, {})
 
 
-def look(bench: FakeBench) -> Examined:
-    return examine(bench, Plan(), seconds=4.0, advise=False)  # type: ignore[arg-type]
+def build_round(bench: FakeBench) -> StageProfile:
+    return profile_stages(bench, Plan(), seconds=4.0, advise=False)  # type: ignore[arg-type]
 
 
 def test_a_cuda_device_is_watched() -> None:
@@ -44,7 +44,7 @@ def test_a_cuda_device_is_watched() -> None:
     bench = FakeBench(
         measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": monitor, "other_users": [7]}
     )
-    found = look(bench)
+    found = build_round(bench)
     shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
     assert (shown.device_utilization, shown.energy_joules_per_step) == (0.8, 5.0)
     assert "pid 7" in found.doubts[0]
@@ -55,7 +55,7 @@ def test_what_it_does_not_tell_is_none() -> None:
     bench = FakeBench(
         measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": {}, "other_users": []}
     )
-    found = look(bench)
+    found = build_round(bench)
     shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
     assert shown.device_utilization is None
     assert shown.energy_joules_per_step is None
@@ -64,5 +64,5 @@ def test_what_it_does_not_tell_is_none() -> None:
 
 def test_the_cpu_is_not() -> None:
     bench = FakeBench(measure_stages={"device": "cpu"})
-    assert look(bench).monitor == {}
+    assert build_round(bench).monitor == {}
     assert "monitored_block" not in bench.asked

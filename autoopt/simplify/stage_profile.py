@@ -1,8 +1,11 @@
-"""One trial that is measured from the inside: its block, its stubs, its operators, what strategies ask of it."""
+"""Stage profile of a plan: one trial measured from the inside, its block, its stages, what strategies ask of it."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from pydantic import Field
 
@@ -11,7 +14,6 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
-from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.drift import whole
 
 BENCHMARK = "autoopt.benchmark.tasks"
@@ -23,25 +25,41 @@ THROTTLED = 0.1
 """Share of readings with a lowered clock from which on it is told."""
 
 
-class Inspection(Record):
-    """What is known before anything is tried: the workload's facts and the machine's peaks."""
+class Process(Protocol):
+    """A trial's process (``autoopt.trial.parent.TrialProcess``)."""
+
+    def call(self, task: str, *, timeout: float, **arguments: Any) -> JsonDict: ...
+
+
+class Trials(Protocol):
+    """Starts trials (``autoopt.search.trial_runner.TrialRunner``)."""
+
+    @property
+    def registry(self) -> Iterable[str]: ...
+
+    def trial(self, plan: Plan, label: str) -> AbstractContextManager[Process]: ...
+
+
+class Description(Record):
+    """The workload before anything is tried: its facts and the machine's peaks."""
 
     facts: WorkloadFacts
     environment: Environment
 
 
-class Examined(Record):
-    """A plan looked at from the inside.
+class StageProfile(Record):
+    """A plan measured from the inside.
 
-    ``missing``: what could not be measured, and why. ``monitor``: means over a block of a CUDA device
-    (``autoopt.benchmark.monitors``); ``joules_per_step``: its energy; ``other_users``: other processes on it;
-    ``foreign_cores``: how many cores other programs used, on average, while block and stubs were measured.
+    ``timings``: ``simplify.stage_timings.StageTimings``; empty where they could not be measured. ``missing``: what
+    could not be measured, and why. ``monitor``: means over a block of a CUDA device (``autoopt.benchmark.monitors``);
+    ``joules_per_step``: its energy; ``other_users``: other processes on it; ``foreign_cores``: how many cores other
+    programs used, on average, while block and stages were measured. ``spent``: seconds of each part of the profile.
     """
 
     plan: Plan
     startup: Startup
     block: Block
-    survey: JsonDict = Field(default_factory=dict)
+    timings: JsonDict = Field(default_factory=dict)
     flops_per_step: float | None = None
     inspected: dict[str, JsonDict] = Field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
@@ -50,6 +68,7 @@ class Examined(Record):
     joules_per_step: float | None = None
     other_users: tuple[int, ...] = ()
     foreign_cores: float | None = None
+    spent: dict[str, float] = Field(default_factory=dict)
 
     @property
     def step_seconds(self) -> float | None:
@@ -74,7 +93,7 @@ class Examined(Record):
         return found
 
 
-def inspect(bench: TrialRunner) -> Inspection:
+def describe(bench: Trials) -> Description:
     """Starts the baseline once and asks for its facts and the machine's peaks.
 
     Raises:
@@ -87,67 +106,85 @@ def inspect(bench: TrialRunner) -> Inspection:
             peaks = Peaks.model_validate(process.call(f"{SIMPLIFY}:measure_peaks", timeout=120.0))
         except TrialFailed:  # without peaks there are no ceilings, which the report says; the rest goes on
             peaks = Peaks()
-    return Inspection(facts=facts, environment=environment.model_copy(update={"peaks": peaks}))
+    return Description(facts=facts, environment=environment.model_copy(update={"peaks": peaks}))
 
 
-def examine(bench: TrialRunner, plan: Plan, *, seconds: float, advise: bool, trace: str | None = None) -> Examined:
-    """Runs a plan, then stubs its stages one by one.
+def profile_stages(
+    bench: Trials, plan: Plan, *, seconds: float, advise: bool, trace: str | None = None
+) -> StageProfile:
+    """Runs a plan, then measures its stages one by one.
 
     Args:
-        seconds: for the stubs; the block takes about a quarter of it besides.
+        seconds: for the microbenchmarks. The two halves of the block take a quarter of it besides; what strategies
+            ask and advice are held to as much.
         advise: also look for what only a person can change.
         trace: a folder for a short torch.profiler trace.
 
     Raises:
         TrialFailed: the plan does not train.
     """
-    missing: list[str] = []
+    began = time.monotonic()
     with bench.trial(plan, "examine") as process:
-        startup = process.call(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
-
-        def optional(what: str, task: str, **arguments: Any) -> JsonDict:
-            """What may fail without spoiling the rest."""
-            try:
-                return process.call(task, timeout=seconds * 10 + 120.0, **arguments)
-            except TrialFailed as failure:
-                missing.append(f"{what}: {failure.reason}")
-                return {}
-
-        before = optional("use of the cores", f"{BENCHMARK}:cpu_clock")
+        tasks = _Tasks(process, seconds)
+        tasks.spent["start"] = time.monotonic() - began
+        startup = tasks.must(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
+        before = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock")
         each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4}
-        running = process.call(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
-        flops = optional("floating-point operations", f"{BENCHMARK}:flops")
-        survey = optional("stage ceilings", f"{SIMPLIFY}:measure_stages", seconds=seconds)
-        # stubs lie between two halves: both see the same stretches of a machine whose speed changes
-        again = optional("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
+        running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
+        flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
+        timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", seconds=seconds)
+        # stages lie between two halves: both see the same stretches of a machine whose speed changes
+        again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
-        if survey:
-            survey = {**survey, "reference": reference}
-        after = optional("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
-        inspected = optional("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
+        after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
+        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
         step = block.seconds / max(block.steps, 1)
-        advice = optional("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
+        advice = tasks.may("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
         monitored: JsonDict = {}
-        if survey.get("device") == "cuda":
+        if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)
-            monitored = optional("use of the device", f"{BENCHMARK}:monitored_block", seconds=watched, min_steps=8)
+            monitored = tasks.may("use of the device", f"{BENCHMARK}:monitored_block", seconds=watched, min_steps=8)
         if trace:
-            optional("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
-    return Examined(
+            tasks.may("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
+    return StageProfile(
         plan=plan,
         startup=Startup.model_validate(startup),
         block=block,
-        survey=survey,
+        timings={**timings, "reference": reference} if timings else {},
         flops_per_step=flops.get("flops_per_step"),
         inspected=inspected,
         advice=tuple(Advice.model_validate(item) for item in advice.get("advice", ())),
-        missing=tuple(missing),
+        missing=tuple(tasks.missing),
         monitor=monitored.get("monitor", {}),
         joules_per_step=_joules(monitored),
         other_users=tuple(monitored.get("other_users", ())),
         foreign_cores=_foreign_cores(before, after),
+        spent=tasks.spent,
     )
+
+
+class _Tasks:
+    """Tasks of one trial's process, each timed; what may fail without spoiling the rest leaves its reason."""
+
+    def __init__(self, process: Process, seconds: float) -> None:
+        self._process, self._timeout = process, seconds * 10 + 120.0
+        self.spent: dict[str, float] = {}
+        self.missing: list[str] = []
+
+    def must(self, task: str, *, timeout: float, **arguments: Any) -> JsonDict:
+        began, name = time.monotonic(), task.split(":")[1]
+        try:
+            return self._process.call(task, timeout=timeout, **arguments)
+        finally:
+            self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
+
+    def may(self, what: str, task: str, **arguments: Any) -> JsonDict:
+        try:
+            return self.must(task, timeout=self._timeout, **arguments)
+        except TrialFailed as failure:
+            self.missing.append(f"{what}: {failure.reason}")
+            return {}
 
 
 def _foreign_cores(before: JsonDict, after: JsonDict) -> float | None:

@@ -1,0 +1,80 @@
+"""The profile of a workload: where the time goes and what to expect, without trying anything."""
+
+from __future__ import annotations
+
+import time
+
+from autoopt.options import Options
+from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
+from autoopt.search.baseline import objective_of
+from autoopt.search.configuration import configuration
+from autoopt.search.planner import Choice, build_queue
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.simplify.analyse import build_round, model_error
+from autoopt.simplify.pipeline import Pipeline
+from autoopt.simplify.profile_validity import doubt_of, least_doubtful
+from autoopt.simplify.stage_profile import Description, StageProfile, describe, profile_stages
+
+SECONDS = 20.0
+UNSET = "not set"
+
+
+def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str | None = None) -> Profile:
+    """Measures the baseline from the inside and asks every strategy for its prediction.
+
+    Raises:
+        TrialFailed: the baseline does not train.
+    """
+    began = time.monotonic()
+    description = describe(bench)
+    seconds = min(SECONDS, options.budget_seconds / 3)
+    seen = least_doubtful(
+        lambda: profile_stages(bench, Plan(), seconds=seconds, advise=True, trace=traces),
+        lambda seen: doubt_of(seen, None, model_error(description, seen)),
+    )
+    round_, pipeline = build_round(description, seen)
+    predictions = _predictions(bench, options, choice, description, seen, pipeline)
+    return Profile(
+        autoopt_version=UNSET,
+        created=UNSET,
+        seconds=time.monotonic() - began,
+        workload=WorkloadSummary.model_validate(description.facts.model_dump()),
+        environment=description.environment,
+        baseline=configuration(Plan(), description.environment, examined=seen),
+        round=round_,
+        predictions=predictions,
+        advice=seen.advice,
+        warnings=seen.missing,
+    )
+
+
+def _predictions(
+    bench: TrialRunner,
+    options: Options,
+    choice: Choice,
+    description: Description,
+    seen: StageProfile,
+    pipeline: Pipeline | None,
+) -> tuple[Prediction, ...]:
+    facts = description.facts.model_copy(update={"inspected": seen.inspected})
+    search = SearchState(
+        facts=facts,
+        environment=description.environment,
+        objective=objective_of(facts, options),
+        planned_steps=facts.max_steps,
+    )
+    plan = build_queue(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
+    found = {
+        p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)
+        for p in plan.proposals
+    }
+    for item in plan.skipped:
+        found[item.strategy.name] = Prediction(
+            strategy=item.strategy.name,
+            setting=item.setting,
+            predicted=item.predicted,
+            applies=item.verdict is not Verdict.NOT_APPLICABLE,
+            reason=item.reason,
+        )
+    return tuple(found[name] for name in bench.registry if name in found)
