@@ -50,6 +50,8 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, 
 
 def train_until(training: Training, enough: Enough) -> tuple[Lap, LossRecorder]:
     """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once."""
+    if not isinstance(training, Training):  # a script has its own loop
+        return training.run_until(enough)
     clock, deferred, steps, over = training.clock, training.deferred_cost, 0, False
     recorder = LossRecorder(training.device.kind == "cpu")
     fast_path = FastPath(training, enough, recorder)

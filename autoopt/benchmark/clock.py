@@ -71,6 +71,12 @@ class StageClock:
             self.totals[stage] += now - self.last
             self.last = now
 
+    def set_aside(self) -> float:
+        """Keeps the time since the last mark from the stage that ends next; its seconds, for who counts them."""
+        now = perf_counter()
+        gone, self.last = now - self.last, now
+        return gone
+
     def step_done(self) -> None:
         """The step that ends here; what no stage has claimed is ``other``."""
         now = perf_counter()
@@ -140,6 +146,10 @@ class EventClock(StageClock):
         # an event within a graph that is being recorded is a node of it, and has no time
         if self.fine and not recording():
             self._events.append((stage, self._device.event()))
+
+    def set_aside(self) -> float:
+        self.mark("other")  # events tell; nothing is left to be counted
+        return 0.0
 
     def step_done(self) -> None:
         event = self._device.event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -180,10 +181,15 @@ def _optimizer_facts(training: Training) -> OptimizerFacts:
     return OptimizerFacts(
         type=type(optimizer).__name__,
         module=type(optimizer).__module__,
-        options={key: plain for key, value in optimizer.defaults.items() if (plain := _plain(value)) is not _NOT_PLAIN},
+        options=plain_options(optimizer.defaults),
         groups=len(optimizer.param_groups),
         has_scheduler=training.workload.scheduler is not None,
     )
+
+
+def plain_options(options: Mapping[str, Any]) -> JsonDict:
+    """Those options that a document can hold: numbers, texts, None and lists of numbers."""
+    return {key: plain for key, value in options.items() if (plain := _plain(value)) is not _NOT_PLAIN}
 
 
 _NOT_PLAIN = object()

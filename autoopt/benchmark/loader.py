@@ -101,12 +101,12 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
 
 def _from_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
     generators = Generators(seed, "train" if shuffle else "valid")
-    warnings = _check_workers(dataset, options, options.get("num_workers", 0), changed="num_workers" in options)
+    warnings = check_workers(dataset, options, options.get("num_workers", 0), changed="num_workers" in options)
     sampler = None
     if not isinstance(dataset, IterableDataset):
         sampler = RandomSampler(dataset, generator=generators.own("order")) if shuffle else SequentialSampler(dataset)
     loader: DataLoader[Any] = DataLoader(
-        dataset, batch_size=size, sampler=sampler, generator=generators.own("workers"), **_consistent(options)
+        dataset, batch_size=size, sampler=sampler, generator=generators.own("workers"), **consistent(options)
     )
     return Loader(loader, generators, size, warnings=warnings)
 
@@ -130,13 +130,13 @@ def rebuilt(
     generators = Generators(seed, label)
     merged = {**_options_of(data), **options}
     changed = "num_workers" in options and options["num_workers"] != data.num_workers
-    warnings = _check_workers(dataset, merged, merged["num_workers"], changed=changed)
+    warnings = check_workers(dataset, merged, merged["num_workers"], changed=changed)
     if type(data) is not DataLoader:
         return _changed_copy(data, dataset, options, size, generators, warnings)
     generator = generators.users(data.generator) if data.generator is not None else generators.own("workers")
     shields: list[Shielded] = []
     how = _sampling(data, dataset, size, merged, generators, shields, mix(seed, label))
-    arguments = {**_consistent(merged), **how}
+    arguments = {**consistent(merged), **how}
     if "batch_sampler" in how:
         arguments.pop("drop_last", None)
     loader: DataLoader[Any] = DataLoader(dataset, generator=generator, **arguments)
@@ -223,7 +223,7 @@ def _options_of(data: DataLoader[Any]) -> dict[str, Any]:
     return options
 
 
-def _consistent(options: Mapping[str, Any]) -> dict[str, Any]:
+def consistent(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without those that torch refuses together."""
     options = {name: value for name, value in options.items() if not (name == "pin_memory_device" and not value)}
     if not options.get("num_workers"):
@@ -249,7 +249,7 @@ def _changed_copy(
             hint="give a torch.utils.data.DataLoader or the Dataset",
         )
     loader = copy.copy(data)
-    new = {**_consistent({**_options_of(data), **options}), "dataset": dataset}
+    new = {**consistent({**_options_of(data), **options}), "dataset": dataset}
     if not new.get("num_workers"):
         new |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
     elif new.get("prefetch_factor") is None:
@@ -262,7 +262,7 @@ def _changed_copy(
     return Loader(loader, generators, data.batch_size, warnings=warnings)
 
 
-def _check_workers(dataset: Any, options: Mapping[str, Any], workers: int, *, changed: bool) -> tuple[str, ...]:
+def check_workers(dataset: Any, options: Mapping[str, Any], workers: int, *, changed: bool) -> tuple[str, ...]:
     """Two workers on an IterableDataset that does not share the work out yield everything twice.
 
     Raises:

@@ -46,6 +46,7 @@ class Site(Place):
     ``direct``: the call stands on these lines itself; otherwise a library makes it on behalf of them.
     ``options``: as found in the live object. ``used``: where an object is used while training: a loader iterated,
     a model called. ``per_step``: how often it happened in a training step; None where it is not counted.
+    ``calls``: where a line makes several loaders, which of its calls made those of this site, from 0.
     """
 
     kind: SiteKind
@@ -54,6 +55,7 @@ class Site(Place):
     direct: bool = True
     options: JsonDict = Field(default_factory=dict)
     used: tuple[Place, ...] = ()
+    calls: tuple[int, ...] = ()
     per_step: float | None = None
 
 

@@ -28,16 +28,24 @@ DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIG
 
 def main(channel: Channel) -> None:
     """Answers the parent until it closes its end."""
-    _seal(channel)
+    seal(channel)
     try:
         first = channel.receive()
         if first is not None:
-            _Trial(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE)).serve()
+            TaskServer(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE)).serve()
     except ChannelClosed:
         pass
 
 
-class _Trial:
+class TaskServer:
+    """Runs the tasks that the parent asks for, one after another.
+
+    Args:
+        channel: to the parent.
+        spec: of the trial.
+        live: what it makes of the spec, ``module:class``.
+    """
+
     def __init__(self, channel: Channel, spec: TrialSpec, live: str) -> None:
         self._channel = channel
         self._spec = spec
@@ -48,11 +56,12 @@ class _Trial:
         self._live_name = live
 
     def serve(self) -> None:
+        """Until the parent closes its end."""
         live: Any = None
 
         def start() -> JsonDict:
             nonlocal live
-            live = self._make_live()
+            live = self.make_live()
             return {}
 
         if not self._answer(start):
@@ -60,9 +69,14 @@ class _Trial:
         while (document := self._channel.receive()) is not None:
             call = Call.model_validate(document)
             self._where = call.task.rpartition(":")[2]
-            self._answer(lambda call=call: _resolve(call.task)(live, **call.arguments))  # type: ignore[misc]
+            self._answer(lambda call=call: self.run(live, call))  # type: ignore[misc]
 
-    def _make_live(self) -> Any:
+    def run(self, live: Any, call: Call) -> Any:
+        """Runs one task; its answer."""
+        return _resolve(call.task)(live, **call.arguments)
+
+    def make_live(self) -> Any:
+        """What tasks get as their first argument."""
         spec = self._spec
         os.chdir(spec.directory)
         sys.path[:0] = [folder for folder in spec.search_path if folder not in sys.path]
@@ -125,7 +139,7 @@ def _resolve(task: str) -> Callable[..., Any]:
     return found
 
 
-def _seal(channel: Channel) -> None:
+def seal(channel: Channel) -> None:
     """Keeps what is autoopt's apart from what the user's code may do in the same process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     log = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)

@@ -99,6 +99,8 @@ class Launcher:
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
+            if spec.script is not None:
+                return fresh(descriptor, environment, scratch, spec.script.entry)
             if self._server and not spec.flags.get("env"):
                 return self._server.fork(descriptor, environment, scratch)
             return fresh(descriptor, environment, scratch)

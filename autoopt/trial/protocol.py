@@ -11,7 +11,26 @@ from typing import Literal
 
 from pydantic import Field
 
-from autoopt.records import JsonDict, Plan, Record
+from autoopt.records import JsonDict, Plan, Record, Sites
+
+
+class ScriptSpec(Record):
+    """A command that trains, run as it is with autoopt listening.
+
+    ``command``: its words, the interpreter first. ``sites``: what an earlier run of it has shown; None: this run is
+    watched. ``metric``: pattern or key of the metric in what it prints or logs. ``folders``: those that the trial
+    sees through a view of its own, so that nothing in them is changed; ``shared``: those within them that it writes to
+    for autoopt (the run directory). ``patched``: files to be read in place of those
+    that are there, their text by path. ``entry``: the module whose ``main`` the trial's process runs.
+    """
+
+    command: tuple[str, ...]
+    sites: Sites | None = None
+    metric: str | None = None
+    folders: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    patched: dict[str, str] = Field(default_factory=dict)
+    entry: str = "autoopt.script.execute"
 
 
 class TrialSpec(Record):
@@ -20,7 +39,7 @@ class TrialSpec(Record):
     ``workload``: the import string. ``strategies``: import strings of custom strategies.
     ``memory_limit_bytes``: a limit that the device abstraction enforces (tests, simulated devices).
     ``search_path``: folders put in front of ``sys.path``; ``directory``: the working directory.
-    ``target``: overrides the workload's target value.
+    ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
     """
 
     workload: str
@@ -33,6 +52,7 @@ class TrialSpec(Record):
     memory_limit_bytes: int | None = None
     target: float | None = None
     flags: JsonDict = Field(default_factory=dict)
+    script: ScriptSpec | None = None
 
 
 class Call(Record):

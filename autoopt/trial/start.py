@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from autoopt.records import JsonDict
 from autoopt.trial.channel import Channel, ChannelClosed, pair
 
-_ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from autoopt.trial.{} import main; main({})"
+_ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main({})"
+
+SERVER = "autoopt.trial.server"
+SUPERVISOR = "autoopt.trial.supervisor"
 
 
 @dataclass
@@ -51,7 +54,7 @@ class ForkServer:
         with theirs:
             # NVML answers whether there is a device without touching it: a process that has cannot be forked
             environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-            self._process = _python("server", [theirs.fileno()], environment)
+            self._process = _python(SERVER, [theirs.fileno()], environment)
         self._end = ours
 
     def fork(self, log: int, environment: dict[str, str], scratch: str) -> Started:
@@ -93,12 +96,16 @@ class ForkServer:
             self._process = None
 
 
-def fresh(log: int, environment: dict[str, str], scratch: str) -> Started:
-    """Starts a trial as a fresh interpreter, with its environment from the first instruction on."""
+def fresh(log: int, environment: dict[str, str], scratch: str, entry: str = SUPERVISOR) -> Started:
+    """Starts a trial as a fresh interpreter, with its environment from the first instruction on.
+
+    Args:
+        entry: the module whose ``main`` supervises the trial.
+    """
     trial, trial_theirs = pair()
     supervisor, supervisor_theirs = pair()
     with trial_theirs, supervisor_theirs:
-        process = _python("supervisor", [trial_theirs.fileno(), supervisor_theirs.fileno(), log], environment)
+        process = _python(entry, [trial_theirs.fileno(), supervisor_theirs.fileno(), log], environment)
     return _order(Started(trial, supervisor, process), environment, scratch)
 
 
@@ -112,7 +119,7 @@ def _python(module: str, descriptors: list[int], environment: dict[str, str]) ->
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=descriptors[2] if module == "supervisor" else subprocess.DEVNULL,
+        stderr=descriptors[2] if module != SERVER else subprocess.DEVNULL,
     )
 
 

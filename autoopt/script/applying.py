@@ -1,0 +1,169 @@
+"""Puts a setup on a script while it runs, at the sites that an earlier run has shown. No file is touched."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+from torch.utils.data import DataLoader
+
+from autoopt.benchmark.compiling import compile_model
+from autoopt.benchmark.flags import apply_flags
+from autoopt.benchmark.loader import check_workers, consistent
+from autoopt.benchmark.optimizer import make_optimizer, users_factory
+from autoopt.benchmark.seeding import mix
+from autoopt.errors import WorkloadError
+from autoopt.records import Sites
+from autoopt.script.frames import user_place
+from autoopt.script.joints import Joints
+from autoopt.setup import Setup
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Applying:
+    """A setup on its way into a script.
+
+    Args:
+        joints: of the process.
+        setup: what the plan changes; the empty one changes nothing.
+        sites: of an earlier run; None while the script is watched for the first time.
+        seed: of the order of samples of loaders that have no generator.
+    """
+
+    def __init__(self, joints: Joints, setup: Setup, sites: Sites | None, seed: int) -> None:
+        self.joints, self.setup, self.sites, self.seed = joints, setup, sites, seed
+        self._calls: Counter[tuple[str, int]] = Counter()
+        self._orders = 0
+        self._autocast: Any = None
+        self._updated: list[Optimizer] = []
+
+    def install(self) -> None:
+        """Once torch has been imported."""
+        apply_flags(self.setup)
+        self.joints.merged = self._merged
+        self.joints.on_root = self._root
+        if self.setup.precision.dtype is not None:
+            self.joints.around_forward = self._enter
+            self.joints.before_backward = self._leave
+
+    # loaders
+
+    def _merged(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a loader that is made: the setup's options where it is the training's."""
+        if not self._trains():
+            return args, kwargs
+        names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
+        options = {**dict(zip(names, args, strict=False)), **kwargs}
+        for transform in self.setup.dataset:
+            options["dataset"] = transform(options["dataset"])
+        if self.setup.loader:
+            changed = "num_workers" in self.setup.loader
+            options = consistent({**options, **self.setup.loader})
+            check_workers(options["dataset"], options, options.get("num_workers", 0), changed=changed)
+        if options.get("generator") is None and options.get("sampler") is None and options.get("batch_sampler") is None:
+            # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
+            self._orders += 1
+            seed = mix(self.seed, torch.initial_seed(), "order", self._orders)
+            options["generator"] = torch.Generator().manual_seed(seed)
+        return (), options
+
+    def _trains(self) -> bool:
+        """Whether the call that makes a loader now is one of those that make the training's."""
+        found = user_place()
+        if found is None or self.sites is None:
+            return False
+        line = (found.place.file, found.place.line)
+        call = self._calls[line]
+        self._calls[line] += 1
+        own, others = (
+            [site for site in self.sites.of(kind) if (site.file, site.line) == line]
+            for kind in ("loader_training", "loader_validation")
+        )
+        if not own:
+            return False
+        return not others or any(call in site.calls for site in own)
+
+    # the model and its optimizer
+
+    def _root(self, model: nn.Module) -> None:
+        """Before the first training call of a model: its transforms, the optimizer's, and compilation."""
+        setup = self.setup
+        before = {id(parameter): name for name, parameter in model.named_parameters()}
+        for transform in setup.model:
+            if transform(model) is not model:
+                raise WorkloadError(f"{transform!r} replaces the model, which a script holds on to: it needs build()")
+        if setup.optimizer:
+            own = {id(parameter) for parameter in model.parameters()}
+            for optimizer in self.joints.optimizers:
+                held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+                if held & (own | set(before)) and not any(optimizer is known for known in self._updated):
+                    self._updated.append(optimizer)
+                    self._update(optimizer, model, before)
+        if setup.compile is not None:
+            compile_model(model, setup.compile)
+
+    def _update(self, optimizer: Optimizer, model: nn.Module, names: dict[int, str]) -> None:
+        """Makes the user's optimizer what the setup makes of it, in place: schedulers hold on to it."""
+        made = make_optimizer(users_factory(optimizer, model, names), model, self.setup.optimizer)
+        if type(made) is not type(optimizer):
+            raise WorkloadError(
+                f"it replaces {type(optimizer).__name__} by {type(made).__name__}, which a script holds on to: "
+                "it needs build()"
+            )
+        groups = [*optimizer.param_groups]
+        for group, new in zip(groups, made.param_groups, strict=True):
+            group.update(new)
+        kept = {"param_groups": groups, "step": optimizer.__dict__.get("step")}
+        optimizer.__dict__.update({**made.__dict__, **{name: value for name, value in kept.items() if value}})
+
+    # precision
+
+    def _enter(self) -> None:
+        """From the forward pass to the backward pass, the loss included, as ``with torch.autocast`` around both."""
+        if self._autocast is None and self.joints.session.device is not None:
+            dtype = _DTYPES[str(self.setup.precision.dtype)]
+            self._autocast = torch.autocast(self.joints.session.device.torch.type, dtype=dtype)
+            self._autocast.__enter__()
+
+    def _leave(self) -> None:
+        if self._autocast is not None:
+            self._autocast.__exit__(None, None, None)
+            self._autocast = None
+
+
+def unsayable(setup: Setup, sites: Sites) -> str | None:
+    """Why a setup cannot be put on a script from outside; None where it can.
+
+    Args:
+        setup: what a plan changes.
+        sites: of the script.
+    """
+    loader = sites.of("loader_training")
+    if (setup.loader or setup.dataset) and not loader:
+        return "the script has no DataLoader: its own function makes the batches"
+    if (setup.loader or setup.dataset) and len(loader) > 1:
+        return "several lines make training loaders: it needs build()"
+    if setup.precision.loss_scaling:
+        return "scaled gradients need lines of their own in the script: it needs build()"
+    if setup.precision.dtype is not None and any(site.options.get("enabled") for site in sites.of("autocast")):
+        return "the script trains under autocast already"
+    if setup.compile is not None and sites.of("compile"):
+        return "the script compiles already"
+    if setup.transfer.prefetch:
+        return "batches are moved by the script's own lines: it needs build()"
+    wrapped = {
+        "loss": setup.loss,
+        "training step": setup.step,
+        "schedule": setup.scheduler,
+        "batch": setup.batch != Setup().batch,
+        "cadence of evaluations and checkpoints": setup.cadence != Setup().cadence,
+    }
+    for what, changed in wrapped.items():
+        if changed:
+            return f"the {what} is the script's own: it needs build()"
+    return None

@@ -1,0 +1,123 @@
+"""The first moments of a script's process: waits for torch, puts the joints in place, and lets the script run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from autoopt.errors import WorkloadError
+from autoopt.script.orders import Orders
+from autoopt.trial.channel import Channel
+
+
+def begin(words: str) -> None:
+    """Called once, by ``sitecustomize``, before the script's first line.
+
+    Args:
+        words: :class:`~autoopt.script.orders.Orders` as JSON.
+    """
+    orders = Orders.model_validate_json(words)
+    process = _Process(orders)
+    if orders.channel is not None:
+        process.answer(Channel(socket.socket(fileno=orders.channel)))
+    if "torch" in sys.modules:
+        process.listen()
+    else:
+        when_imported("torch", process.listen)
+
+
+class _Process:
+    """What is autoopt's in a script's process."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self._pid = os.getpid()
+        self._script: Any = None
+        self._server: Any = None
+        self._code: Any = None  # of sys.exit
+
+    def answer(self, channel: Channel) -> None:
+        """Starts the thread that answers the parent."""
+        from autoopt.script.serving import ScriptServer
+
+        self._server = ScriptServer(channel, self.orders.spec)
+        self._server.start()
+        plain = sys.excepthook
+
+        def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            plain(kind, error, trace)
+            self._end(error)
+
+        sys.excepthook = failed
+        leave = sys.exit
+
+        def left(code: Any = None) -> None:
+            self._code = code
+            leave(code)
+
+        sys.exit = left  # type: ignore[assignment]
+        atexit.register(self._end, None)
+
+    def listen(self) -> None:
+        """torch has been imported."""
+        from autoopt.script.process import Script
+
+        self._script = Script(self.orders.spec)
+        if self._server is not None:
+            self._server.found(self._script)
+
+    def _end(self, error: BaseException | None) -> None:
+        """The script is over; where it never trained, why."""
+        if os.getpid() != self._pid or self._server is None:
+            return
+        if error is None and self._code not in (None, 0):
+            error = SystemExit(self._code)
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if self._script is None:
+            error = error or WorkloadError(
+                "the script ended without having imported torch", hint="name the script that trains"
+            )
+            self._server.found(None, error)
+        else:
+            self._script.session.end(error)
+
+
+class _Waiting(importlib.abc.MetaPathFinder):
+    """Tells when a module has been imported, whoever imports it, and is gone from then on."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run, then = spec.loader.exec_module, self._then
+
+            def executed(module: ModuleType) -> None:
+                run(module)
+                then()
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
+
+
+def when_imported(name: str, then: Callable[[], None]) -> None:
+    """Calls ``then`` once a module that is not imported yet has been."""
+    sys.meta_path.insert(0, _Waiting(name, then))

@@ -1,0 +1,269 @@
+"""A script in its process as tasks know a trial: a context, and a training that stands at a step's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
+
+from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.compiling import new_graph_hook
+from autoopt.benchmark.device import host_peak_bytes
+from autoopt.benchmark.facts import workload_facts
+from autoopt.benchmark.lengths import Lengths
+from autoopt.benchmark.loss_recorder import LossRecorder
+from autoopt.benchmark.whatif import SECONDS, ratio_with
+from autoopt.errors import WorkloadError
+from autoopt.records import JsonDict
+from autoopt.records.facts import WorkloadFacts
+from autoopt.script.process import Script
+from autoopt.script.recording import MicroBatch
+from autoopt.script.session import Enough
+from autoopt.setup import Precision, Setup
+from autoopt.workload import Workload
+
+ADAPTER = "script"
+
+
+class ScriptContext:
+    """What a task gets as its first argument in the process of a script; see ``TrialContext``.
+
+    Args:
+        script: which has ended its first training step.
+        emit: tells the parent how a task stands.
+    """
+
+    def __init__(self, script: Script, emit: Callable[[JsonDict], None]) -> None:
+        self.script, self.emit = script, emit
+        self.spec, self.registry = script.spec, script.registry
+        self.seed = script.spec.seed
+        session = script.session
+        assert session.device is not None
+        self.device = session.device
+        assert session.first_step_at is not None
+        self.build_seconds = session.first_step_at - session.began
+        self.setup_seconds = 0.0
+        self.inspected: dict[str, JsonDict] = {}
+        self.training = ScriptTraining(script)
+        self.workload = self.training.workload
+        self.setup = self.registry.fold(script.spec.plan, self.workload.setup)
+        self.training.setup = self.setup
+
+    @cached_property
+    def facts(self) -> WorkloadFacts:
+        """What strategies may know of the script."""
+        assert self.script.spec.script is not None
+        facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
+        return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
+
+    @property
+    def target(self) -> float | None:
+        """The value of the metric that is to be reached, where the user gave one."""
+        return self.spec.target
+
+    def ratio_with(
+        self,
+        change: Callable[[Any], Any] | None = None,
+        *,
+        dtype: Any = None,
+        matmul: str | None = None,
+        seconds: float = SECONDS,
+    ) -> float | None:
+        """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
+        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)  # type: ignore[arg-type]
+
+
+class Models(nn.Module):
+    """Several root models as one, for what looks at parameters and modules."""
+
+    def __init__(self, roots: list[nn.Module]) -> None:
+        super().__init__()
+        self.roots = nn.ModuleList(roots)
+
+
+class NoBatches(IterableDataset[Any]):
+    """In place of a dataset where the script's own function makes the batches; there is nothing to be read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+
+class ScriptTraining:
+    """A script's training as microbenchmarks and blocks know one; see ``benchmark.training.Training``.
+
+    Its batches are the calls of the root models in the first training step.
+
+    Args:
+        script: which stands at a step's end.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.script, self.session = script, script.session
+        assert script.session.device is not None
+        assert script.session.clock is not None
+        assert script.session.deferred_cost is not None
+        self.device, self.clock, self.deferred_cost = (
+            script.session.device,
+            script.session.clock,
+            script.session.deferred_cost,
+        )
+        self.seed = script.spec.seed
+        roots = [getattr(root, "_orig_mod", root) for root in script.joints.roots]
+        if not roots:
+            raise WorkloadError(
+                "no model was called in training: its forward pass could not be found",
+                hint="call the model itself, as in model(x), rather than one of its methods",
+            )
+        self.roots = roots
+        self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
+        self.optimizers = self._stepping()
+        self.optimizer: Optimizer = self.optimizers[0]
+        self.users_optimizer = self.optimizer
+        self.batches: list[MicroBatch] = script.recording.batches
+        loaders = script.joints.loaders
+        self.loader = SimpleNamespace(
+            loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size() or 1),
+            batch_size=self._size(),
+            warnings=(),
+            length=None,
+        )
+        self.accumulation = max(len(self.batches), 1)
+        total = script.planned_steps()
+        per_epoch = _length(loaders[0]) if loaders else None
+        per_epoch = None if per_epoch is None else max(per_epoch // self.accumulation, 1)
+        every = per_epoch or max((total or 100) // 10, 1)
+        self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, self.accumulation)
+        self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
+        self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
+        found = Setup(precision=Precision(dtype=_named(self.dtype)))
+        self.workload = Workload(
+            model=self.model,
+            train_data=self.loader.loader,
+            loss=self.loss,
+            optimizer=self.optimizer,
+            max_steps=total,
+            accumulation=self.accumulation,
+            setup=found if not script.setup.precision.dtype else Setup(),
+        )
+        self.setup = self.workload.setup
+        self.evaluation = self.scaler = self.schedule = None
+        self.begin = new_graph_hook(self.device.torch, script.setup.compile)
+
+    def _stepping(self) -> list[Optimizer]:
+        """The optimizers that hold parameters of the models, the one with the most first."""
+        own = {id(p): p.numel() for root in self.roots for p in root.parameters()}
+
+        def held(optimizer: Optimizer) -> int:
+            return sum(own.get(id(p), 0) for group in optimizer.param_groups for p in group["params"])
+
+        return sorted(filter(held, self.script.joints.optimizers), key=held, reverse=True)
+
+    def _size(self) -> int | None:
+        return self.batches[0].samples or None if self.batches else None
+
+    # the running script
+
+    @property
+    def steps(self) -> int:
+        return self.session.steps
+
+    @property
+    def samples(self) -> int:
+        return self.session.samples
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def total_steps(self) -> int:
+        return self.lengths.total
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        return self.lengths.per_epoch
+
+    @property
+    def evaluate_every(self) -> int:
+        return self.lengths.evaluate_every
+
+    def run_until(self, enough: Enough) -> tuple[Lap, LossRecorder]:
+        """Lets the script train; see ``Session.run_until``."""
+        return self.session.run_until(enough)
+
+    def host_peak_bytes(self) -> int | None:
+        return host_peak_bytes()
+
+    def step_by_stages(self) -> None:
+        """Every step of a script goes through its own calls."""
+
+    # microbenchmarks, on held batches
+
+    def next(self) -> list[Any]:
+        """The micro-batches that are held; a script's own data are not touched."""
+        return self.batches
+
+    def to_device(self, batch: Any) -> Any:
+        return batch
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """A scalar over all calls of a micro-batch, with a graph."""
+        roots = list(model.roots) if isinstance(model, Models) else [model]
+        values = [call(roots[self._index(call.model)]) for call in batch]
+        return values[0] if len(values) == 1 else torch.stack([value.float() for value in values]).sum()
+
+    def _index(self, model: nn.Module) -> int:
+        model = getattr(model, "_orig_mod", model)
+        return next((index for index, root in enumerate(self.roots) if root is model), 0)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        if self.begin is not None:
+            self.begin()
+        with self.autocast or nullcontext():
+            return self.loss(self.model, batch)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def whole_step(self, batches: list[Any]) -> torch.Tensor:
+        loss = None
+        for batch in batches:
+            loss = self.forward(batch)
+            self.backward(loss)
+        self.update()
+        assert loss is not None
+        return loss
+
+    one_step = whole_step
+
+    # facts
+
+    def facts_of_batch(self) -> JsonDict:
+        """What is known of a script's batches beside its dataset."""
+        return {"accumulation": self.accumulation, "loss_source": None, "has_evaluate": False}
+
+
+def _named(dtype: torch.dtype | None) -> str | None:
+    return {torch.bfloat16: "bfloat16", torch.float16: "float16"}.get(dtype) if dtype is not None else None
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None

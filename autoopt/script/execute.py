@@ -1,0 +1,79 @@
+"""Entry of a script's trial: opens its view of the user's folders and becomes the user's command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+from autoopt.errors import AutooptError
+from autoopt.script import hook
+from autoopt.script.orders import PATH_WAS_UNSET, VARIABLE, Orders
+from autoopt.script.view import View, open_view
+from autoopt.trial.channel import Channel
+from autoopt.trial.failures import failure_of
+from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.supervisor import supervise
+
+HOOK = str(Path(hook.__path__[0]))
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "COMET_MODE": "disabled",
+}
+"""Trackers that would tell the world of a training that is only a measurement."""
+
+
+def main(trial: int, supervisor: int, log: int) -> NoReturn:
+    """Supervises the trial of a script."""
+    supervise(trial, supervisor, log, execute)
+
+
+def execute(channel: Channel) -> None:
+    """Becomes the command, once the parent has said which. Returns only where that is impossible, which it tells."""
+    first = channel.receive()
+    assert first is not None
+    spec = TrialSpec.model_validate(first["spec"])
+    try:
+        _become(spec, channel)
+    except (AutooptError, OSError) as error:
+        channel.send(failure_of(error, "start").model_dump(mode="json"))
+        channel.receive()  # the parent ends this process
+
+
+def _become(spec: TrialSpec, channel: Channel) -> None:
+    script = spec.script
+    assert script is not None, "the trial of a script"
+    scratch = Path(tempfile.gettempdir())
+    view = open_view(script.folders, scratch, shared=script.shared)
+    for path, text in script.patched.items():
+        Path(view.path(path)).write_text(text, encoding="utf-8")
+    directory = view.path(spec.directory)
+    os.chdir(directory)
+    words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
+    os.set_inheritable(channel.fileno(), True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    orders = Orders(spec=spec, channel=channel.fileno(), writable=_writable(script.folders, script.shared, view))
+    offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
+    environment = {**listening(orders, os.environ), **offline, "PWD": directory}
+    sys.stdout.flush()
+    os.execvpe(words[0], words, environment)
+
+
+def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    """An environment in which the next interpreter listens, and no other that it starts."""
+    before = environment.get("PYTHONPATH")
+    path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
+    unset = {PATH_WAS_UNSET: "1"} if before is None else {}
+    return {**environment, **path, **unset, VARIABLE: orders.model_dump_json()}
+
+
+def _writable(folders: tuple[str, ...], shared: tuple[str, ...], view: View) -> tuple[str, ...]:
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    own = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches}
+    return tuple(sorted({*own, *map(view.path, map(os.path.realpath, folders)), *shared}))

@@ -1,0 +1,86 @@
+"""Lines of the user's own code on the stack: frames of libraries and of autoopt are skipped."""
+
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sys
+import sysconfig
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from autoopt.records import Place
+
+_OWN = str(Path(__file__).resolve().parents[1]) + os.sep
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place in the user's code; ``direct``: nothing but torch lies between it and what it calls."""
+
+    place: Place
+    direct: bool
+
+
+def user_place(frame: FrameType | None = None) -> Found | None:
+    """The innermost line of the user's that led here; None where there is none.
+
+    Args:
+        frame: from which on to look; the caller's where None.
+    """
+    frame = frame or sys._getframe(1)
+    direct = True
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if is_users(name):
+            return Found(place_of(frame), direct)
+        direct = direct and name.startswith((_OWN, _TORCH))
+        frame = frame.f_back
+    return None
+
+
+def called_by_user(depth: int = 2) -> bool:
+    """Whether the user's own code, and no library on its behalf, is the caller so many frames up."""
+    return is_users(sys._getframe(depth).f_code.co_filename)
+
+
+def place_of(frame: FrameType) -> Place:
+    """The lines of the call that a frame is at, and its function."""
+    line, end = frame.f_lineno, frame.f_lineno
+    positions = frame.f_code.co_positions()
+    start, stop, _, _ = next(islice(positions, frame.f_lasti // 2, None), (None, None, None, None))
+    if start is not None and stop is not None and start <= stop:
+        line, end = start, stop
+    return Place(file=shown(frame.f_code.co_filename), line=line, end_line=end, function=frame.f_code.co_qualname)
+
+
+@functools.cache
+def shown(file: str) -> str:
+    """A file relative to the present folder where it lies in it."""
+    path = os.path.abspath(file)
+    here = os.getcwd() + os.sep
+    return path.removeprefix(here)
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    """Whether a file is neither a library's nor autoopt's, and is a file at all."""
+    if file.startswith("<"):
+        return False
+    path = os.path.abspath(file)
+    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return not installed and not path.startswith((_OWN, _TORCH, *_libraries()))
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    named = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = {*named, *site.getsitepackages(), site.getusersitepackages()}
+    real = {os.path.realpath(folder) for folder in folders if folder}
+    return tuple(sorted(os.path.abspath(folder) + os.sep for folder in {*filter(None, folders), *real}))

@@ -1,0 +1,356 @@
+"""Listening at torch's own joints: classes and functions that every training goes through.
+
+Only classes and modules are patched, never what a user may pickle or copy: the root model's calls are timed through
+``_compiled_call_impl``, which a module leaves out when it is saved.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from autoopt.benchmark.transfer import samples_of
+from autoopt.script.session import Session
+
+SETTLED = 3
+"""Training steps after which every root model has been called, as a rule; from then on no other call is looked at."""
+
+
+class Watcher(Protocol):
+    """Who is told what the joints see, besides the session: an observer of sites, or what puts a setup on."""
+
+    def loader_made(self, loader: Any) -> None: ...
+    def loader_opened(self, loader: Any) -> None: ...
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None: ...
+    def optimizer_made(self, optimizer: Optimizer) -> None: ...
+    def root_found(self, model: nn.Module) -> None: ...
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None: ...
+    def forward_done(self, model: nn.Module, output: Any) -> None: ...
+    def backward(self, loss: Any) -> None: ...
+    def stepped(self, optimizer: Optimizer) -> None: ...
+    def saved(self) -> None: ...
+
+
+class Joints:
+    """All joints of one process.
+
+    Args:
+        session: told of stages and steps.
+        watchers: told of objects.
+        anchor: which of the optimizers, in the order in which they are made, ends a training step; the last one
+            of the first steps where None.
+
+    Attributes:
+        loaders: of the training, in the order in which they were first read from.
+        roots: models in training, in the order in which they were first called.
+        optimizers: in the order in which they were made.
+        merged: changes the arguments that a loader is made with.
+        on_root: called with each root before its first training call.
+        around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
+    """
+
+    def __init__(self, session: Session, *, anchor: int | None = None) -> None:
+        self.session = session
+        self.watchers: list[Watcher] = []
+        self.anchor = anchor
+        self.roots: list[nn.Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.loaders: list[DataLoader[Any]] = []
+        self.on_root: Callable[[nn.Module], None] | None = None
+        self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+        self.around_forward: Callable[[], None] | None = None
+        self.before_backward: Callable[[], None] | None = None
+        self._roles: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._recent: list[tuple[Any, int]] = []
+        self._given = False
+        self._in_scaler = False
+        self._depth = 0
+
+    def install(self) -> None:
+        """Puts the listeners in place. Called once, when torch has been imported."""
+        self._loaders()
+        self._modules()
+        self._backwards()
+        self._optimizers()
+        self._saves()
+
+    def is_training(self, loader: Any) -> bool | None:
+        """Whether batches of this loader are trained on; None where it is not known yet."""
+        return self._roles.get(loader)
+
+    # loaders
+
+    def _loaders(self) -> None:
+        made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        joints = self
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if joints.session.standing:
+                return made(self, *args, **kwargs)
+            if joints.merged is not None:
+                args, kwargs = joints.merged(args, kwargs)
+            made(self, *args, **kwargs)
+            for watcher in joints.watchers:
+                watcher.loader_made(self)
+            return None
+
+        @functools.wraps(opened)
+        def iterate(self: Any) -> Any:
+            if joints.session.standing:
+                return opened(self)
+            joints._draw(self)
+            training = joints._serves_training(self)
+            if training:
+                joints.session.data_begin()
+            else:
+                joints.session.aside("evaluate")
+            for watcher in joints.watchers:
+                watcher.loader_opened(self)
+            iterator: Any = opened(self)
+            iterator._autoopt_loader = weakref.ref(self)
+            if training:
+                joints.session.data_end()
+            return iterator
+
+        @functools.wraps(advanced)
+        def following(self: Any) -> Any:
+            reference = getattr(self, "_autoopt_loader", None)
+            loader = reference() if reference is not None else None
+            if joints.session.standing:
+                return advanced(self)
+            training = joints._serves_training(loader)
+            if not training:
+                joints.session.aside("evaluate")
+                batch = advanced(self)
+            else:
+                joints.session.data_begin()
+                try:
+                    batch = advanced(self)
+                except BaseException:
+                    joints.session.data_end()
+                    raise
+                joints.session.data_end()
+                joints._given = True
+            joints._recent.append((loader, samples_of(batch) or 0))
+            for watcher in joints.watchers:
+                watcher.batch_given(loader, batch, training)
+            return batch
+
+        DataLoader.__init__ = init  # type: ignore[method-assign]
+        DataLoader.__iter__ = iterate  # type: ignore[method-assign]
+        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+
+    @staticmethod
+    def _draw(loader: Any) -> None:
+        """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
+        if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+    def _serves_training(self, loader: Any) -> bool:
+        """By what was seen of it; a loader that was not seen before serves training where gradients are on."""
+        role = self._roles.get(loader) if loader is not None else None
+        return torch.is_grad_enabled() if role is None else role
+
+    # models
+
+    def _modules(self) -> None:
+        plain = nn.Module.__call__
+        joints = self
+
+        @functools.wraps(plain)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # what is called within is no root: it is not looked at, and compiled code never sees this function
+            nn.Module.__call__ = plain  # type: ignore[method-assign]
+            try:
+                joints._outermost(self)
+                return plain(self, *args, **kwargs)
+            finally:
+                if joints.session.steps < SETTLED:
+                    nn.Module.__call__ = call  # type: ignore[method-assign]
+
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+
+    def _outermost(self, module: nn.Module) -> None:
+        """A module is called from outside of any other: a root where an optimizer holds some of its parameters."""
+        if any(module is root for root in self.roots) or not torch.is_grad_enabled() or not module.training:
+            return
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        held = {id(p) for each in self.optimizers for group in each.param_groups for p in group["params"]}
+        if not any(id(p) in held for p in parameters):
+            return
+        if self.session.device is None:
+            self.session.train_on(parameters[0].device)
+        self.roots.append(module)
+        if self.on_root is not None:
+            self.on_root(module)
+        for watcher in self.watchers:
+            watcher.root_found(module)
+        self._time(module)
+
+    def _time(self, module: nn.Module) -> None:
+        inner: Any = module._compiled_call_impl or module._call_impl
+        session, joints = self.session, self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            training = torch.is_grad_enabled() and module.training
+            if joints._depth or session.standing:  # a root within a root, or autoopt's own call
+                return inner(*args, **kwargs)
+            if training:
+                joints._trains(args, kwargs)
+            for watcher in joints.watchers:
+                watcher.forward(module, args, kwargs, training)
+            if not training:
+                joints._evaluates()
+                return inner(*args, **kwargs)
+            joints._depth = 1
+            try:
+                output = inner(*args, **kwargs)
+            finally:
+                joints._depth = 0
+            session.mark("forward")
+            for watcher in joints.watchers:
+                watcher.forward_done(module, output)
+            return output
+
+        module._compiled_call_impl = call
+
+    def _trains(self, args: Any, kwargs: Any) -> None:
+        for loader, _ in self._recent:
+            if loader is not None and loader not in self._roles:
+                self._roles[loader] = True
+                self.loaders.append(loader)
+        self.session.forward_begin(prepared=not self._given and not self.loaders)
+        if self.loaders:  # batches that belong together come from several loaders
+            self.session.samples += max((samples for _, samples in self._recent), default=0)
+        else:
+            self.session.samples += samples_of(args) or samples_of(kwargs) or 0
+        self._recent.clear()
+        if self.around_forward is not None:
+            self.around_forward()
+
+    def _evaluates(self) -> None:
+        for loader, _ in self._recent:
+            if loader is not None and loader not in self._roles:
+                self._roles[loader] = False
+        self._recent.clear()
+        self.session.aside("evaluate")
+
+    # gradients
+
+    def _backwards(self) -> None:
+        plain = torch.autograd.backward
+        joints, session = self, self.session
+
+        @functools.wraps(plain)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if session.standing:
+                return plain(tensors, *args, **kwargs)
+            if joints.before_backward is not None:
+                joints.before_backward()
+            session.mark("forward")
+            root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+            done = plain(tensors, *args, **kwargs)
+            session.mark("backward")
+            if root is not None and root.numel() == 1:
+                session.loss(root)
+            for watcher in joints.watchers:
+                watcher.backward(root)
+            return done
+
+        torch.autograd.backward = backward
+
+    # optimizers
+
+    def _optimizers(self) -> None:
+        made = Optimizer.__init__
+        joints = self
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            made(self, *args, **kwargs)
+            if joints.session.standing:
+                return
+            joints.optimizers.append(self)
+            for watcher in joints.watchers:
+                watcher.optimizer_made(self)
+
+        Optimizer.__init__ = init  # type: ignore[method-assign]
+        register_optimizer_step_post_hook(self._optimizer_stepped)
+        for scaler in _scalers():
+            self._scaler(scaler)
+
+    def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._in_scaler:
+            self._after_step(optimizer)
+
+    def _scaler(self, scaler: Any) -> None:
+        plain = scaler.step
+        joints = self
+
+        @functools.wraps(plain)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            # a step that is skipped for gradients that are not finite counts: its work was done
+            joints._in_scaler = True
+            try:
+                result = plain(self, optimizer, *args, **kwargs)
+            finally:
+                joints._in_scaler = False
+            joints._after_step(getattr(optimizer, "optimizer", optimizer))
+            return result
+
+        scaler.step = step
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        if self.session.standing:
+            return
+        for watcher in self.watchers:
+            watcher.stepped(optimizer)
+        if self._ends(optimizer):
+            self._recent.clear()
+            self._given = False
+            self.session.step_end()
+
+    def _ends(self, optimizer: Optimizer) -> bool:
+        """Whether a training step ends with this optimizer's.
+
+        Of several that take turns one is told to be the ``anchor``; until then each one's step counts.
+        """
+        if self.anchor is None or self.anchor >= len(self.optimizers):
+            return True
+        return optimizer is self.optimizers[self.anchor]
+
+    # checkpoints
+
+    def _saves(self) -> None:
+        plain = torch.save
+        joints, session = self, self.session
+
+        @functools.wraps(plain)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if session.standing:
+                return plain(*args, **kwargs)
+            begun = session.aside("checkpoint")
+            for watcher in joints.watchers:
+                watcher.saved()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                if begun:
+                    session.train_again()
+
+        torch.save = save
+
+
+def _scalers() -> list[Any]:
+    """The classes whose ``step`` calls an optimizer's."""
+    base = getattr(torch.amp, "GradScaler", None)
+    return [base] if base is not None else []

@@ -1,0 +1,306 @@
+"""Watching a script train: every site with the user's file and line, and what it was not seen to have."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.optimizer import Optimizer
+
+from autoopt.benchmark.facts import plain_options
+from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
+from autoopt.script.frames import Found, called_by_user, user_place
+from autoopt.script.joints import Joints
+from autoopt.script.missing import not_found
+from autoopt.script.period import period_of
+
+WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
+_LOADER_OPTIONS = (
+    "batch_size",
+    "num_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "persistent_workers",
+    "drop_last",
+    "timeout",
+)
+
+
+@dataclass
+class _Seen:
+    """One site while it is watched."""
+
+    kind: SiteKind
+    found: Found
+    call: str = ""
+    name: str = ""
+    options: JsonDict = field(default_factory=dict)
+    used: list[Place] = field(default_factory=list)
+    count: int = 0
+    calls: list[int] = field(default_factory=list)
+
+
+class Observer:
+    """Collects sites from the joints of a process; installs what is only listened to while watching.
+
+    Args:
+        joints: of the process.
+    """
+
+    def __init__(self, joints: Joints) -> None:
+        self.joints = joints
+        self.seeded = False
+        self._sites: dict[Any, _Seen] = {}
+        self._made: weakref.WeakKeyDictionary[Any, _Seen] = weakref.WeakKeyDictionary()
+        self._modules: weakref.WeakKeyDictionary[Any, Found] = weakref.WeakKeyDictionary()
+        self._lines: Counter[Any] = Counter()
+        self._loaders: list[tuple[weakref.ref[Any], _Seen]] = []
+        self._order: list[int] = []
+        self._backwards = 0
+        self._watching = True
+
+    def install(self) -> None:
+        """Listens where only a watched run does. Its cost is no part of any measurement."""
+        self.joints.watchers.append(self)
+        self._around(nn.Module, "__init__", self._module_made, after=True)
+        for kind in (LRScheduler, ReduceLROnPlateau):
+            self._around(kind, "__init__", functools.partial(self._object, "scheduler"))
+        self._around(torch.amp.GradScaler, "__init__", functools.partial(self._object, "scaler"))
+        self._around(torch.autocast, "__enter__", self._autocast)
+        self._around(torch, "compile", lambda *_: self._here("compile", "torch.compile"))
+        self._around(nn.Module, "compile", lambda *_: self._here("compile", "Module.compile"))
+        self._around(torch, "manual_seed", lambda *_: self._seed())
+        self._around(builtins, "print", lambda *_: self._here("logger", "print"))
+        for name in WAITS:
+            self._around(torch.Tensor, name, functools.partial(self._waits, name))
+
+    def stop(self) -> None:
+        """Sees no more."""
+        self._watching = False
+
+    def _around(self, owner: Any, name: str, tell: Callable[..., None], *, after: bool = False) -> None:
+        plain = getattr(owner, name)
+        observer = self
+
+        @functools.wraps(plain)
+        def listening(*args: Any, **kwargs: Any) -> Any:
+            if after:
+                result = plain(*args, **kwargs)
+            if observer._watching and not observer.joints.session.standing:
+                tell(*args)
+            return result if after else plain(*args, **kwargs)
+
+        setattr(owner, name, listening)
+
+    # what is told
+
+    def loader_made(self, loader: Any) -> None:
+        found = user_place()
+        if found is None:
+            return
+        line = (found.place.file, found.place.line)
+        seen = _Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
+        seen.calls = [self._lines[line]]
+        self._lines[line] += 1
+        self._made[loader] = seen
+        self._loaders.append((weakref.ref(loader), seen))
+
+    def loader_opened(self, loader: Any) -> None:
+        found = user_place()
+        if found is not None:  # a loop's header; its body belongs to it as the interpreter has it
+            place = found.place.model_copy(update={"end_line": found.place.line})
+            self._use(self._made.get(loader), Found(place, found.direct))
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        seen = self._made.get(loader)
+        if seen is not None:
+            seen.count += 1
+            seen.options = _loader_options(loader)
+            role = self.joints.is_training(loader)
+            seen.kind = "loader_training" if (training if role is None else role) else "loader_validation"
+
+    def optimizer_made(self, optimizer: Optimizer) -> None:
+        found = user_place()
+        if found is not None:
+            seen = _Seen("optimizer", found, call=type(optimizer).__name__, name=type(optimizer).__name__)
+            seen.options = plain_options(optimizer.defaults)
+            self._made[optimizer] = seen
+            self._sites["optimizer", len(self._sites)] = seen
+
+    def root_found(self, model: nn.Module) -> None:
+        inner = getattr(model, "_orig_mod", None) or model
+        found = self._modules.get(inner)
+        if found is not None:
+            seen = _Seen("model", found, call=type(inner).__name__, name=type(inner).__name__)
+            seen.options = {"parameters": sum(p.numel() for p in inner.parameters())}
+            if inner is not model:
+                seen.options["wrapped_by"] = type(model).__name__
+            self._made[model] = seen
+            self._sites["model", len(self._sites)] = seen
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if not self._watching:
+            return
+        found = user_place()
+        if training:
+            self._use(self._made.get(model), found)
+            if not self.joints.loaders:
+                self._note("batch_without_loader", found, type(model).__name__)
+        elif found is not None:
+            self._note("evaluation", found, type(model).__name__)
+
+    def forward_done(self, model: nn.Module, output: Any) -> None: ...
+
+    def backward(self, loss: Any) -> None:
+        self._backwards += 1
+        self._here("loss", "backward")
+
+    def stepped(self, optimizer: Optimizer) -> None:
+        if not self._watching:
+            return
+        index = next((i for i, known in enumerate(self.joints.optimizers) if known is optimizer), None)
+        if index is not None:
+            self._order.append(index)
+        found = user_place()
+        self._use(self._made.get(optimizer), found)
+        self._note("step", found, "step")
+        self._trackers()
+
+    def saved(self) -> None:
+        self._here("checkpoint", "torch.save")
+
+    def sites(self, command: tuple[str, ...], cwd: str) -> Sites:
+        """What was seen so far."""
+        steps = self.joints.session.steps
+        period = period_of(self._order)
+        whole = max(len(self._order) / max(len(period), 1), 1)
+        seen = [*_grouped([item for _, item in self._loaders if item.count]), *self._sites.values()]
+        optimizers = set(self._order)
+        made = [self._made.get(each) for each in self.joints.optimizers]
+        unused = {id(item) for index, item in enumerate(made) if index not in optimizers}
+        sites = tuple(_site(item, whole) for item in seen if id(item) not in unused)
+        found = Sites(
+            command=command,
+            cwd=cwd,
+            sites=sites,
+            steps=steps,
+            period=period,
+            accumulation=self._backwards / whole if self._order else 1,
+            seeded=self.seeded,
+        )
+        return found.model_copy(update={"not_found": not_found(found)})
+
+    # the rest
+
+    def _module_made(self, module: Any, *_: Any) -> None:
+        frame = sys._getframe(2)
+        while frame.f_back is not None and _constructs(frame, module):
+            frame = frame.f_back
+        found = user_place(frame=frame)
+        if found is not None:
+            self._modules[module] = found
+
+    def _object(self, kind: SiteKind, made: Any, *_: Any) -> None:
+        self._note(kind, user_place(), type(made).__name__)
+
+    def _autocast(self, context: Any, *_: Any) -> None:
+        seen = self._note("autocast", user_place(), "autocast")
+        if seen is not None:
+            seen.options = {
+                "device": str(getattr(context, "device", "")),
+                "dtype": str(getattr(context, "fast_dtype", "")).removeprefix("torch."),
+                "enabled": bool(getattr(context, "_enabled", True)),
+            }
+
+    def _waits(self, name: str, tensor: Any, *_: Any) -> None:
+        # from here up: the function that listens, and who called it
+        if self.joints.session.steps > 0 and isinstance(tensor, torch.Tensor) and called_by_user(3):
+            found = user_place()
+            seen = self._note("device_wait", found, name)
+            if seen is not None:
+                seen.options = {"device": tensor.device.type}
+
+    def _seed(self) -> None:
+        self.seeded = self.seeded or user_place() is not None
+
+    def _trackers(self) -> None:
+        """Listens to the trackers that have been imported by now."""
+        for module, owner, name in (
+            ("torch.utils.tensorboard", "SummaryWriter", "add_scalar"),
+            ("wandb", None, "log"),
+            ("mlflow", None, "log_metric"),
+        ):
+            loaded: Any = sys.modules.get(module)
+            target = getattr(loaded, owner, None) if owner else loaded
+            plain = getattr(target, name, None)
+            if plain is not None and not hasattr(plain, "__wrapped__"):
+                call = f"{module.rpartition('.')[2]}.{name}"
+                self._around(target, name, lambda *_, call=call: self._here("logger", call))
+
+    def _here(self, kind: SiteKind, call: str) -> None:
+        if self._watching:
+            self._note(kind, user_place(), call)
+
+    def _note(self, kind: SiteKind, found: Found | None, call: str) -> _Seen | None:
+        if found is None or not self._watching:
+            return None
+        key = (kind, found.place.file, found.place.line, call)
+        seen = self._sites.get(key)
+        if seen is None:
+            seen = self._sites[key] = _Seen(kind, found, call=call, name=call)
+        seen.count += 1
+        return seen
+
+    def _use(self, seen: _Seen | None, found: Found | None) -> None:
+        if seen is not None and found is not None and found.place not in seen.used:
+            seen.used.append(found.place)
+
+
+def _constructs(frame: Any, module: Any) -> bool:
+    """Whether a frame is within the making of this module: its constructor, or one that it calls."""
+    names = frame.f_code.co_varnames
+    return bool(names) and frame.f_locals.get(names[0]) is module
+
+
+def _loader_options(loader: Any) -> JsonDict:
+    options = {name: getattr(loader, name, None) for name in _LOADER_OPTIONS}
+    options["shuffle"] = type(loader.sampler).__name__ == "RandomSampler"
+    options["dataset"] = type(loader.dataset).__name__
+    return options
+
+
+def _grouped(seen: list[_Seen]) -> list[_Seen]:
+    """Loaders that the same line makes, of one kind, as one site."""
+    groups: dict[Any, _Seen] = {}
+    for item in seen:
+        key = (item.kind, item.found.place.file, item.found.place.line)
+        first = groups.setdefault(key, item)
+        if first is not item:
+            first.calls += item.calls
+            first.count += item.count
+            first.used += [place for place in item.used if place not in first.used]
+    return list(groups.values())
+
+
+def _site(seen: _Seen, steps: float) -> Site:
+    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "logger")
+    return Site(
+        **seen.found.place.model_dump(),
+        kind=seen.kind,
+        call=seen.call,
+        name=seen.name,
+        direct=seen.found.direct,
+        options=seen.options,
+        used=tuple(seen.used),
+        calls=tuple(seen.calls),
+        per_step=seen.count / steps if counted else None,
+    )

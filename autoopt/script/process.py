@@ -1,0 +1,71 @@
+"""All that is autoopt's in the process of a script, from the moment that torch is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from autoopt.benchmark.seeding import seed_everything
+from autoopt.records import JsonDict, Sites
+from autoopt.registry import Registry, load_strategies
+from autoopt.script.applying import Applying
+from autoopt.script.joints import Joints
+from autoopt.script.observer import Observer
+from autoopt.script.period import anchor_of
+from autoopt.script.recording import Recording
+from autoopt.script.session import Session
+from autoopt.trial.protocol import TrialSpec
+
+
+class Script:
+    """A script that is listened to.
+
+    Args:
+        spec: the trial's; ``spec.script.sites`` None has it watched.
+        stops: whether it stops at steps' ends for its parent; False trains for real.
+    """
+
+    def __init__(self, spec: TrialSpec, *, stops: bool = True) -> None:
+        assert spec.script is not None
+        self.spec, self.command = spec, spec.script
+        sites = spec.script.sites
+        self.session = Session(stops=stops)
+        self.joints = Joints(self.session, anchor=anchor_of(sites.period) if sites is not None else None)
+        self.observer = Observer(self.joints) if sites is None else None
+        self.recording = Recording()
+        self.registry: Registry = load_strategies(spec.strategies)
+        self.setup = self.registry.fold(spec.plan)
+        if stops:
+            seed_everything(spec.seed)  # the script's own seeds, where it sets any, come after
+            self.joints.watchers.append(self.recording)
+        if self.observer is not None:
+            self.observer.install()
+        Applying(self.joints, self.setup, sites, spec.seed).install()
+        self.joints.install()
+
+    def context(self, emit: Callable[[JsonDict], None]) -> Any:
+        """What tasks get, once the first step has ended."""
+        from autoopt.script.context import ScriptContext
+
+        self.recording.stop()
+        return ScriptContext(self, emit)
+
+    def why_never_trained(self) -> str:
+        """The script has ended without a training step."""
+        if not self.joints.optimizers:
+            return "the script ended without having made an optimizer"
+        if not self.joints.roots:
+            return "the script ended without having called a model in training (grad enabled, in training mode)"
+        return "the script ended without a step of its optimizer"
+
+    def sites(self) -> Sites:
+        """What was seen of the script so far."""
+        if self.observer is None:
+            assert self.command.sites is not None
+            return self.command.sites
+        return self.observer.sites(self.command.command, os.getcwd())
+
+    def planned_steps(self) -> int | None:
+        """Training steps of the whole run, where its loops tell; None where they do not."""
+        return None

@@ -1,0 +1,75 @@
+"""The thread of a script's process that answers the parent, while the main thread trains or stands still."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+from autoopt.errors import WorkloadError
+from autoopt.script.session import ScriptEnded
+from autoopt.trial.channel import Channel, ChannelClosed
+from autoopt.trial.child import TaskServer, seal
+from autoopt.trial.protocol import Call, TrialSpec
+
+DRIVING = frozenset(
+    {
+        "autoopt.benchmark.tasks:warm_up",
+        "autoopt.benchmark.tasks:run_block",
+        "autoopt.benchmark.tasks:probe_losses",
+        "autoopt.benchmark.tasks:monitored_block",
+        "autoopt.benchmark.tasks:train",
+        "autoopt.benchmark.tasks:cpu_clock",
+        "autoopt.simplify.tasks:running",
+        "autoopt.script.tasks:sites",
+    }
+)
+"""Tasks that let the script train on. All others compute, in the main thread, which stands at a step's end."""
+
+
+class ScriptServer(TaskServer):
+    """Answers the parent from a thread of its own.
+
+    Args:
+        channel: to the parent.
+        spec: of the trial.
+    """
+
+    def __init__(self, channel: Channel, spec: TrialSpec) -> None:
+        seal(channel)
+        super().__init__(channel, spec, "")
+        self._script: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._session: Any = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._serve, name="autoopt", daemon=True).start()
+
+    def found(self, script: Any, error: BaseException | None = None) -> None:
+        """torch has been imported, and the script's session begins; or why it never will."""
+        self._script.put((script, error))
+        if error is not None:
+            threading.Event().wait()  # until the parent, which is told, ends this process
+
+    def _serve(self) -> None:
+        self._thread = threading.get_ident()
+        try:
+            self.serve()
+        except ChannelClosed:
+            return
+
+    def make_live(self) -> Any:
+        self._where = "start"
+        script, error = self._script.get()
+        if error is not None:
+            raise error
+        self._session = script.session
+        try:
+            script.session.first_step()
+        except ScriptEnded:
+            raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
+        return script.session.in_main(lambda: script.context(self.emit))
+
+    def run(self, live: Any, call: Call) -> Any:
+        if call.task in DRIVING:
+            return super().run(live, call)
+        return self._session.in_main(lambda: super(ScriptServer, self).run(live, call))

@@ -1,0 +1,194 @@
+"""A process's own view of the user's folders: what it writes, renames and deletes there stays its own.
+
+An overlay in a mount namespace where the kernel allows one, else a copy in which large files are links; where
+neither can be had, the measurement is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoopt.errors import EnvironmentLacks
+
+LINKED_FROM = 32 * 2**20
+"""Bytes from which on a file is not copied but linked: it can be read, and writing to it is refused."""
+MOST_COPIED = 2 * 2**30
+MOST_FILES = 100_000
+
+_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
+
+
+@dataclass
+class View:
+    """Where the process finds the folders: ``moved`` from their own place to another, empty for an overlay."""
+
+    kind: str
+    moved: dict[str, str] = field(default_factory=dict)
+
+    def path(self, path: str) -> str:
+        """A path of the user's as this process has it."""
+        for folder, copy in self.moved.items():
+            if path == folder or path.startswith(folder + os.sep):
+                return copy + path[len(folder) :]
+        return path
+
+
+def open_view(folders: Iterable[str], scratch: Path, *, shared: Iterable[str] = (), copy: bool = False) -> View:
+    """Gives this process, which has one thread, its own view of some folders.
+
+    Args:
+        folders: absolute paths.
+        scratch: a folder outside of them, for what is written.
+        shared: folders within them that stay as they are, for autoopt's own files.
+        copy: do not try an overlay.
+
+    Raises:
+        EnvironmentLacks: neither an overlay nor a copy can be had.
+    """
+    outermost = _outermost(folders)
+    refused = "not tried"
+    if not copy:
+        try:
+            _overlay(outermost, scratch, [folder for folder in shared if os.path.isdir(folder)])
+            return View("overlay")
+        except (OSError, AttributeError) as error:
+            refused = str(error)
+    return View("copy", {folder: _copied(folder, scratch / f"copy-{i}", refused) for i, folder in enumerate(outermost)})
+
+
+def _outermost(folders: Iterable[str]) -> list[str]:
+    real = sorted({os.path.realpath(folder) for folder in folders}, key=len)
+    found: list[str] = []
+    for folder in real:
+        if not any(folder == other or folder.startswith(other.rstrip("/") + "/") for other in found):
+            found.append(folder)
+    return found
+
+
+# an overlay
+
+
+def _overlay(folders: list[str], scratch: Path, shared: list[str]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    _separate(libc)
+    for number, folder in enumerate(folders):
+        within = folder.rstrip("/") + "/"
+        # an overlay shows its folder without what is mounted below it
+        kept = {path: _opened(path) for path in shared if path.startswith(within)}
+        below = {path: _opened(path) for path in _mounts() if path.startswith(within) and path not in kept}
+        upper, work = _layers(libc, scratch, number)
+        layers = f"lowerdir={_escaped(folder)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+        try:
+            _mount(libc, "overlay", folder, "overlay", 0, f"{layers},userxattr")
+        except OSError:
+            _mount(libc, "overlay", folder, "overlay", 0, layers)
+        for path, descriptor in {**below, **kept}.items():
+            _mount(libc, f"/proc/self/fd/{descriptor}", path, None, _BIND)
+            if path in below:
+                _mount(libc, None, path, None, _BIND | _REMOUNT | _READ_ONLY)
+            os.close(descriptor)
+
+
+def _separate(libc: ctypes.CDLL) -> None:
+    """Mounts of this process's own: as root as they are, else in a user namespace that maps the user alone."""
+    user, group = os.geteuid(), os.getegid()
+    if user != 0 or libc.unshare(_NEW_MOUNTS) != 0:
+        if libc.unshare(_NEW_USER | _NEW_MOUNTS) != 0:
+            raise _error("unshare")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount(libc, None, "/", None, _RECURSIVE | _PRIVATE)
+
+
+def _layers(libc: ctypes.CDLL, scratch: Path, number: int) -> tuple[str, str]:
+    """Folders for what is written. On a file system that cannot hold them (itself an overlay), in memory."""
+    place = scratch / f"view-{number}"
+    place.mkdir()
+    if _type_of(place) in ("overlay", "nfs", "nfs4", "cifs", "9p"):
+        _mount(libc, "tmpfs", str(place), "tmpfs", 0)
+    upper, work = place / "upper", place / "work"
+    upper.mkdir()
+    work.mkdir()
+    return str(upper), str(work)
+
+
+def _type_of(path: Path) -> str:
+    best, found = "", ""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        words = line.split()
+        where = words[4]
+        if (str(path) + "/").startswith(where.rstrip("/") + "/") and len(where) >= len(best):
+            best, found = where, words[words.index("-") + 1]
+    return found
+
+
+def _mounts() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line.split()[4].encode().decode("unicode_escape") for line in lines]
+
+
+def _opened(path: str) -> int:
+    return os.open(path, os.O_PATH)
+
+
+def _escaped(path: str) -> str:
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
+def _mount(
+    libc: ctypes.CDLL, source: str | None, target: str, kind: str | None, flags: int, data: str | None = None
+) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
+    told = None if data is None else os.fsencode(data)
+    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), told) != 0:
+        raise _error(f"mount {kind or 'bind'} at {target}")
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")
+
+
+# a copy
+
+
+def _copied(folder: str, target: Path, refused: str) -> str:
+    total = files = 0
+
+    def copy(source: str, place: str) -> str:
+        nonlocal total, files
+        size = os.stat(source).st_size
+        files += 1
+        if size >= LINKED_FROM:
+            os.symlink(source, place)
+            return place
+        total += size
+        if total > MOST_COPIED or files > MOST_FILES:
+            raise EnvironmentLacks(
+                f"{folder} cannot be measured without changing it: this system allows no overlay ({refused}), "
+                f"and it holds more than {MOST_COPIED >> 30} GiB or {MOST_FILES} files to copy",
+                hint="run the script from a smaller folder, or allow user namespaces (sysctl user.max_user_namespaces)",
+            )
+        return str(shutil.copy2(source, place))
+
+    with contextlib.suppress(shutil.Error):  # what cannot be read the script cannot read either
+        shutil.copytree(folder, target, symlinks=True, copy_function=copy, ignore=_not_files)
+    return str(target)
+
+
+def _not_files(folder: str, names: list[str]) -> set[str]:
+    """Sockets and pipes are no part of a copy, and earlier runs' directories neither."""
+    found = {name for name in names if name == "autoopt-runs"}
+    for name in names:
+        path = os.path.join(folder, name)
+        if not os.path.islink(path) and not os.path.isdir(path) and not os.path.isfile(path):
+            found.add(name)
+    return found

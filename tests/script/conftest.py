@@ -1,0 +1,50 @@
+"""Scripts of ``tests/scripts`` in real processes of their own, each in a copy of its folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.records import Plan, Sites
+from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+StartScript = Callable[..., TrialProcess]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of the user's with all scripts in it."""
+    return Path(shutil.copytree(SCRIPTS, tmp_path / "user"))
+
+
+@pytest.fixture
+def start_script(folder: Path, tmp_path: Path) -> Iterator[StartScript]:
+    """``start_script(name, *words, sites=, plan=)`` starts a script and waits for its first step."""
+    with Launcher(fork_server=False) as launcher:
+
+        def start(
+            name: str, *words: str, sites: Sites | None = None, plan: Plan | None = None, **script: Any
+        ) -> TrialProcess:
+            command = (sys.executable, name, *words)
+            spec = TrialSpec(
+                workload=" ".join(command),
+                plan=plan or Plan(),
+                directory=str(folder),
+                script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), **script),
+            )
+            return launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)
+
+        yield start
+
+
+def sites_of(process: TrialProcess, steps: int = 8) -> Sites:
+    """What a watched script has shown after some steps."""
+    return Sites.model_validate(process.call("autoopt.script.tasks:sites", timeout=120.0, steps=steps, seconds=60.0))

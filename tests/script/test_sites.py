@@ -1,0 +1,97 @@
+"""What watching finds in scripts that are ugly on purpose, by file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoopt.records import SiteKind, Sites
+from autoopt.script.period import anchor_of, period_of
+from tests.script.conftest import SCRIPTS, StartScript, sites_of
+
+
+def lines(sites: Sites, kind: SiteKind) -> list[int]:
+    return [site.line for site in sites.of(kind)]
+
+
+def line_of(script: str, text: str, nth: int = 0) -> int:
+    """The line on which a text stands in a script."""
+    found = [number for number, line in enumerate((SCRIPTS / script).read_text().splitlines(), 1) if text in line]
+    return found[nth]
+
+
+def test_a_script_at_module_level_shows_every_site_with_its_line(start_script: StartScript) -> None:
+    with start_script("plain.py", "100000") as process:
+        sites = sites_of(process, steps=18)
+    (loader,) = sites.of("loader_training")
+    assert (loader.file, loader.line) == ("plain.py", line_of("plain.py", "loader = DataLoader("))
+    assert loader.end_line == loader.line + 4
+    assert loader.direct
+    assert loader.options["batch_size"] == 16
+    assert loader.options["shuffle"] is True
+    assert lines(sites, "loader_validation") == [line_of("plain.py", "valid = ")]
+    (model,) = sites.of("model")
+    assert model.line == line_of("plain.py", "model = nn.Sequential")
+    assert [place.line for place in model.used] == [line_of("plain.py", "loss = criterion")]
+    assert lines(sites, "optimizer") == [line_of("plain.py", "torch.optim.SGD")]
+    assert lines(sites, "loss") == [line_of("plain.py", "loss.backward")]
+    assert lines(sites, "evaluation") == [line_of("plain.py", "correct +=")]
+    assert lines(sites, "checkpoint") == [line_of("plain.py", "torch.save")]
+    assert lines(sites, "device_wait") == [line_of("plain.py", "correct +=")]
+    assert sites.accumulation == 1
+    assert sites.seeded
+    assert sites.not_found == ()
+
+
+def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> None:
+    with start_script("gan.py", "--epochs", "100000") as process:
+        sites = sites_of(process)
+    assert sites.period == (0, 1)
+    assert sites.accumulation == pytest.approx(3, abs=0.3)
+    assert {site.name for site in sites.of("model")} == {"Critic", "Sequential"}
+    with start_script("gan.py", "--epochs", "100000", sites=sites) as process:
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
+    assert block["samples"] == 4 * 16, "each turn of both optimizers is one step, on one batch"
+    assert len(block["losses"]) == 4
+
+
+def test_batches_without_a_loader_and_accumulation(start_script: StartScript) -> None:
+    with start_script("get_batch.py", "--max_iters=1000000") as process:
+        sites = sites_of(process)
+    assert not sites.of("loader_training")
+    assert lines(sites, "batch_without_loader") == [line_of("get_batch.py", "model(X, Y)")]
+    assert sites.accumulation == pytest.approx(4, abs=0.5)
+    assert any("DataLoader" in missing.what and "workers" in missing.then for missing in sites.not_found)
+    assert sites.seeded is False
+
+
+def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartScript) -> None:
+    with start_script("closures.py") as process:
+        sites = sites_of(process)
+    assert [site.name for site in sites.of("optimizer")] == ["LBFGS"]
+    assert sites.accumulation > 1
+    assert sites.of("model")[0].function == "Fit.__init__"
+
+
+@pytest.mark.parametrize(
+    ("order", "period", "anchor"),
+    [
+        ([0] * 9, (0,), 0),
+        ([0, 1] * 4, (0, 1), 1),
+        ([0, 0, 0, 1] * 3 + [0], (0, 0, 0, 1), 1),
+        ([0, 1, 2] * 3, (0, 1, 2), 2),
+        ([0, 0, 1, 0, 1, 1, 0], (0, 1), 1),  # no turn that repeats
+        ([], (), None),
+    ],
+)
+def test_the_period_of_several_optimizers(order: list[int], period: tuple[int, ...], anchor: int | None) -> None:
+    assert period_of(order) == period
+    assert anchor_of(period) == anchor
+
+
+def test_nothing_of_the_users_changes_while_a_script_runs(start_script: StartScript, folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with start_script("plain.py", "100000") as process:
+        assert sites_of(process, steps=40).of("checkpoint"), "it has written model.pt"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
