@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from html import escape as html_escape
 from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.events import Listener
-from autoopt.options import make_options
+from autoopt.loading.importing import reached_optimize
+from autoopt.loading.notebook import cells_of, module_source
+from autoopt.options import Options, make_options
 from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
 from autoopt.running.optimize import optimize_run, resume_run
 from autoopt.running.profile import profile_run
+from autoopt.storage.run_directory import RunDirectory
 from autoopt.strategy import Strategy
 from autoopt.trackers import following
 
@@ -37,7 +44,9 @@ def optimize(
 
     Args:
         workload: an import string such as ``"my_module:build"``, or the function itself (at the top level of
-            a module, since every trial calls it in a process of its own).
+            a module or script, since every trial calls it in a process of its own). One of a notebook is written to
+            ``notebook_cells.py`` in the run directory, with what it needs of the cells. Of a script without a
+            ``__main__`` guard, trials import what stands above this call.
         budget: wall-clock time of the whole run, ``"2h"``.
         strategies: further strategies: instances of classes at the top level of a module, or import strings.
         listeners: called with every event (``autoopt.events``).
@@ -47,14 +56,38 @@ def optimize(
     Raises:
         AutooptError: as the commands; ``exit_code`` says of which kind.
     """
-    spec = workload if isinstance(workload, str) else _import_string(workload)
+    reached_optimize()
     given = [item if isinstance(item, str) else instance_spec(item) for item in strategies]
     chosen = make_options({"budget": budget, **options, **({"strategies": given} if given else {})})
-    with following(chosen.log) as trackers:
-        result = optimize_run(spec, chosen, listeners=[*listeners, *trackers])
+    written = _from_notebook(workload, chosen)
+    spec = workload if isinstance(workload, str) else written[0] if written else _import_string(workload)
+    chosen = written[1] if written else chosen
+    with following(chosen.log) as trackers, _progress(shown=written is not None) as view:
+        result = optimize_run(spec, chosen, listeners=[*listeners, *trackers, *view])
         if report and result.reproduce.run_directory:
             trackers.report = _report(result, Path(result.reproduce.run_directory))
+    if written and trackers.report is not None:
+        _show_inline(trackers.report)
     return result
+
+
+@contextlib.contextmanager
+def _progress(shown: bool) -> Iterator[list[Listener]]:
+    """A notebook sees how the run goes, as a terminal does; a program decides for itself with ``listeners``."""
+    if not shown:
+        yield []
+        return
+    from autoopt_reports.live import make_view
+
+    with make_view(sys.stderr) as view:
+        yield [view]
+
+
+def _show_inline(page: Path) -> None:
+    """The report below the cell, in a frame of its own, so that neither style nor script meets the notebook's."""
+    shown: Any = importlib.import_module("IPython.display")  # there is one: the cells came from it
+    text = html_escape(page.read_text(encoding="utf-8"), quote=True)
+    shown.display(shown.HTML(f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>'))
 
 
 def _report(result: Result, directory: Path) -> Path | None:
@@ -90,7 +123,7 @@ def apply(workload: Any, plan: Plan | str | Path, *, device: str = "auto", seed:
 
 
 def _import_string(build: Callable[[], Any]) -> str:
-    """The import string of a function.
+    """The import string of a function at the top level of a module or of a script.
 
     Raises:
         UsageError: a trial's process could not import it.
@@ -102,12 +135,32 @@ def _import_string(build: Callable[[], Any]) -> str:
             f"optimize() takes an import string or a function at the top level of a module, got {build!r}",
             hint='such as optimize("my_module:build")',
         )
-    if module == "__main__":
-        file = getattr(sys.modules["__main__"], "__file__", None)
-        if file is None:
-            raise UsageError(
-                f"{name} is defined in an interactive session, which trials cannot import",
-                hint='write it to a file and name it: optimize("my_module.py:build")',
-            )
-        return f"{os.path.abspath(file)}:{name}"
-    return f"{module}:{name}"
+    if module != "__main__":
+        return f"{module}:{name}"
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None or not os.path.isfile(file):
+        raise UsageError(
+            f"{name} is defined in an interactive session, which trials cannot import",
+            hint=f'write it to a file and name it: optimize("my_module.py:{name}")',
+        )
+    return f"{os.path.abspath(file)}:{name}"
+
+
+def _from_notebook(build: Any, options: Options) -> tuple[str, Options] | None:
+    """Writes a function of a notebook, with what it needs of the cells, into the run directory; None elsewhere.
+
+    Raises:
+        WorkloadError: it needs what no cell defines by itself.
+    """
+    if not callable(build) or getattr(build, "__module__", None) != "__main__":
+        return None
+    namespace = vars(sys.modules["__main__"])
+    cells, name = cells_of(namespace), getattr(build, "__name__", "")
+    if cells is None or not name.isidentifier():
+        return None
+    source = module_source(name, cells, namespace)
+    directory = RunDirectory.create("notebook", options.out)
+    path = directory.path / "notebook_cells.py"
+    directory.write(path, source)
+    sys.stderr.write(f"{name} and what it needs of the notebook's cells is in {path}; trials import that\n")
+    return f"{path}:{name}", replace(options, out=directory.path)

@@ -79,18 +79,21 @@ def test_workloads_of_every_shape(tmp_path: Path, shape: str) -> None:
         assert result.objective.target_source == "baseline"
 
 
-def test_the_facade_does_as_the_command(tmp_path: Path) -> None:
+def test_a_plain_script_without_a_guard_does_as_the_command(tmp_path: Path) -> None:
     script = tmp_path / "use.py"
     script.write_text(
-        "import autoopt\n"
-        "if __name__ == '__main__':\n"
-        f"    result = autoopt.optimize({str(SHAPES) + ':scheduled'!r}, budget='25s', only='threads', out='run')\n"
-        "    print(len(result.best.plan.changes), result.speedup.end_to_end_verified)\n"
+        f"import sys; sys.path.append({str(SHAPES.parent)!r})\n"
+        "import autoopt, shapes\n"
+        "def build():\n"
+        "    return shapes.scheduled()\n"
+        "result = autoopt.optimize(build, budget='25s', only='threads', out='run')\n"
+        "print(len(result.best.plan.changes), result.speedup.end_to_end_verified)\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1, "trials imported what stands above the call, and no more"
     assert (tmp_path / "run" / "report.html").is_file()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.machinery
@@ -9,12 +10,39 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from autoopt.errors import WorkloadError
+
+_under_way = 0
+
+
+class ReachedOptimize(BaseException):
+    """Ends the import of a script at its own call of ``autoopt.optimize()``: what stands above it is defined."""
+
+
+def reached_optimize() -> None:
+    """Called by ``autoopt.optimize()``: a script that calls it without a ``__main__`` guard is imported by its trials.
+
+    Raises:
+        ReachedOptimize: autoopt is importing the module that calls it.
+    """
+    if _under_way:
+        raise ReachedOptimize
+
+
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    global _under_way
+    _under_way += 1
+    try:
+        yield
+    finally:
+        _under_way -= 1
+
 
 EXAMPLE = "such as my_module:build or examples/photos.py:build"
 
@@ -103,7 +131,12 @@ def import_module(name: str) -> ModuleType:
     """
     extend_path()
     try:
-        return importlib.import_module(name)
+        with _importing():
+            return importlib.import_module(name)
+    except ReachedOptimize:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        return _import_under(name, Path(str(spec.origin)))
     except ModuleNotFoundError as error:
         if _user_frames(error.__traceback__) is None and _names_itself(error, name):
             raise _not_found(name, error) from None
@@ -182,7 +215,10 @@ def _import_under(name: str, path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _importing():
+            spec.loader.exec_module(module)
+    except ReachedOptimize:
+        pass
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
         raise _failed_inside(str(path), error) from None
