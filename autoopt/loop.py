@@ -40,7 +40,7 @@ class Loop:
         """
         self.context.begin("benchmark")
         state = self.state = inspected(self.context, self.options)
-        self.context.warn(state, *self.context.runner.registry.warnings)
+        self.context.warn(state, *self.context.runner.registry.warnings, *state.facts.warnings)
         benchmark(self.context, state, self.options)
         stop = self._rounds(state)
         rows = self._ablate(state)

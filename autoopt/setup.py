@@ -94,7 +94,10 @@ class Setup:
     scheduler: tuple[Transform, ...] = ()
 
     def with_loader(self, **options: Any) -> Setup:
-        """Sets options of the DataLoader (``num_workers``, ``pin_memory``, ``prefetch_factor`` ...)."""
+        """Sets options of the DataLoader (``num_workers``, ``pin_memory``, ``prefetch_factor`` ...).
+
+        A ``worker_init_fn`` is called after the user's own.
+        """
         return replace(self, loader=_frozen({**self.loader, **options}))
 
     def with_transfer(self, *, non_blocking: bool | None = None, prefetch: int | None = None) -> Setup:

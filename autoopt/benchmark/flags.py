@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
+from autoopt.benchmark.affinity import bind
 from autoopt.setup import Setup
 
 _KNOWN = {"threads", "interop_threads", "cudnn_benchmark", "affinity", "multiprocessing_sharing_strategy", "env"}
@@ -27,8 +28,8 @@ def apply_flags(setup: Setup) -> None:
     for name, value in flags.get("env", {}).items():
         if os.environ.get(name) != str(value):
             warnings.warn(f"{name}={value} must be set before torch is imported; it is not", stacklevel=2)
-    if flags.get("affinity") is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, set(flags["affinity"]))
+    if flags.get("affinity") is not None:
+        bind(flags["affinity"])
     if flags.get("threads") is not None:
         torch.set_num_threads(int(flags["threads"]))
     if flags.get("interop_threads") is not None and torch.get_num_interop_threads() != flags["interop_threads"]:

@@ -37,6 +37,19 @@ OPTIONS = (
 _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
+@dataclass(frozen=True)
+class InTurn:
+    """``worker_init_fn`` of the user's, where there is one, then the plan's."""
+
+    first: Any
+    second: Any
+
+    def __call__(self, worker: int) -> None:
+        if self.first is not None:
+            self.first(worker)
+        self.second(worker)
+
+
 @dataclass
 class Loader:
     """A DataLoader with what an endless run needs to know of it.
@@ -101,7 +114,7 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
 
 def _from_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
     generators = Generators(seed, "train" if shuffle else "valid")
-    warnings = check_workers(dataset, options, options.get("num_workers", 0), changed="num_workers" in options)
+    warnings = check_workers(dataset, {}, options.get("num_workers", 0), changed="num_workers" in options)
     sampler = None
     if not isinstance(dataset, IterableDataset):
         sampler = RandomSampler(dataset, generator=generators.own("order")) if shuffle else SequentialSampler(dataset)
@@ -129,10 +142,13 @@ def rebuilt(
     """
     generators = Generators(seed, label)
     merged = {**_options_of(data), **options}
+    if "worker_init_fn" in options:
+        merged["worker_init_fn"] = InTurn(data.worker_init_fn, options["worker_init_fn"])
     changed = "num_workers" in options and options["num_workers"] != data.num_workers
-    warnings = check_workers(dataset, merged, merged["num_workers"], changed=changed)
+    users = {"worker_init_fn": data.worker_init_fn}
+    warnings = check_workers(dataset, users, merged["num_workers"], changed=changed)
     if type(data) is not DataLoader:
-        return _changed_copy(data, dataset, options, size, generators, warnings)
+        return _changed_copy(data, dataset, merged, size, generators, warnings)
     generator = generators.users(data.generator) if data.generator is not None else generators.own("workers")
     shields: list[Shielded] = []
     how = _sampling(data, dataset, size, merged, generators, shields, mix(seed, label))
@@ -237,7 +253,7 @@ def consistent(options: Mapping[str, Any]) -> dict[str, Any]:
 def _changed_copy(
     data: DataLoader[Any],
     dataset: Any,
-    options: Mapping[str, Any],
+    merged: Mapping[str, Any],
     size: int | None,
     generators: Generators,
     warnings: tuple[str, ...],
@@ -249,7 +265,7 @@ def _changed_copy(
             hint="give a torch.utils.data.DataLoader or the Dataset",
         )
     loader = copy.copy(data)
-    new = {**consistent({**_options_of(data), **options}), "dataset": dataset}
+    new = {**consistent(merged), "dataset": dataset}
     if not new.get("num_workers"):
         new |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
     elif new.get("prefetch_factor") is None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
 
+from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
@@ -50,6 +51,7 @@ class TrialContext:
         device, seed: where and how it trains.
         build_seconds, setup_seconds: what importing and building, and assembling, took.
         inspected: what strategies found in it, by name; part of the facts.
+        cores_at_start: cores that the process could use before the workload was imported.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class TrialContext:
         self.device: Device = open_device(spec.device, spec.memory_limit_bytes)
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
+        self.cores_at_start: tuple[int, ...] = affinity.cores()
         self.workload = self._build(workload)
         self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
         self._training: Training | None = None
@@ -101,7 +104,9 @@ class TrialContext:
     @cached_property
     def facts(self) -> WorkloadFacts:
         """What strategies may know of the workload."""
-        return workload_facts(self.training, self.spec.workload)
+        facts = workload_facts(self.training, self.spec.workload)
+        lost = affinity.lost_affinity_warning(self.cores_at_start, "importing or building the workload")
+        return facts.model_copy(update={"warnings": (*facts.warnings, lost)}) if lost else facts
 
     def ratio_with(
         self,

@@ -104,6 +104,10 @@ def _training_loader(draft: Draft) -> str:
 
 
 def _theirs(draft: Draft, changes: dict[str, str]) -> list[str]:
+    if "worker_init_fn" in changes:
+        draft.inliner.want("autoopt.benchmark.loader", "InTurn")
+        both = call("InTurn", ["workload.train_data.worker_init_fn", changes["worker_init_fn"]])
+        changes = {**changes, "worker_init_fn": both}
     made = call("loader_like", ["workload.train_data", "dataset", "own"], changes, indent=11)
     return [*_dataset(draft, "workload.train_data.dataset"), "own = {}", f"return {made}, own"]
 

@@ -15,6 +15,7 @@ import signal
 import socket
 from typing import NoReturn
 
+from autoopt.benchmark import affinity  # first of all: it knows the cores as they are before torch is imported
 from autoopt.trial import child, supervisor, tree
 
 PRELOADED = (
@@ -44,6 +45,7 @@ def main(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors need no reaping
     tree.die_with_parent()  # while it imports it cannot see that its socket is closed
     preload()
+    affinity.bind(affinity.AT_START)  # what the imports took away; a trial tells whether the workload's own do so too
     tree.die_with_parent(False)  # from here on the socket tells; the thread that started it may end
     gc.collect()
     gc.freeze()  # so that a collection in a trial does not touch, and copy, every page of the server

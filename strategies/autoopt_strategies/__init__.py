@@ -4,6 +4,7 @@ from __future__ import annotations
 
 BUILTIN: tuple[str, ...] = (
     "input.workers:Workers",
+    "input.worker_threads:WorkerThreads",
     "input.batch_fetch:BatchFetch",
     "input.cache:Cache",
     "input.device_dataset:DeviceDataset",
@@ -18,6 +19,8 @@ BUILTIN: tuple[str, ...] = (
     "compute.compile:CompileModel",
     "compute.cuda_graphs:CudaGraphs",
     "compute.threads:Threads",
+    "compute.affinity:Affinity",
+    "compute.garbage_collection:GarbageCollection",
     "training.batch_size:BatchSize",
     "training.accumulation:Accumulation",
     "memory.checkpointing:Checkpointing",

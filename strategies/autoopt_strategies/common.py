@@ -10,6 +10,7 @@ from autoopt import Case, Estimate, Trial
 Setting = dict[str, Any]
 Settings = Generator[Setting, Trial | None, None]
 
+COMPUTE = ("forward", "backward")
 LEAVE = 0.03
 """Predictions closer than this are one to us: the setting that uses less goes first."""
 
@@ -32,12 +33,18 @@ def seconds_of(case: Case, name: str) -> float:
 
 def compute_gain(case: Case, ratio: float) -> Estimate | None:
     """The pipeline's what-if with forward and backward at this ratio of what they take."""
-    return gain(case, {name: seconds_of(case, name) * ratio for name in ("forward", "backward")})
+    return gain(case, {name: seconds_of(case, name) * ratio for name in COMPUTE})
 
 
-def tried_gain(case: Case, ratio: float, stages: Iterable[str] = ("forward", "backward")) -> Estimate | None:
-    """The pipeline's what-if with stages at a ratio that was tried, on copies or on real samples."""
-    estimate = gain(case, {name: seconds_of(case, name) * ratio for name in stages})
+def tried_gain(case: Case, ratio: float | Mapping[str, float], stages: Iterable[str] = COMPUTE) -> Estimate | None:
+    """The pipeline's what-if with stages at a ratio that was tried, on copies or on real samples.
+
+    Args:
+        ratio: of all the stages, or by stage.
+        stages: where one ratio holds for all.
+    """
+    ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(stages, ratio)
+    estimate = gain(case, {name: seconds_of(case, name) * each for name, each in ratios.items()})
     return None if estimate is None else estimate.as_kind("tried")
 
 

@@ -67,13 +67,13 @@ class Threads(Strategy):
         nodes = []
         for file in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
             try:
-                nodes.append(_cores(file.read_text()))
+                nodes.append(core_numbers(file.read_text()))
             except (OSError, ValueError):
                 return {}
         return {"nodes": nodes} if len(nodes) > 1 else {}
 
 
-def _cores(text: str) -> list[int]:
+def core_numbers(text: str) -> list[int]:
     """``0-3,8`` as numbers."""
     found: list[int] = []
     for part in text.strip().split(","):

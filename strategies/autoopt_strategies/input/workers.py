@@ -7,6 +7,8 @@ from typing import Any
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal, kept, seconds_of
 
+MANY_THREADS = 1.2
+"""CPU seconds of a sample over its seconds, from which on libraries are taken to prepare it in several threads."""
 UNEVEN = 0.5
 """Relative spread of the seconds of a sample from which on a longer queue is worth a try."""
 
@@ -63,8 +65,12 @@ class Workers(Strategy):
             yield {**_setting(best), "prefetch_factor": 4}
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """Compute threads that leave the workers their cores; samples prepared by one thread in each worker."""
         threads = _threads_beside(case, setting["num_workers"])
-        return [] if threads is None else [Change(strategy="threads", setting={"threads": threads})]
+        found = [] if threads is None else [Change(strategy="threads", setting={"threads": threads})]
+        if case.inspected("worker_threads").get("parallelism", 1.0) > MANY_THREADS:
+            found.append(Change(strategy="worker_threads", setting={"threads": 1}))
+        return found
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_loader(**setting)

@@ -1,0 +1,130 @@
+"""Worker threads: libraries inside loader workers compute with one thread each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, gain, seconds_of
+from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.workers import MANY_THREADS
+
+SAMPLES = 24
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
+
+
+@dataclass(frozen=True)
+class LimitThreads:
+    """``worker_init_fn`` after which OpenCV, BLAS, OpenMP, torch and tokenizers use so many threads in this process."""
+
+    threads: int = 1
+
+    def __call__(self, worker: int) -> None:
+        limit_threads(self.threads)
+
+
+def limit_threads(number: int) -> None:
+    """Limits the libraries that are loaded, and by their variables those that will be."""
+    import contextlib
+    import os
+    import sys
+
+    import torch
+
+    os.environ.update(dict.fromkeys(VARIABLES, str(number)), TOKENIZERS_PARALLELISM="false" if number == 1 else "true")
+    torch.set_num_threads(number)
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0 if number == 1 else number)  # 0: no pool of threads at all
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        threadpool_limits(limits=number)
+
+
+def parallelism(dataset: Any, samples: int = SAMPLES) -> float:
+    """CPU seconds of reading samples over the seconds that it takes, with one thread of torch's, as in a worker."""
+    from time import perf_counter, process_time
+
+    import torch
+
+    indices = [i * (len(dataset) - 1) // max(1, samples - 1) for i in range(samples)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        dataset[indices[0]]  # what is imported or opened by the first one
+        began, busy = perf_counter(), process_time()
+        for index in indices:
+            dataset[index]
+        return (process_time() - busy) / max(perf_counter() - began, 1e-9)
+    finally:
+        torch.set_num_threads(before)
+
+
+class WorkerThreads(Strategy):
+    """Lets the libraries that prepare samples use one thread in each loader worker.
+
+    What it does: a ``worker_init_fn``, called after yours, that sets the threads of OpenCV, BLAS, OpenMP, torch
+        and tokenizers to 1.
+    When it helps: samples are prepared by OpenCV, NumPy or a tokenizer, each of which starts a thread for every
+        core in every worker: eight workers on eight cores run 64 threads.
+    When it does not: Python and Pillow, which use one thread; a single worker on many cores.
+    What it costs: nothing. Sums of BLAS over another number of threads may differ in the last bits.
+    Source: https://github.com/pytorch/pytorch/issues/1355, https://github.com/joblib/threadpoolctl
+    """
+
+    name = "worker_threads"
+    title = "one thread in each loader worker"
+    stages = frozenset({"storage", "preparation", "collate"})
+    risk = Risk.NUMERIC
+    after = frozenset({"workers"})
+    example = Example({"threads": 1}, setup=Setup().with_loader(num_workers=4), inspected={"parallelism": 3.5})
+
+    def applies(self, case: Case) -> Applies:
+        if not case.loader_option("num_workers"):
+            return Applies.no("there are no loader workers")
+        ratio = case.inspected(self.name).get("parallelism")
+        if ratio is None:
+            return Applies.no("how many threads prepare a sample is not known")
+        if ratio < MANY_THREADS:
+            return Applies.no(f"a sample is prepared by one thread already: {ratio:.2f} CPU seconds a second")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """At the very best cores that were asked for several times over are asked for once."""
+        ratio = case.inspected(self.name).get("parallelism", 1.0)
+        cores, workers = case.environment.cores or 1, case.loader_option("num_workers") or 1
+        crowding = max(1.0, min(ratio, ratio * workers / cores))
+        estimate = gain(case, {"preparation": seconds_of(case, "preparation") / crowding})
+        return None if estimate is None else estimate.as_kind("declared")
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [{"threads": 1}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_loader(worker_init_fn=LimitThreads(setting["threads"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        number = setting["threads"]
+        code = (
+            "def one_thread(worker):\n"
+            f"    cv2.setNumThreads({0 if number == 1 else number})\n    threadpoolctl.threadpool_limits({number})\n"
+            "DataLoader(..., worker_init_fn=one_thread)"
+        )
+        note = {
+            "_note": "worker_init_fn of the DataLoader: " + "; ".join(line.strip() for line in code.split("\n")[1:3])
+        }
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """How many threads work at a sample."""
+        dataset = dataset_of(live.workload)
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
+            return {}
+        return {"parallelism": parallelism(dataset)}

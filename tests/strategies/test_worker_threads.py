@@ -1,0 +1,92 @@
+"""Threads inside loader workers: seen, limited, and the user's own ``worker_init_fn`` still called."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from autoopt.benchmark.loader import training_loader
+from autoopt.registry import load_strategies
+from autoopt.setup import Setup
+from autoopt.testing.strategies import sample_case, tiny_workload
+from autoopt_strategies.input.worker_threads import parallelism
+
+REGISTRY = load_strategies()
+
+
+class Limits(Dataset[Any]):
+    """Samples tell the process that they are made in: its variables and torch's threads."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        said = (os.environ.get("OMP_NUM_THREADS", "0"), os.environ.get("MARKED", "0"))
+        return torch.tensor([int(text) for text in said] + [torch.get_num_threads()])
+
+
+def mark(worker: int) -> None:
+    os.environ["MARKED"] = "7"
+
+
+def test_workers_are_limited_after_the_user_s_own_worker_init_fn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    loader = DataLoader(Limits(), batch_size=2, num_workers=1, worker_init_fn=mark)
+    workload = dataclasses.replace(tiny_workload(), train_data=loader, batch_size=None)
+    setup = REGISTRY["worker_threads"].apply(Setup(), {"threads": 1})
+    rows = torch.cat(list(training_loader(workload, setup, 0).loader))
+    assert rows.tolist() == [[1, 7, 1]] * 4
+    assert os.environ["OMP_NUM_THREADS"] == "8", "this process keeps its threads"
+
+
+class Spinning(Dataset[Any]):
+    """A sample that some threads work at outside the GIL, as BLAS and OpenCV do."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.data = np.ones(2_000_000)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> float:
+        pool = [threading.Thread(target=np.sqrt, args=(self.data,)) for _ in range(self.threads)]
+        for thread in pool:
+            thread.start()
+        for thread in pool:
+            thread.join()
+        return 0.0
+
+
+class Waiting(Spinning):
+    def __getitem__(self, index: int) -> float:
+        time.sleep(0.002)
+        return 0.0
+
+
+def test_threads_at_a_sample_are_seen() -> None:
+    before = torch.get_num_threads()
+    assert parallelism(Waiting(1), samples=4) < 0.7
+    assert parallelism(Spinning(1), samples=4) < 1.2
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("ratio", "workers", "applies"), [(4.0, 4, True), (1.0, 4, False), (4.0, 0, False)])
+def test_it_applies_where_workers_run_many_threads(ratio: float, workers: int, applies: bool) -> None:
+    case = sample_case(inspected={"worker_threads": {"parallelism": ratio}})
+    case = dataclasses.replace(case, setup=Setup().with_loader(num_workers=workers))
+    assert bool(REGISTRY["worker_threads"].applies(case)) is applies
+
+
+def test_new_workers_bring_it_along_where_samples_take_several_threads() -> None:
+    case = sample_case("cuda:0", inspected={"worker_threads": {"parallelism": 3.0}})
+    (companion,) = REGISTRY["workers"].companions(case, {"num_workers": 4})
+    assert companion.strategy == "worker_threads"
