@@ -31,6 +31,7 @@ SPEC = "attending_workload:build"
 WRITTEN = {
     "compile": "compile_in_place(model",
     "cuda_graphs": "make_graphed_callables",
+    "affinity": "sched_setaffinity",
     "expandable_segments": "expandable_segments:True",
 }
 """What stands in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""
@@ -73,7 +74,7 @@ def stands_alone(made: Script) -> None:
 def test_a_script_with_it_trains_as_the_trial_does(name: str, tmp_path: Path) -> None:
     made = printed(plan_of(name))
     stands_alone(made)
-    if name in WRITTEN:
+    if name in WRITTEN or not example_of(REGISTRY[name]).trains:
         compile(made.text, "optimized_train.py", "exec")
         assert WRITTEN[name] in made.text
         return

@@ -61,6 +61,7 @@ OTHERWISE = {
     "compile": On(LOOSE, cuda=True),
     "cuda_graphs": On(TIGHT, cuda=True),
     "flash_attention": On(LOOSE, workload="attention"),
+    "affinity": On(elsewhere="it binds this process: tests/benchmark/test_affinity.py"),
     "expandable_segments": On(elsewhere="set before torch is imported: test_cuda_trials.py"),
 }
 STRATEGIES = [strategy.name for strategy in builtin()]
