@@ -74,7 +74,7 @@ def near_device(device: Any) -> set[int]:
 
     if device.type != "cuda":
         return set()
-    facts = torch.cuda.get_device_properties(device)
+    facts: Any = torch.cuda.get_device_properties(device)
     try:
         slot = f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0"
         node = int(Path(f"/sys/bus/pci/devices/{slot}/numa_node").read_text())
