@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from autoopt.records import Change, Environment, Estimate, JsonDict, Objective, Plan, Round, Stage, Trial
 from autoopt.records.facts import WorkloadFacts
@@ -57,18 +57,37 @@ class Applies:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """What a change puts at one place of a training script, for its patch.
+
+    ``at``: ``loader`` and ``optimizer`` get ``arguments`` where they are made; ``model`` gets ``lines`` below the
+    statement that makes it, in which ``{model}`` stands for its name there; ``start`` gets ``lines`` below the
+    imports, ``environment`` above the import of torch. ``imports``: modules that the lines name.
+    """
+
+    at: Literal["loader", "optimizer", "model", "start", "environment"]
+    lines: tuple[str, ...] = ()
+    arguments: JsonDict = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A change as a person would write it. ``None``: that way of training cannot express it.
 
     ``pytorch``: lines of code; ``lightning``: keywords of ``Trainer``; ``transformers``: keywords of
     ``TrainingArguments``; ``accelerate``: keys of its configuration file. A dict's ``"_note"`` is
     printed as a comment beside it.
+
+    ``edits``: what it puts into a script beside what follows from the setup by itself (arguments of the loader,
+    flags, precision, compilation of the whole model).
     """
 
     pytorch: str | None = None
     lightning: JsonDict | None = None
     transformers: JsonDict | None = None
     accelerate: JsonDict | None = None
+    edits: tuple[Edit, ...] = ()
 
 
 class PipelineView(Protocol):

@@ -1,0 +1,79 @@
+"""The winning plan as a unified diff of a script, one hunk a change, as a person would write it."""
+
+from __future__ import annotations
+
+from autoopt.export.script_patch.diff import diff_of
+from autoopt.export.script_patch.placing import Placing
+from autoopt.export.script_patch.precision import place_precision
+from autoopt.export.script_patch.source import NoHonestEditError
+from autoopt.export.script_patch.wanted import edits_of
+from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
+from autoopt.registry import Registry
+
+__all__ = ["patch_of", "patched_files"]
+
+
+def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> ScriptPatch:
+    """The diff that puts a plan into the user's files, and what of the plan no honest edit says.
+
+    Args:
+        sites: of the script, with file and line.
+        plan: changes in their order; each is in the diff as a whole or not at all.
+        registry: knows the strategies.
+        device: type of the device, such as ``cuda``.
+    """
+    placing, changes = _placed(sites, plan, registry, device)
+    diffs = [diff_of(edits.source.tree.code, edits.code(), name) for name, edits in sorted(placing.files.items())]
+    return ScriptPatch(diff="".join(diffs), changes=tuple(changes))
+
+
+def patched_files(sites: Sites, plan: Plan, registry: Registry, device: str) -> dict[str, str]:
+    """The text of each file that the patch changes, by its name relative to the command's folder."""
+    placing, _ = _placed(sites, plan, registry, device)
+    texts = {name: (edits.source.tree.code, edits.code()) for name, edits in placing.files.items()}
+    return {name: after for name, (before, after) in texts.items() if after != before}
+
+
+def _placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> tuple[Placing, list[PatchedChange]]:
+    placing, changes = Placing(sites), []
+    for index, change in enumerate(plan.changes):
+        trial = placing.on_trial()
+        try:
+            _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
+        except NoHonestEditError as reason:
+            changes.append(_unplaced(change, trial, str(reason)))
+            continue
+        placing = trial
+        at = trial.touched
+        changes.append(
+            PatchedChange(
+                strategy=change.strategy,
+                setting=change.setting,
+                how="patched",
+                file=at.file if at else None,
+                line=at.line if at else None,
+            )
+        )
+    return placing, changes
+
+
+def _place(placing: Placing, change: Change, before: Plan, registry: Registry, device: str) -> None:
+    edits, precision, unsaid = edits_of(change, before, registry)
+    if unsaid:
+        raise NoHonestEditError(f"no line of the script says it: {unsaid}")
+    for edit in edits:
+        placing.place(edit)
+    if precision is not None:
+        place_precision(placing, precision, device)
+
+
+def _unplaced(change: Change, trial: Placing, reason: str) -> PatchedChange:
+    at = trial.touched
+    return PatchedChange(
+        strategy=change.strategy,
+        setting=change.setting,
+        how="by hand" if "change it there" in reason or "by hand" in reason else "plan only",
+        file=at.file if at else None,
+        line=at.line if at else None,
+        reason=reason,
+    )

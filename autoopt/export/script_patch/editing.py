@@ -1,0 +1,164 @@
+"""Edits of a concrete syntax tree: arguments of calls, lines around statements, statements put under ``with``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import libcst as cst
+
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, Statement, Suite
+
+DATALOADER_POSITIONS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+)
+"""A DataLoader's arguments that may stand without their names."""
+
+
+Argument = tuple[cst.BaseExpression, Sequence[str]]
+"""Value of an argument, and the names of those that may stand without one."""
+
+
+@dataclass
+class Edits:
+    """What is to become of one file; nothing is done before ``code``."""
+
+    source: Source
+    arguments: dict[cst.CSTNode, dict[str, Argument]] = field(default_factory=lambda: defaultdict(dict))
+    replaced: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
+    before: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
+    after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
+    wrapped: list[tuple[Suite, int, int, str]] = field(default_factory=list)
+
+    def copy(self) -> Edits:
+        """The same edits, to which others can be added on trial."""
+        return Edits(
+            self.source,
+            defaultdict(dict, {call: {**named} for call, named in self.arguments.items()}),
+            {**self.replaced},
+            defaultdict(list, {node: [*lines] for node, lines in self.before.items()}),
+            defaultdict(list, {node: [*lines] for node, lines in self.after.items()}),
+            [*self.wrapped],
+        )
+
+    def argument(self, call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> None:
+        """Sets an argument of a call, in its place where it stands there already."""
+        self.arguments[call][name] = value, positions
+
+    def replace(self, node: cst.CSTNode, text: str) -> None:
+        """Puts another expression in the place of one."""
+        self.replaced[node] = cst.parse_expression(text, config=self.source.tree.config_for_parsing)
+
+    def insert(self, spot: Spot, lines: Sequence[str], *, below: bool) -> None:
+        """Adds lines above or below a statement; lines that are there already are not added twice."""
+        there = (self.after if below else self.before)[spot.statement]
+        there += [line for line in lines if line not in there]
+
+    def wrap(self, suite: Suite, first: int, last: int, header: str) -> None:
+        """Puts statements ``first`` to ``last`` of a block under a ``with`` header.
+
+        Raises:
+            NoHonestEditError: other statements that overlap with these are wrapped already.
+        """
+        for other, begin, end, _ in self.wrapped:
+            if other is suite and not (last < begin or end < first):
+                raise NoHonestEditError("other lines of the patch stand around the same statements")
+        self.wrapped.append((suite, first, last, header))
+
+    def code(self) -> str:
+        """The file's text with all edits in it."""
+        return self.source.tree.visit(_Editor(self)).code
+
+
+class _Editor(cst.CSTTransformer):
+    def __init__(self, edits: Edits) -> None:
+        super().__init__()
+        self.edits = edits
+
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
+        updated: Any = super().on_leave(original_node, updated_node)
+        if original_node in self.edits.replaced:
+            return self.edits.replaced[original_node]
+        for name, (value, positions) in self.edits.arguments.get(original_node, {}).items():
+            updated = with_argument(updated, name, value, positions)
+        if isinstance(original_node, (cst.Module, cst.IndentedBlock)):
+            return self._block(original_node, updated)
+        return updated
+
+    def _block(self, original: Suite, updated: Suite) -> Suite:
+        edits = self.edits
+        spans = {first: (last, header) for suite, first, last, header in edits.wrapped if suite is original}
+        touched = spans or any(node in edits.before or node in edits.after for node in original.body)
+        if not touched:
+            return updated
+        body: list[Statement] = []
+        index = 0
+        while index < len(original.body):
+            last, header = spans.get(index, (index, ""))
+            inner: list[Statement] = []
+            for here in range(index, last + 1):
+                inner += self._with_lines(original.body[here], updated.body[here])  # type: ignore[arg-type]
+            body += [self._under(header, inner)] if header else inner
+            index = last + 1
+        return updated.with_changes(body=body)
+
+    def _with_lines(self, original: Statement, updated: Statement) -> list[Statement]:
+        above = [self._parsed(line) for line in self.edits.before.get(original, [])]
+        below = [self._parsed(line) for line in self.edits.after.get(original, [])]
+        if above:  # comments and blank lines above a statement stay above what is put there
+            above[0] = above[0].with_changes(leading_lines=updated.leading_lines)
+            updated = updated.with_changes(leading_lines=())
+        return [*above, updated, *below]
+
+    def _under(self, header: str, inner: list[Statement]) -> Statement:
+        statement = self._parsed(f"{header}:\n    pass\n")
+        assert isinstance(statement, cst.With)
+        leading = inner[0].leading_lines
+        body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
+        return statement.with_changes(body=body, leading_lines=leading)
+
+    def _parsed(self, text: str) -> Statement:
+        return cst.parse_statement(text, config=self.edits.source.tree.config_for_parsing)
+
+
+def given(call: cst.Call, positions: Sequence[str] = ()) -> dict[str, cst.Arg]:
+    """The arguments of a call by name, as far as they have one."""
+    bare = [argument for argument in call.args if argument.keyword is None and not argument.star]
+    named = {argument.keyword.value: argument for argument in call.args if argument.keyword is not None}
+    return {**dict(zip(positions, bare, strict=False)), **named}
+
+
+def with_argument(call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> cst.Call:
+    """The call with an argument set: in its place where it is there already, else at the end in the same layout."""
+    there = given(call, positions).get(name)
+    if there is not None:
+        arguments = [one.with_changes(value=value) if one is there else one for one in call.args]
+        return call.with_changes(args=arguments)
+    equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
+    new = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
+    arguments = list(call.args)
+    if arguments:
+        last = arguments[-1]
+        if isinstance(last.comma, cst.Comma):  # a trailing comma: the new one stands below in the same manner
+            one = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            between = arguments[-2].comma if len(arguments) > 1 else one
+            if len(arguments) == 1 and isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+                between = cst.Comma(whitespace_after=call.whitespace_before_args)
+            arguments[-1] = last.with_changes(comma=between)
+            new = new.with_changes(comma=last.comma)
+        elif isinstance(last.whitespace_after_arg, cst.ParenthesizedWhitespace):  # one a line, no trailing comma
+            between = arguments[-2].comma if len(arguments) > 1 else cst.Comma(call.whitespace_before_args)
+            new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+            arguments[-1] = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+        else:
+            arguments[-1] = last.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    return call.with_changes(args=[*arguments, new])

@@ -1,0 +1,254 @@
+"""Puts edits where the sites of a script say: calls that make things, the model's line, the top of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import libcst as cst
+
+from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.values import made_at
+from autoopt.export.text import literal
+from autoopt.records import Place, Site, SiteKind, Sites
+from autoopt.strategy import Edit
+
+
+class Placing:
+    """The files of a script with the edits that were placed so far.
+
+    Args:
+        sites: of the script.
+        files: edits by file as the sites name them; read when first asked for.
+    """
+
+    def __init__(self, sites: Sites, files: dict[str, Edits] | None = None) -> None:
+        self.sites = sites
+        self.files = {} if files is None else files
+        self.touched: Place | None = None
+
+    def on_trial(self) -> Placing:
+        """The same files, to which a change's edits can be added and taken back as a whole."""
+        return Placing(self.sites, {name: edits.copy() for name, edits in self.files.items()})
+
+    def place(self, edit: Edit) -> None:
+        """Adds one edit.
+
+        Raises:
+            NoHonestEditError: there is no place for it where a person would write it.
+        """
+        places: dict[str, Callable[[Edit], None]] = {
+            "loader": lambda e: self._arguments(e, "loader_training", DATALOADER_POSITIONS),
+            "optimizer": lambda e: self._arguments(e, "optimizer", ("params", "lr")),
+            "model": self._model,
+            "start": self._start,
+            "environment": self._environment,
+        }
+        places[edit.at](edit)
+
+    def edits(self, file: str) -> Edits:
+        """The edits of a file.
+
+        Raises:
+            NoHonestEditError: it lies outside the command's folder, or cannot be read.
+        """
+        if file not in self.files:
+            if Path(file).is_absolute():
+                raise NoHonestEditError(f"{file} lies outside the folder that the command runs in")
+            self.files[file] = Edits(Source(Path(self.sites.cwd) / file, file))
+        return self.files[file]
+
+    def site(self, kind: SiteKind) -> Site:
+        """The one site of a kind that the user's own lines make.
+
+        Raises:
+            NoHonestEditError: there is none, several, or a library makes it.
+        """
+        found = self.sites.of(kind)
+        what = kind.replace("_", " ")
+        if not found:
+            raise NoHonestEditError(f"no {what} was found in the script")
+        if len(found) > 1:
+            raise NoHonestEditError(f"{len(found)} lines make one: " + ", ".join(f"{s.file}:{s.line}" for s in found))
+        if not found[0].direct:
+            raise NoHonestEditError(f"a library makes it on behalf of {found[0].file}:{found[0].line}")
+        self.touched = found[0]
+        return found[0]
+
+    # arguments of calls
+
+    def _arguments(self, edit: Edit, kind: SiteKind, positions: tuple[str, ...]) -> None:
+        site = self.site(kind)
+        edits = self.edits(site.file)
+        source = edits.source
+        call = source.call(site, site.call)
+        if any(argument.star for argument in call.args):
+            raise NoHonestEditError(f"{site.file}:{site.line} passes some arguments on with a star")
+        named = given(call, positions)
+        if kind == "loader_training" and "batch_sampler" in named and {"batch_size", "drop_last"} & {*edit.arguments}:
+            raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
+        for name, value in edit.arguments.items():
+            self._argument(edits, call, name, self._literal(value), named.get(name), positions)
+
+    def _argument(
+        self, edits: Edits, call: cst.Call, name: str, text: str, there: cst.Arg | None, positions: tuple[str, ...]
+    ) -> None:
+        if there is None:
+            edits.argument(call, name, cst.parse_expression(text), positions)
+            return
+        made = made_at(edits.source, there.value, self.sites.command)
+        if made is there.value:
+            edits.argument(call, name, cst.parse_expression(text), positions)
+        else:
+            edits.replace(made, text)
+
+    @staticmethod
+    def _literal(value: object) -> str:
+        try:
+            return literal(value)
+        except ValueError:
+            raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
+
+    # lines
+
+    def _model(self, edit: Edit) -> None:
+        source, spot, name = self.model()
+        lines = [line.replace("{model}", name) for line in edit.lines]
+        self._imported(source, edit.imports)
+        self.edits(source.name).insert(spot, lines, below=True)
+
+    def model(self) -> tuple[Source, Spot, str]:
+        """The statement after which the model has its name, and that name.
+
+        Raises:
+            NoHonestEditError: no single statement gives it one.
+        """
+        site = self.site("model")
+        source = self.edits(site.file).source
+        assigned = self._assigned(source, site)
+        if assigned is not None:
+            return source, *assigned
+        for used in site.used:  # made by a function that returns it: where it gets the name under which it is called
+            found = self._assigned_before(used)
+            if found is not None:
+                return found
+        raise NoHonestEditError(f"{site.file}:{site.line} makes the model without giving it a name")
+
+    def _assigned(self, source: Source, site: Site) -> tuple[Spot, str] | None:
+        try:
+            spot = source.spot(source.call(site, site.call))
+        except NoHonestEditError:
+            return None
+        statement = spot.statement
+        if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Assign):
+            return None
+        targets = statement.body[0].targets
+        if len(targets) != 1 or not isinstance(targets[0].target, (cst.Name, cst.Attribute)):
+            return None
+        return spot, source.code(targets[0].target)
+
+    def _assigned_before(self, used: Place) -> tuple[Source, Spot, str] | None:
+        source = self.edits(used.file).source
+        try:
+            call = source.call(used)
+        except NoHonestEditError:
+            return None
+        name = source.code(call.func)
+        for scope in (source.scope(call), source.tree):
+            found = source.assignments(name, scope)
+            if found:
+                return source, source.spot(found[-1]), name
+        return None
+
+    def _start(self, edit: Edit) -> None:
+        step = self.sites.of("step") or self.sites.of("optimizer", "model")
+        entry = self._entry() or (step[0].file if step else None)
+        if entry is None:
+            raise NoHonestEditError("it is not known which file begins the script")
+        source = self.edits(entry).source
+        last = self._last_import(source)
+        names = self._imported(source, edit.imports)
+        lines = [line.replace("{torch}", names.get("torch", "torch")) for line in edit.lines]
+        self.edits(entry).insert(last, lines, below=True)
+        self.touched = self.touched or self._at(source, last)
+
+    def _environment(self, edit: Edit) -> None:
+        entry = self._entry()
+        if entry is None:
+            raise NoHonestEditError("it must be set before torch is imported, and which file does that is not known")
+        source = self.edits(entry).source
+        first = next((s for s in self._top(source) if self._imports(s.statement) and not self._future(s)), None)
+        if first is None:
+            raise NoHonestEditError(f"{entry} imports nothing at its top")
+        lines = [f"import {name}" for name in edit.imports if source.module_name(name) is None] + list(edit.lines)
+        if source.module_name("os") is not None:
+            first = self._after_import_of(source, "os") or first
+            self.edits(entry).insert(first, edit.lines, below=True)
+        else:
+            self.edits(entry).insert(first, lines, below=False)
+        self.touched = self._at(source, first)
+
+    def _after_import_of(self, source: Source, module: str) -> Spot | None:
+        """The import of a module, where torch has not been imported yet; the first import where it has."""
+        for spot in self._top(source):
+            text = source.code(spot.statement)
+            if "torch" in text and self._imports(spot.statement):
+                raise NoHonestEditError(f"{source.name} imports torch before {module}: move the lines by hand")
+            if self._imports(spot.statement) and f"import {module}" in text.split("\n")[-1]:
+                return spot
+        return None
+
+    def _entry(self) -> str | None:
+        """The script's own file, as the sites name it."""
+        for word in self.sites.command[1:]:
+            path = Path(word)
+            if word.endswith(".py") and (Path(self.sites.cwd) / path).is_file():
+                return str(path if not path.is_absolute() else path.relative_to(self.sites.cwd))
+        return None
+
+    def _imported(self, source: Source, modules: tuple[str, ...]) -> dict[str, str]:
+        """Makes sure that a file imports these; what each is called there."""
+        names = {}
+        for module in modules:
+            name = source.module_name(module)
+            if name is None:
+                self.edits(source.name).insert(self._last_import(source), [f"import {module}"], below=True)
+            names[module] = name or module
+        return names
+
+    def _last_import(self, source: Source) -> Spot:
+        """The last import of those that stand together at the top.
+
+        Raises:
+            NoHonestEditError: the file begins otherwise.
+        """
+        last = None
+        for spot in self._top(source):
+            if self._imports(spot.statement):
+                last = spot
+            elif not isinstance(spot.statement, (cst.SimpleStatementLine, cst.Try, cst.If)):
+                break
+        if last is None:
+            raise NoHonestEditError(f"{source.name} has no imports at its top")
+        return last
+
+    @staticmethod
+    def _top(source: Source) -> list[Spot]:
+        return [Spot(source.tree, i, statement) for i, statement in enumerate(source.tree.body)]
+
+    @staticmethod
+    def _imports(statement: cst.CSTNode) -> bool:
+        if not isinstance(statement, cst.SimpleStatementLine):
+            return False
+        return all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in statement.body)
+
+    @staticmethod
+    def _future(spot: Spot) -> bool:
+        part = spot.statement.body[0] if isinstance(spot.statement, cst.SimpleStatementLine) else None
+        return isinstance(part, cst.ImportFrom) and getattr(part.module, "value", "") == "__future__"
+
+    @staticmethod
+    def _at(source: Source, spot: Spot) -> Place:
+        lines = source.lines(spot.statement)
+        return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)

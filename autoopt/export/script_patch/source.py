@@ -1,0 +1,167 @@
+"""A file of the user's as a concrete syntax tree: calls found by their lines, names followed to where they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+
+from autoopt.records import Place
+
+Suite = cst.Module | cst.IndentedBlock
+Node = TypeVar("Node", bound=cst.CSTNode)
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+class NoHonestEditError(Exception):
+    """A change that has no edit here which a person would make; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A statement with the block that it stands in and its index there."""
+
+    suite: Suite
+    index: int
+    statement: Statement
+
+
+class Source:
+    """One file of the user's, parsed.
+
+    Args:
+        path: where it is.
+        name: as the diff calls it.
+
+    Raises:
+        NoHonestEditError: it cannot be read, or is no Python that LibCST knows.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        try:
+            parsed = cst.parse_module(path.read_bytes())
+        except (OSError, UnicodeDecodeError, SyntaxError, cst.ParserSyntaxError) as error:
+            raise NoHonestEditError(f"{name} cannot be read as Python: {error}") from None
+        self._wrapper = MetadataWrapper(parsed, unsafe_skip_copy=True)
+        self.tree = self._wrapper.module
+        self._ranges = self._wrapper.resolve(PositionProvider)
+        self._parents = self._wrapper.resolve(ParentNodeProvider)
+        self._nodes = list(_descend(self.tree))
+
+    def lines(self, node: cst.CSTNode) -> CodeRange:
+        """First and last line of a node, from 1."""
+        return self._ranges[node]
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.tree.code_for_node(node).strip()
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self._parents.get(node)
+
+    def all_of(self, kind: type[Node], within: cst.CSTNode | None = None) -> Iterator[Node]:
+        """Every node of a kind, in the order of the text."""
+        nodes = self._nodes if within is None else _descend(within)
+        return (node for node in nodes if isinstance(node, kind))
+
+    def call(self, place: Place, called: str = "") -> cst.Call:
+        """The call on these lines.
+
+        Args:
+            place: lines of the call, as the interpreter gave them.
+            called: the last part of the name that is called; empty where any will do.
+
+        Raises:
+            NoHonestEditError: there is none, or more than one.
+        """
+        found = [node for node in self.all_of(cst.Call) if self._on(node, place)]
+        names = {called.rpartition(".")[2]} | self._aliases(called.rpartition(".")[2])
+        named = [node for node in found if self.called(node) in names] if called else found
+        if len(named) > 1:  # of calls within one another the outer one
+            named = [node for node in named if not any(self._inside(node, other) for other in named)]
+        if len(named) != 1:
+            what = f"{len(named)} calls of {called or 'anything'}"
+            raise NoHonestEditError(f"{self.name}:{place.line} has {what} on its lines")
+        return named[0]
+
+    def _on(self, node: cst.CSTNode, place: Place) -> bool:
+        lines = self.lines(node)
+        return bool(lines.start.line == place.line and lines.end.line == place.end_line)
+
+    def _inside(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
+        above = self.parent(node)
+        while above is not None:
+            if above is other:
+                return True
+            above = self.parent(above)
+        return False
+
+    def called(self, call: cst.Call) -> str:
+        """The last part of the name that is called."""
+        if isinstance(call.func, cst.Attribute):
+            return call.func.attr.value
+        return call.func.value if isinstance(call.func, cst.Name) else ""
+
+    def _aliases(self, name: str) -> set[str]:
+        """What the file's imports call this name."""
+        found = set()
+        for node in self.all_of(cst.ImportAlias):
+            if node.evaluated_name.rpartition(".")[2] == name and node.evaluated_alias:
+                found.add(node.evaluated_alias)
+        return found
+
+    def module_name(self, module: str) -> str | None:
+        """What a module that is imported as a whole is called in this file; None where it is not."""
+        for statement in self.all_of(cst.Import):
+            for alias in statement.names:
+                if alias.evaluated_name == module:
+                    return alias.evaluated_alias or module
+        return None
+
+    def spot(self, node: cst.CSTNode) -> Spot:
+        """The statement that a node stands in.
+
+        Raises:
+            NoHonestEditError: it shares its line with others (``if x: y = f()``, ``a; b``).
+        """
+        child, above = node, self.parent(node)
+        while above is not None:
+            if isinstance(above, (cst.Module, cst.IndentedBlock)):
+                found = next((i for i, other in enumerate(above.body) if other is child), None)
+                if found is not None and isinstance(child, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+                    if isinstance(child, cst.SimpleStatementLine) and len(child.body) > 1:
+                        break
+                    return Spot(above, found, child)
+            child, above = above, self.parent(above)
+        raise NoHonestEditError(f"{self.name}:{self.lines(node).start.line} shares its line with other statements")
+
+    def scope(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
+        """The function that a node is in, or the module."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, (cst.FunctionDef, cst.Module)):
+            above = self.parent(above)
+        return above or self.tree
+
+    def assignments(self, name: str, scope: cst.CSTNode) -> list[cst.Assign | cst.AnnAssign]:
+        """Assignments to a name or a dotted name in a function or the module, its inner functions left out."""
+        found: list[cst.Assign | cst.AnnAssign] = []
+        for node in _descend(scope):
+            if isinstance(node, cst.Assign):
+                targets = [target.target for target in node.targets]
+            elif isinstance(node, cst.AnnAssign) and node.value is not None:
+                targets = [node.target]
+            else:
+                continue
+            if self.scope(node) is scope and any(self.code(target) == name for target in targets):
+                found.append(node)
+        return found
+
+
+def _descend(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield node
+    for child in node.children:
+        yield from _descend(child)

@@ -1,0 +1,284 @@
+"""The patch of a script: small, clean, applied and reverted by git, and honest where it cannot be written."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoopt.export.script_patch import patch_of, patched_files
+from autoopt.records import Change, Place, Plan, Site, SiteKind, Sites
+from autoopt.registry import load_strategies
+
+REGISTRY = load_strategies([])
+WORKERS = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
+THREADS = Change(strategy="threads", setting={"threads": 1})
+BF16 = Change(strategy="amp", setting={"dtype": "bfloat16"})
+FP16 = Change(strategy="amp", setting={"dtype": "float16", "loss_scaling": True})
+COMPILE = Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False})
+
+PLAIN = '''\
+"""Trains a net."""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from data import Pictures  # ours
+
+
+def main():
+    # the data
+    loader = DataLoader(Pictures(), batch_size=32, shuffle=True)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for x, y in loader:
+
+        # one step
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print(loss.item())
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def sites_in(
+    folder: Path, text: str, command: tuple[str, ...] = ("python", "train.py"), **wanted: tuple[str, str]
+) -> Sites:
+    """A script written to a folder, and sites at the calls whose source begins so: kind to (call, its source)."""
+    (folder / "train.py").write_text(text)
+    tree = ast.parse(text)
+
+    def lines(start: str) -> dict[str, Any]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and (ast.get_source_segment(text, node) or "").startswith(start):
+                return {"file": "train.py", "line": node.lineno, "end_line": node.end_lineno}
+        raise AssertionError(f"no call {start!r}")
+
+    kinds: dict[SiteKind, tuple[str, str]] = {
+        "loader_training": ("DataLoader", "DataLoader("),
+        "model": ("Linear", "nn.Linear("),
+        "optimizer": ("AdamW", "torch.optim.AdamW("),
+        "loss": ("backward", "loss.backward("),
+        "step": ("step", "optimizer.step("),
+    }
+    found = []
+    for kind, (call, start) in {**kinds, **wanted}.items():  # type: ignore[dict-item]
+        used = (Place(**lines("model(")),) if kind == "model" and "model(" in text else ()
+        found.append(Site(kind=kind, call=call, used=used, **lines(start)))
+    return Sites(command=command, cwd=str(folder), sites=tuple(found))
+
+
+def patched(folder: Path, text: str, *changes: Change, sites: Sites | None = None) -> tuple[str, Any]:
+    sites = sites or sites_in(folder, text)
+    plan = Plan(changes=changes)
+    patch = patch_of(sites, plan, REGISTRY, "cpu")
+    after = patched_files(sites, plan, REGISTRY, "cpu").get("train.py", text)
+    compile(after, "train.py", "exec")
+    if patch.diff:
+        (folder / "patch.diff").write_text(patch.diff)
+        for direction, expected in (((), after), (("-R",), text)):
+            subprocess.run(["git", "apply", *direction, "patch.diff"], cwd=folder, check=True, capture_output=True)
+            assert (folder / "train.py").read_text() == expected
+    return after, patch
+
+
+def changed_lines(diff: str) -> list[str]:
+    return [line for line in diff.splitlines() if line[:1] in "+-" and not line.startswith(("+++", "---"))]
+
+
+def test_loader_options_are_merged_into_the_call(tmp_path: Path) -> None:
+    after, patch = patched(tmp_path, PLAIN, WORKERS)
+    assert "DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)" in after
+    assert len(changed_lines(patch.diff)) == 2
+    assert [(c.how, c.file, c.line) for c in patch.changes] == [("patched", "train.py", 11)]
+
+
+def test_an_argument_that_is_there_is_changed_in_its_place_and_its_layout_stays(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "DataLoader(Pictures(), batch_size=32, shuffle=True)",
+        "DataLoader(\n        Pictures(),  # all\n        batch_size=32,\n"
+        "        num_workers=0,\n        shuffle=True,\n    )",
+    )
+    _, patch = patched(tmp_path, text, WORKERS)
+    assert changed_lines(patch.diff) == [
+        "-        num_workers=0,",
+        "+        num_workers=2,",
+        "+        persistent_workers=True,",
+    ]
+
+
+@pytest.mark.parametrize("place", ["WORKERS = 0", "WORKERS: int = 0"])
+def test_a_variable_is_changed_where_it_is_made(tmp_path: Path, place: str) -> None:
+    text = PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=WORKERS)").replace(
+        "\n\ndef main", f"\n{place}\n\ndef main"
+    )
+    _, patch = patched(tmp_path, text, Change(strategy="workers", setting={"num_workers": 2}))
+    assert changed_lines(patch.diff) == [f"-{place}", f"+{place.replace('0', '2')}"]
+
+
+ARGPARSE = (
+    PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=args.num_workers)")
+    .replace(
+        "    # the data\n",
+        "    parser = argparse.ArgumentParser()\n"
+        '    parser.add_argument("-j", "--num-workers", type=int, default=0)\n'
+        "    args = parser.parse_args()\n",
+    )
+    .replace("import torch\n", "import argparse\nimport torch\n")
+)
+
+
+def test_an_option_s_default_is_changed(tmp_path: Path) -> None:
+    _, patch = patched(tmp_path, ARGPARSE, Change(strategy="workers", setting={"num_workers": 2}))
+    assert [line.strip("+- ") for line in changed_lines(patch.diff)] == [
+        'parser.add_argument("-j", "--num-workers", type=int, default=0)',
+        'parser.add_argument("-j", "--num-workers", type=int, default=2)',
+    ]
+
+
+@pytest.mark.parametrize("word", ["-j", "--num-workers=4"])
+def test_an_option_that_the_command_gives_is_left_to_the_user(tmp_path: Path, word: str) -> None:
+    sites = sites_in(tmp_path, ARGPARSE, command=("python", "train.py", word))
+    _, patch = patched(tmp_path, ARGPARSE, Change(strategy="workers", setting={"num_workers": 2}), sites=sites)
+    assert patch.diff == ""
+    assert patch.changes[0].how == "by hand"
+    assert word.split("=")[0] in patch.changes[0].reason
+
+
+def test_what_is_computed_or_handed_on_with_a_star_stays_with_the_plan(tmp_path: Path) -> None:
+    for call, why in (
+        ("DataLoader(Pictures(), **options)", "star"),
+        ("DataLoader(Pictures(), num_workers=cores() // 2)", "computes it"),
+    ):
+        text = PLAIN.replace("DataLoader(Pictures(), batch_size=32, shuffle=True)", call)
+        _, patch = patched(tmp_path, text, WORKERS)
+        assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+        assert why in patch.changes[0].reason
+
+
+def test_autocast_stands_around_forward_and_loss(tmp_path: Path) -> None:
+    after, patch = patched(tmp_path, PLAIN, BF16)
+    expected = """\
+
+        # one step
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = model(x)
+            loss = nn.functional.cross_entropy(out, y)
+        optimizer.zero_grad()
+"""
+    assert expected in after
+    assert patch.changes[0].how == "patched"
+
+
+def test_float16_gets_a_scaler_and_unscales_before_clipping(tmp_path: Path) -> None:
+    text = textwrap.dedent(PLAIN.partition("    # the data\n")[2].partition("\n\nif __name__")[0])
+    text = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n" + text
+    after, _ = patched(tmp_path, text, FP16)
+    assert '\nscaler = torch.amp.GradScaler("cpu")\n' in after
+    step = after.partition("optimizer.zero_grad()\n")[2].partition("    print")[0]
+    assert [line.strip() for line in step.splitlines()] == [
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    ]
+
+
+def test_a_backward_pass_in_another_function_leaves_precision_to_the_plan(tmp_path: Path) -> None:
+    text = (
+        PLAIN.replace("        out = model(x)\n", "        out = run(model, x)\n")
+        + "\n\ndef run(model, x):\n    return model(x)\n"
+    )
+    _, patch = patched(tmp_path, text, BF16, WORKERS)
+    assert [change.how for change in patch.changes] == ["plan only", "patched"]
+    assert "another block" in patch.changes[0].reason
+    assert "autocast" not in patch.diff
+
+
+def test_compilation_stands_below_the_line_that_makes_the_model(tmp_path: Path) -> None:
+    after, _ = patched(tmp_path, PLAIN, COMPILE)
+    assert "    model = nn.Linear(8, 2)\n    model.compile()\n    optimizer" in after
+
+
+def test_a_model_that_a_function_returns_is_named_where_it_is_used(tmp_path: Path) -> None:
+    text = PLAIN.replace("model = nn.Linear(8, 2)", "model = make()\n    model = model.to('cpu')")
+    text += "\n\ndef make():\n    return nn.Linear(8, 2)\n"
+    after, _ = patched(tmp_path, text, COMPILE)
+    assert "    model = model.to('cpu')\n    model.compile()\n" in after
+
+
+def test_flags_stand_below_the_imports_and_import_what_they_need(tmp_path: Path) -> None:
+    after, _ = patched(tmp_path, PLAIN, THREADS)
+    assert "from data import Pictures  # ours\ntorch.set_num_threads(1)\n" in after
+    text = PLAIN.replace("import torch\n", "import torch as th\n").replace("torch.optim.", "th.optim.")
+    sites = sites_in(tmp_path, text, optimizer=("AdamW", "th.optim.AdamW("))
+    after, _ = patched(tmp_path, text, THREADS, sites=sites)
+    assert "\nth.set_num_threads(1)\n" in after
+
+
+def test_environment_variables_stand_above_the_import_of_torch(tmp_path: Path) -> None:
+    change = Change(strategy="expandable_segments", setting={})
+    after, _ = patched(tmp_path, PLAIN, change)
+    assert after.startswith('"""Trains a net."""\nimport os\nos.environ[')
+    assert after.index("os.environ") < after.index("import torch")
+
+
+def test_each_change_has_its_own_hunk_and_a_user_can_take_one(tmp_path: Path) -> None:
+    _, patch = patched(tmp_path, PLAIN, THREADS, WORKERS, BF16, COMPILE)
+    assert [change.how for change in patch.changes] == ["patched"] * 4
+    for change in (THREADS, WORKERS, BF16, COMPILE):
+        patched(tmp_path, PLAIN, change)
+
+
+def test_a_file_outside_the_folder_is_not_edited(tmp_path: Path) -> None:
+    sites = sites_in(tmp_path, PLAIN)
+    moved = tuple(s.model_copy(update={"file": "/elsewhere/lib.py"}) for s in sites.of("loader_training"))
+    patch = patch_of(sites.model_copy(update={"sites": moved}), Plan(changes=(WORKERS,)), REGISTRY, "cpu")
+    assert patch.diff == ""
+    assert "outside the folder" in patch.changes[0].reason
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    indent=st.sampled_from(["    ", "  ", "\t"]),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    nested=st.booleans(),
+    ends=st.booleans(),
+    changes=st.lists(st.sampled_from([WORKERS, THREADS, BF16, COMPILE]), unique_by=lambda c: c.strategy, min_size=1),
+)
+def test_any_layout_gives_a_patch_that_applies_and_reverts(
+    tmp_path_factory: pytest.TempPathFactory, indent: str, newline: str, nested: bool, ends: bool, changes: list[Change]
+) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    text = PLAIN.replace("    ", indent)
+    if nested:
+        head, _, body = text.partition("def main():\n")
+        body = body.partition("\n\nif __name__")[0]
+        text = f"{head}class Trainer:\n{indent}def main(self):\n" + textwrap.indent(body, indent) + "\n"
+    text = text if ends else text.rstrip("\n")
+    sites = sites_in(folder, text)
+    data = text.replace("\n", newline).encode()
+    (folder / "train.py").write_bytes(data)
+    plan = Plan(changes=tuple(changes))
+    patch = patch_of(sites, plan, REGISTRY, "cpu")
+    assert {change.how for change in patch.changes} == {"patched"}
+    (folder / "patch.diff").write_bytes(patch.diff.encode())
+    after = patched_files(sites, plan, REGISTRY, "cpu")["train.py"]
+    compile(after, "train.py", "exec")
+    for direction, expected in (((), after.encode()), (("-R",), data)):
+        subprocess.run(["git", "apply", *direction, "patch.diff"], cwd=folder, check=True, capture_output=True)
+        assert (folder / "train.py").read_bytes() == expected
