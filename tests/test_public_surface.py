@@ -85,6 +85,8 @@ OPTIONS = {
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
     "export": {"--to", "--out", "--code", "--patch", "--write"},
+    "apply": set(),
+    "revert": set(),
     "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
     "verify": SEARCH | {"--against", "--budget"},
     "strategies": {"--strategies", "--json", "--no-json"},

@@ -7,7 +7,6 @@ from autoopt.errors import EnvironmentLacks
 EXTRA_OF = {
     "accelerate": "accelerate",
     "lightning": "lightning",
-    "libcst": "export",
     "line_profiler": "profilers",
     "mlflow": "mlflow",
     "pynvml": "profilers",

@@ -9,7 +9,19 @@ import click
 
 from autoopt import __version__
 
-COMMANDS = ("optimize", "profile", "resume", "report", "export", "train", "verify", "strategies", "doctor")
+COMMANDS = (
+    "optimize",
+    "profile",
+    "resume",
+    "report",
+    "export",
+    "apply",
+    "revert",
+    "train",
+    "verify",
+    "strategies",
+    "doctor",
+)
 """In the order of the contract's table; ``autoopt.cli.NAME`` holds the command ``NAME_command``."""
 
 

@@ -74,7 +74,9 @@ def test_any_words_of_a_search(command: str, words: list[str]) -> None:
     check(*said([command, "m:b", "--quiet", *words]), words)
 
 
-@given(st.sampled_from(["resume", "report", "export", "train", "verify"]), st.lists(word, max_size=4))
+@given(
+    st.sampled_from(["resume", "report", "export", "apply", "revert", "train", "verify"]), st.lists(word, max_size=4)
+)
 def test_any_words_of_a_command_about_a_run(command: str, words: list[str]) -> None:
     check(*said([command, *words]), words)
 

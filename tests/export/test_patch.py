@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import UsageError
+from autoopt.export.patch import patch
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
-
-pytest.importorskip("libcst")
-
-from autoopt.export.patch import patch
 
 SOURCE = '''\
 """My training."""

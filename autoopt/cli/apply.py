@@ -1,0 +1,25 @@
+"""``autoopt apply``: puts the patch of a run on the user's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autoopt.cli.output import write_line
+
+
+@click.command("apply")
+@click.argument("run", type=click.Path(path_type=Path))
+def apply_command(run: Path) -> int:
+    """Puts the patch of a run on the files that it was made from.
+
+    RUN is a run directory or its result.json. All of the patch or nothing: where a file is no longer as the run
+    saw it, none is changed. Prints the files that were.
+    """
+    from autoopt.export.applying import apply_patch
+    from autoopt.records.reading import read_result
+
+    for name in apply_patch(read_result(run)):
+        write_line(name)
+    return 0
