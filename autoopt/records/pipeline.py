@@ -84,7 +84,8 @@ class Simulation(Record):
     ``compute_by_threads``: seconds of one step on a cached batch by number of compute threads (CPU).
     ``handover_seconds``: what a worker spends to hand over one step's batches, ``receive_seconds``
     what the training process spends to take them. ``launches``: operators or kernels in one step.
-    ``host_seconds``: what the training process needs to issue one step to the device.
+    ``host_seconds``: what the training process needs to issue one step to the device, ``update_issue_seconds``: of
+    them, the optimizer's.
     ``beside``: contention for the cores between this workload's preparation and its step, where it was measured.
     ``in_turn``, the cold ratio: a batch that the training process prepares between two steps, over one prepared after
     another; ``rested``, the wake-up ratio: a step on the CPU after a pause of ``rest_seconds``, over one after another
@@ -104,6 +105,7 @@ class Simulation(Record):
     receive_seconds: float = 0.0
     launches: int | None = None
     host_seconds: float | None = None
+    update_issue_seconds: float | None = None
     sample_spread: float | None = None
     beside: tuple[Contention, ...] = ()
     in_turn: float = 1.0

@@ -52,10 +52,11 @@ class Stop(Record):
 
 
 class Advice(Record):
-    """A change that only a person can make."""
+    """A change that only a person can make. ``share``: of a step, as it was measured; None where it was not."""
 
     title: str
     evidence: str
+    share: float | None = None
     file: str | None = None
     line: int | None = None
     suggestion: str

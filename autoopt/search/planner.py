@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Verdict
+from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Verdict
 from autoopt.registry import Registry
 from autoopt.strategy import Case, Risk, Strategy
 
@@ -145,8 +146,19 @@ def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | Non
     }
     if not ceilings:
         return None
+    ceilings = {**_issued(case.pipeline.round, strategy.stages), **ceilings}
     gain = case.pipeline.gain(ceilings)
     return Estimate(value=max(gain.value, 1.0), low=1.0, high=max(gain.high, 1.0), n=gain.n, kind=gain.kind)
+
+
+def _issued(round_: Round, stages: Iterable[str]) -> dict[str, float]:
+    """The ``host`` stage of a device at the very best of a strategy that shortens what is issued: none of it."""
+    known, host = round_.simulation, next((stage for stage in round_.stages if stage.name == "host"), None)
+    if known is None or known.device == "cpu" or host is None:
+        return {}
+    update = min(host.seconds, known.update_issue_seconds or 0.0)
+    left = update if "optimizer" not in stages else 0.0
+    return {"host": left} if {"forward", "backward"} & set(stages) else {"host": host.seconds - update + left}
 
 
 def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan:

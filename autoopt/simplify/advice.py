@@ -1,4 +1,4 @@
-"""What only a person can change, with the file and line where it is."""
+"""Advice on what only a person can change: its file and line, its measured share of a step, and the edit. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from autoopt.records import Advice
 from autoopt.simplify.source import Function, dotted
-from autoopt.simplify.watch import Line, Seen, Unused
+from autoopt.simplify.watch import Line, Unused, WatchedStep
 
 _SYNCS = (".item", ".cpu", ".tolist", ".numpy")
 _MAKERS = ("tensor", "as_tensor", "zeros", "ones", "full", "eye", "arange", "linspace", "rand", "randn", "randint",
@@ -19,28 +19,45 @@ _DECODES = (
     "open", "imread", "imdecode", "decode", "read_image", "decode_image", "read_video", "load", "loads", "read_csv",
     "read_parquet", "read_bytes", "read_text", "read",
 )  # fmt: skip
+_LEAST = 0.01
+"""Of a step: what costs less, and makes nobody wait, is not worth a person's time."""
 _LOOPED = 16
 _TINY = 200
 _CADENCE = 0.2
-_CACHE = 0.2
+CACHE = 0.2
+"""Of a step: samples whose preparation takes less are not worth a cache."""
 
 
-def sync_advice(functions: Iterable[Function], seen: Seen) -> list[Advice]:
-    """Values fetched from the device in every step: the host waits for all that was issued."""
+def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
+    """Values fetched from the device in every step: the host waits for all that was issued.
+
+    For devices that run on their own: on a CPU a value is there, and asking for it makes nobody wait.
+    """
     found: dict[Line, str] = {line: f"{count} in a step, watched" for line, count in seen.syncs.items()}
+    calls: dict[Line, ast.Call] = {}
     for function in functions:
         for name, call in function.calls():
             if name.endswith(_SYNCS) or _prints(name, call):
-                found.setdefault((function.file, call.lineno), f"{name.lstrip('.')}() stands in {function.name}")
+                line = (function.file, call.lineno)
+                calls[line] = call
+                found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
     return [
         _advice(
             "A value is fetched from the device in every step",
             f"{evidence}: the host waits for the device before it can issue the next work",
             line,
-            "keep it as a detached tensor and fetch it once in many steps, such as at each evaluation",
+            f"{_kept(calls.get(line))} as a tensor, and fetch its value once in many steps, such as at each evaluation",
+            seen.share(seen.waited[line]) if line in seen.waited else None,
         )
         for line, evidence in sorted(found.items())
     ]
+
+
+def _kept(call: ast.Call | None) -> str:
+    """The edit in words, with the expression that is fetched where its source is known."""
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return "keep it"
+    return f"keep {ast.unparse(call.func.value)}.detach()" if call.func.attr != "cpu" else "keep it"
 
 
 def _prints(name: str, call: ast.Call) -> bool:
@@ -48,31 +65,48 @@ def _prints(name: str, call: ast.Call) -> bool:
     return name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
 
 
-def creation_advice(functions: Iterable[Function]) -> list[Advice]:
-    """Tensors made on the host in every step."""
-    return [
-        _advice(
-            "A tensor is made anew in every step",
-            f"{name}() without device= stands in {function.name}",
-            (function.file, call.lineno),
-            "make it once, in __init__ as a buffer (register_buffer), or give device= so that it is made in place",
-        )
-        for function in functions
-        for name, call in function.calls()
-        if name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
-    ]
+def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: bool) -> list[Advice]:
+    """Tensors made on the host in every step.
+
+    Args:
+        waits: where the model runs on a device, to which they must then be copied; else only what costs is told.
+    """
+    found = []
+    for function in functions:
+        for name, call in function.calls():
+            line = (function.file, call.lineno)
+            share = seen.share(seen.seconds.get(line, 0.0))
+            made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
+            if made and (waits or (share or 0.0) >= _LEAST):
+                edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
+                found.append(
+                    _advice(
+                        "A tensor is made anew in every step",
+                        f"{name}() without device= stands in {function.name}",
+                        line,
+                        f"make it once, in __init__: {edit}; or give device= so that it is made in place",
+                        share,
+                    )
+                )
+    return found
 
 
-def copy_advice(functions: Iterable[Function], seen: Seen, autocast: bool) -> list[Advice]:
-    """Copies between devices or types inside the step, apart from those that autocast makes."""
+def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool, waits: bool) -> list[Advice]:
+    """Copies between devices or types inside the step, apart from those that autocast makes.
+
+    Args:
+        waits: where the model runs on a device; else only what costs is told.
+    """
     found: dict[Line, str] = {}
     for function in functions:
         for name, call in function.calls():
-            if name.endswith(".cuda") or (name.endswith(".to") and _names_device(call)):
+            if waits and (name.endswith(".cuda") or (name.endswith(".to") and _names_device(call))):
                 found[(function.file, call.lineno)] = f"{name.lstrip('.')}() stands in {function.name}"
     if not autocast:
         for line, count in seen.copies.items():
             if seen.copied_bytes[line] and line not in seen.doubles and line not in seen.syncs:
+                if (seen.share(seen.copied[line]) or 0.0) < _LEAST and not waits:
+                    continue
                 size = seen.copied_bytes[line] / 1e6
                 found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
     return [
@@ -81,6 +115,7 @@ def copy_advice(functions: Iterable[Function], seen: Seen, autocast: bool) -> li
             evidence,
             line,
             "batches are on the device already; keep constants there as buffers, and convert once, in the dataset",
+            seen.share(seen.copied[line]) if line in seen.copied else None,
         )
         for line, evidence in sorted(found.items())
     ]
@@ -91,19 +126,21 @@ def _names_device(call: ast.Call) -> bool:
     return any("device" in text or "cuda" in text or "'cpu'" in text for text in texts)
 
 
-def loop_advice(functions: Iterable[Function], seen: Seen) -> list[Advice]:
+def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
     """Loops over tensors in Python: many operators from one line within a loop."""
     functions = list(functions)
     found = []
     for (file, number), count in seen.operators.most_common():
         inside = any(f.file == file and _body_loop(f, number) for f in functions)
-        if count >= _LOOPED and inside and not _calls_module(functions, file, number):
+        share = seen.share(seen.seconds[file, number])
+        if count >= _LOOPED and (share or 0.0) >= _LEAST and inside and not _calls_module(functions, file, number):
             found.append(
                 _advice(
                     "A Python loop over tensors",
                     f"{count} operators in a step come from this line, which stands in a loop",
                     (file, number),
                     "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)",
+                    share,
                 )
             )
     return found
@@ -133,7 +170,7 @@ def _calls_module(functions: list[Function], file: str, line: int) -> bool:
     return False
 
 
-def operator_advice(seen: Seen, launches: int, seconds: float, launch_seconds: float | None) -> list[Advice]:
+def operator_advice(seen: WatchedStep, launches: int, seconds: float, launch_seconds: float | None) -> list[Advice]:
     """Very many operators that do very little each."""
     if launches < _TINY or not launch_seconds or seconds / launches > 8 * launch_seconds:
         return []
@@ -145,11 +182,12 @@ def operator_advice(seen: Seen, launches: int, seconds: float, launch_seconds: f
             f"where launching one that does nothing costs {launch_seconds * 1e6:.1f} µs; most ({count}) come from here",
             line if count else None,
             "join them: larger tensors, fused operators (F.scaled_dot_product_attention, foreach), or torch.compile",
+            min(1.0, launches * launch_seconds / seconds),
         )
     ]
 
 
-def double_advice(seen: Seen, batch_lines: Iterable[tuple[str, Line | None]]) -> list[Advice]:
+def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | None]]) -> list[Advice]:
     """float64 by accident: in the batch, or in the step."""
     found = [
         _advice(
@@ -160,7 +198,8 @@ def double_advice(seen: Seen, batch_lines: Iterable[tuple[str, Line | None]]) ->
         )
         for path, line in batch_lines
     ]
-    if seen.doubles and not found:
+    share = seen.share(seen.double_seconds)
+    if seen.doubles and not found and (share or 0.0) >= _LEAST:
         line = min(seen.doubles)
         found.append(
             _advice(
@@ -168,18 +207,25 @@ def double_advice(seen: Seen, batch_lines: Iterable[tuple[str, Line | None]]) ->
                 f"{seen.double_total} operators of a step give float64, the first at this line",
                 line,
                 "use dtype=torch.float32; Python floats and np.float64 scalars promote where both are tensors",
+                share,
             )
         )
     return found
 
 
-def unused_advice(unused: Iterable[Unused]) -> list[Advice]:
+def unused_advice(unused: Iterable[Unused], step: float) -> list[Advice]:
+    """Submodules that are computed for nothing.
+
+    Args:
+        step: seconds of a step; the backward of what is not used is never run, so its share is the forward's.
+    """
     return [
         _advice(
             "An output that the loss does not use",
             f"the output of {item.module} does not reach the loss",
             item.line,
             "leave it out in training, or use it",
+            min(1.0, item.seconds / step) if step > 0 else None,
         )
         for item in unused
     ]
@@ -195,7 +241,7 @@ def decode_advice(
         sample: seconds per sample.
         step_share: of a step, what preparing its samples takes.
     """
-    if step_share < _CACHE:
+    if step_share < CACHE:
         return []
     found: dict[Line, float] = {}
     for function in functions:
@@ -213,12 +259,13 @@ def decode_advice(
             f"preparing samples takes {step_share:.0%} of a step{part}; this part is the same each time",
             line,
             "decode once and keep the arrays: in memory where they fit, else in one memory-mapped file (np.memmap)",
+            min(1.0, step_share * (found[line] / sample if sample else 1.0)),
         )
     ]
 
 
 def collate_advice(
-    function: Function | None, seconds: float | None, size: int, bandwidth: float | None
+    function: Function | None, seconds: float | None, size: int, bandwidth: float | None, step: float
 ) -> list[Advice]:
     """A collate function that goes through samples or elements in Python.
 
@@ -226,6 +273,7 @@ def collate_advice(
         seconds: per micro-batch.
         size: bytes of the batch.
         bandwidth: bytes per second.
+        step: seconds of a micro-batch's part of a step, waiting for data included.
     """
     if function is None or seconds is None:
         return []
@@ -240,6 +288,7 @@ def collate_advice(
             f"{seconds * 1e3:.2f} ms for a batch of {size / 1e6:.2f} MB, which memory moves in {least * 1e3:.3f} ms",
             (function.file, line),
             "stack once (torch.stack, np.stack, torch.nn.utils.rnn.pad_sequence) instead of filling row by row",
+            min(1.0, seconds / step) if step > 0 else None,
         )
     ]
 
@@ -271,27 +320,33 @@ def cadence_advice(what: str, seconds: float, every: int, step: float, where: Li
             f"one takes {seconds:.3g} s, as long as {seconds / step:.0f} steps, and comes every {every} steps",
             where,
             f"do it less often (every {max(every + 1, round(seconds / step / 0.05))} steps: 5 %), or on fewer samples",
+            share,
         )
     ]
 
 
-def _advice(title: str, evidence: str, line: Line | None, suggestion: str) -> Advice:
-    """One piece of advice; the line's own text belongs to the evidence."""
-    if line is not None and line[0]:
-        text = linecache.getline(*line).strip()
-        return Advice(
-            title=title,
-            evidence=f"{evidence} — {text[:120]}" if text else evidence,
-            file=line[0],
-            line=line[1],
-            suggestion=suggestion,
-        )
-    return Advice(title=title, evidence=evidence, suggestion=suggestion)
+def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share: float | None = None) -> Advice:
+    """One piece of advice; its measured share and the line's own text belong to the evidence."""
+    if share is not None:
+        evidence = f"{evidence}; {_percent(share)} of a step"
+    text = linecache.getline(*line).strip() if line is not None and line[0] else ""
+    return Advice(
+        title=title,
+        evidence=f"{evidence} — {text[:120]}" if text else evidence,
+        share=share,
+        file=line[0] if line is not None and line[0] else None,
+        line=line[1] if line is not None and line[0] else None,
+        suggestion=suggestion,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= _LEAST else "less than 1%"
 
 
 def merged(found: Iterable[Advice]) -> list[Advice]:
-    """Each title once for a line."""
+    """Each title once for a line, the largest measured share first."""
     kept: dict[Any, Advice] = {}
     for item in found:
         kept.setdefault((item.title, item.file, item.line), item)
-    return list(kept.values())
+    return sorted(kept.values(), key=lambda item: -(item.share or 0.0))

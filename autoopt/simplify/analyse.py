@@ -242,6 +242,7 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         receive_seconds=receive,
         launches=timings.launches,
         host_seconds=timings.issue.seconds if timings.issue else None,
+        update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,
         in_turn=timings.cold_ratio or 1.0,

@@ -60,8 +60,8 @@ def classify(pipeline: Pipeline, name: str | None, peaks: Peaks) -> str | None:
         return "launch overhead"
     operators = pipeline.round.operators
     total = sum(operator.seconds for operator in operators)
-    arithmetic = sum(operator.seconds for operator in operators if operator.kind == "matmul")
-    if total and arithmetic < 0.5 * total:
+    moving = sum(operator.seconds for operator in operators if operator.kind in ("elementwise", "memory"))
+    if total and moving > 0.5 * total:
         return "memory bandwidth"
     return "compute"
 

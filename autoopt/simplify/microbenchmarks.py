@@ -7,6 +7,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,7 +65,13 @@ def compute(training: Training, batches: list[Any], time_limit: float) -> JsonDi
     timings = interleaved(list(stages.values()), time_limit, derived=tuple(derived.values()), reference=reference)
     found: JsonDict = dict(zip((*stages, *derived), timings, strict=True))
     if training.device.kind == "cuda":
-        found["issue"] = issue(training, batches)
+
+        def ready() -> None:
+            cached_gradients()
+            wait()
+
+        found["issue"] = _issue(lambda: training.whole_step(batches), wait)
+        found["issue_update"] = _issue(training.update, ready)
     return found
 
 
@@ -81,10 +88,9 @@ def square_product(training: Training, time_limit: float) -> float | None:
     return repeat(lambda: square @ square, time_limit, least=3).seconds
 
 
-def issue(training: Training, batches: list[Any], repeats: int = 5) -> Timing:
-    """Seconds until a step is issued to an idle device: Python and launches, without waiting for results."""
-    idle = training.device.synchronize
-    return repeat(lambda: training.whole_step(batches), 2.0, before=idle, least=repeats, most=repeats)
+def _issue(call: Callable[[], Any], idle: Callable[[], Any], repeats: int = 5) -> Timing:
+    """Seconds until work is issued to an idle device: Python and launches, without waiting for results."""
+    return repeat(call, 2.0, before=idle, least=repeats, most=repeats)
 
 
 def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: float) -> float:

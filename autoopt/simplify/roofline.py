@@ -33,6 +33,22 @@ _MEMORY = frozenset(
 )
 
 
+_LIBRARY = (
+    "rnn",
+    "lstm",
+    "gru",
+    "fft",
+    "linalg",
+    "ctc_loss",
+    "grid_sampler",
+    "embedding_bag",
+    "sort",
+    "topk",
+    "unique",
+)
+"""Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
+
+
 @dataclass
 class Count:
     """What all calls of one operator in a step add up to."""
@@ -71,6 +87,8 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count.flops += float(formula(*args, **(kwargs or {}), out_val=out))
         elif base in _MEMORY:
             count.kind = "memory"
+        elif any(part in base for part in _LIBRARY):
+            count.kind = "other"
         return out
 
     @property

@@ -140,7 +140,8 @@ def profile_stages(
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
         step = block.seconds / max(block.steps, 1)
-        advice = tasks.may("advice", f"{SIMPLIFY}:advise", step_seconds=step) if advise else {}
+        wanted = advise and timings
+        advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=step) if wanted else {}
         monitored: JsonDict = {}
         if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)

@@ -60,7 +60,8 @@ class StageTimings(Record):
     that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, turn by turn.
     ``contention``: speeds of workers and of that step while they compete. ``cold_ratio``, ``wakeup_ratio``,
     ``pause_seconds``: cache effects (``simplify.cache_effects``). ``doubled``: forward and backward of twice the
-    micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step.
+    micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step,
+    ``issue_update``: of them, the optimizer's.
     ``evaluate``: one whole evaluation, scaled from a few of its batches; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device.
@@ -96,6 +97,7 @@ class StageTimings(Record):
     pause_seconds: float | None = None
     doubled: float | None = None
     issue: Timing | None = None
+    issue_update: Timing | None = None
     evaluate: Timing | None = None
     evaluation_batches: int | None = None
     evaluate_every: int | None = None

@@ -10,6 +10,7 @@ from autoopt.simplify.cached_batches import cached_batches
 from autoopt.simplify.drift import running_block
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measured_peaks
+from autoopt.simplify.stage_timings import StageTimings
 
 
 def measure_peaks(live: Any) -> JsonDict:
@@ -34,13 +35,16 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
     return found.model_copy(update={"memory_used": used}).model_dump(mode="json")
 
 
-def advise(live: Any, step_seconds: float | None = None) -> JsonDict:
+def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> JsonDict:
     """Advice on what only a person can change, with file and line: ``{"advice": [...]}``.
 
     Args:
+        timings: as ``measure_stages`` gave them.
         step_seconds: of the running training, where it was measured.
     """
     training = live.training
     peaks = measured_peaks(training.device.torch)
-    found = advise_training(training, cached_batches(training, []), peaks, step_seconds)
+    found = advise_training(
+        training, cached_batches(training, []), peaks, StageTimings.model_validate(timings), step_seconds
+    )
     return {"advice": [item.model_dump(mode="json") for item in found]}

@@ -1,13 +1,16 @@
-"""What a training step does that its source does not show: watched operator by operator, with the user's line."""
+"""Watching a training step operator by operator: counts and seconds by the user's line, unused outputs."""
 
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections import Counter as Counts
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,48 +24,95 @@ from autoopt.simplify.lines import is_ours, is_users
 Line = tuple[str, int]
 
 
+_OF_ITS_OWN = tuple(str(Path(torch.__file__).parent / name) for name in ("optim", "nn", "amp", "distributed"))
+"""Parts of torch that ask for values of their own accord: an optimizer's count of steps, the norm of gradients."""
+
+
 @dataclass
-class Seen:
-    """Counts by line of the user's source: of one step."""
+class WatchedStep:
+    """Counts, seconds and bytes of one step by line of the user's source; ``seconds``: of its operators by line.
+
+    ``waited``: seconds in which values of a device were fetched. ``total_seconds``: of the whole step, watched.
+    """
 
     syncs: Counts[Line] = field(default_factory=Counts)
+    waited: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
     operators: Counts[Line] = field(default_factory=Counts)
+    seconds: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
     doubles: Counts[Line] = field(default_factory=Counts)
     copies: Counts[Line] = field(default_factory=Counts)
     copied_bytes: Counts[Line] = field(default_factory=Counts)
+    copied: dict[Line, float] = field(default_factory=lambda: defaultdict(float))
     total: int = 0
+    total_seconds: float = 0.0
     double_total: int = 0
+    double_seconds: float = 0.0
+
+    def share(self, seconds: float) -> float | None:
+        """Of the watched step; None where it was not watched."""
+        return seconds / self.total_seconds if self.total_seconds > 0 else None
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Attributes every operator to the innermost line of the user's own that caused it."""
+    """Attributes every operator to the innermost line of the user's own that caused it.
 
-    def __init__(self) -> None:
+    Args:
+        device: values of its tensors are waited for; those of others are there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = Seen()
+        self.seen = WatchedStep()
+        self._device = device.type
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        began = time.perf_counter()
         out = func(*args, **(kwargs or {}))
+        passed = time.perf_counter() - began
         name = str(getattr(func, "_overloadpacket", func)).removeprefix("aten.")
-        line, seen = users_line(sys._getframe(1)), self.seen
+        frame, seen = sys._getframe(1), self.seen
+        line = users_line(frame)
         seen.total += 1
         double = any(leaf.dtype == torch.float64 and leaf.dim() for leaf in _tensors(out))
         seen.double_total += double
+        seen.double_seconds += passed * double
         if line is None:
             return out
         seen.operators[line] += 1
-        if name in ("_local_scalar_dense", "nonzero", "item"):
+        seen.seconds[line] += passed
+        if self._fetches(name, out, args) and asks_itself(frame):
             seen.syncs[line] += 1
+            seen.waited[line] += passed
         if double:
             seen.doubles[line] += 1
         if name == "_to_copy" or (name == "copy_" and _crosses(args)):
             seen.copies[line] += 1
+            seen.copied[line] += passed
             seen.copied_bytes[line] += sum(leaf.numel() * leaf.element_size() for leaf in _tensors(out))
-            if _crosses((out, *args)) and any(leaf.device.type == "cpu" for leaf in _tensors(out)):
-                seen.syncs[line] += 1
         return out
+
+    def _fetches(self, name: str, out: Any, args: Any) -> bool:
+        """Whether the host waits for values of the device."""
+        if not any(leaf.device.type == self._device for leaf in _tensors(args)):
+            return False
+        if name in ("_local_scalar_dense", "nonzero", "item"):
+            return True
+        return name in ("_to_copy", "copy_") and self._device != "cpu" and _to_host(out, args)
+
+
+def _to_host(out: Any, args: Any) -> bool:
+    return _crosses((out, *args)) and any(leaf.device.type == "cpu" for leaf in _tensors(out))
+
+
+def asks_itself(frame: FrameType | None) -> bool:
+    """Whether the user's line asks for the value, and not a part of torch on its way, such as an optimizer."""
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_OF_ITS_OWN):
+            return False
+        frame = frame.f_back
+    return frame is not None
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -84,11 +134,13 @@ def users_line(frame: FrameType | None) -> Line | None:
     return None
 
 
-def watch(run: Callable[[], Any], device: torch.device) -> Seen:
+def watch(run: Callable[[], Any], device: torch.device) -> WatchedStep:
     """Runs one step and says what it did; on CUDA also what torch's own debug mode calls a synchronization."""
-    mode = Watch()
+    mode = Watch(device)
+    began = time.perf_counter()
     with mode:
         run()
+    mode.seen.total_seconds = time.perf_counter() - began
     if device.type == "cuda":
         for line in _cuda_syncs(run):
             mode.seen.syncs[line] = max(mode.seen.syncs[line], 1)
@@ -111,41 +163,59 @@ def _cuda_syncs(run: Callable[[], Any]) -> list[Line]:
 
 @dataclass
 class Unused:
-    """A submodule whose output does not reach the loss, and the line that calls it."""
+    """A submodule whose output does not reach the loss, the line that calls it, and the seconds of its forward."""
 
     module: str
     line: Line | None
     seconds: float = 0.0
 
 
+@dataclass
+class _Output:
+    """Outputs of a submodule in one forward pass."""
+
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    line: Line | None = None
+    began: float = 0.0
+    seconds: float = 0.0
+
+
 def unused_outputs(model: nn.Module, forward: Callable[[], torch.Tensor]) -> list[Unused]:
     """Submodules that are computed for nothing: their outputs are not in the loss's graph."""
-    outputs: dict[str, tuple[list[torch.Tensor], Line | None]] = {}
+    outputs: dict[str, _Output] = {}
     with _outputs_of(model, outputs):
         loss = forward()
     reached = _graph(loss)
     found = []
-    for name, (tensors, line) in outputs.items():
-        nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    for name, output in outputs.items():
+        nodes = [tensor.grad_fn for tensor in output.tensors if tensor.grad_fn is not None]
         if nodes and not any(node in reached for node in nodes):
-            found.append(Unused(name, line))
+            found.append(Unused(name, output.line, output.seconds))
     names = {item.module for item in found}
     return [item for item in found if not any(item.module.startswith(f"{other}.") for other in names)]
 
 
 @contextmanager
-def _outputs_of(model: nn.Module, outputs: dict[str, tuple[list[torch.Tensor], Line | None]]) -> Iterator[None]:
+def _outputs_of(model: nn.Module, outputs: dict[str, _Output]) -> Iterator[None]:
     handles = []
+
+    def begin(name: str) -> None:
+        outputs.setdefault(name, _Output()).began = time.perf_counter()
+
+    def keep(name: str, made: Any, line: Line | None) -> None:
+        output = outputs[name]
+        output.seconds += time.perf_counter() - output.began
+        output.tensors += _tensors(made)
+        output.line = output.line or line
+
     for name, module in model.named_modules():
-        if not name:
-            continue
-
-        def keep(module: nn.Module, inputs: Any, output: Any, name: str = name) -> None:
-            known = outputs.get(name)
-            line = known[1] if known else users_line(sys._getframe(1))
-            outputs[name] = ([*(known[0] if known else []), *_tensors(output)], line)
-
-        handles.append(module.register_forward_hook(keep))
+        if name:
+            handles += [
+                module.register_forward_pre_hook(lambda module, inputs, name=name: begin(name)),
+                module.register_forward_hook(
+                    lambda module, inputs, made, name=name: keep(name, made, users_line(sys._getframe(1)))
+                ),
+            ]
     try:
         yield
     finally:

@@ -31,20 +31,65 @@ def seconds_of(case: Case, name: str) -> float:
     return stage.seconds if stage is not None else 0.0
 
 
+def issued(case: Case, *, passes: float = 1.0, update: float = 1.0) -> dict[str, float]:
+    """The ``host`` stage of a device, on which issuing forward and backward, and the update, takes another share.
+
+    A step of many short kernels is as long as issuing them takes, so that fewer launches shorten it where a faster
+    device would not. Empty on the CPU, which has nothing to issue.
+
+    Args:
+        passes: seconds to issue forward and backward, over those now.
+        update: seconds to issue the optimizer's update, over those now.
+    """
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    if simulation is None or simulation.device == "cpu":
+        return {}
+    whole = seconds_of(case, "host")
+    part = min(whole, simulation.update_issue_seconds or 0.0)
+    return {"host": (whole - part) * passes + part * update}
+
+
+def busy_share(case: Case) -> float:
+    """Share of forward and backward in which a device computes; 1 on the CPU, and where that is not known.
+
+    Alone and timed to their end they take as long as issuing them where their kernels are shorter than that.
+    """
+    if case.pipeline is None or case.device == "cpu":
+        return 1.0
+    simulation, both = case.pipeline.round.simulation, seconds_of(case, "forward") + seconds_of(case, "backward")
+    kernels = sum(operator.seconds for operator in case.pipeline.round.operators)
+    if not kernels or both <= 0:
+        return 1.0
+    return min(1.0, kernels * (simulation.accumulation if simulation is not None else 1) / both)
+
+
 def compute_gain(case: Case, ratio: float) -> Estimate | None:
     """The pipeline's what-if with forward and backward at this ratio of what they take."""
     return gain(case, {name: seconds_of(case, name) * ratio for name in COMPUTE})
 
 
-def tried_gain(case: Case, ratio: float | Mapping[str, float], stages: Iterable[str] = COMPUTE) -> Estimate | None:
+def tried_gain(
+    case: Case,
+    ratio: float | Mapping[str, float],
+    stages: Iterable[str] = COMPUTE,
+    others: Mapping[str, float] | None = None,
+) -> Estimate | None:
     """The pipeline's what-if with stages at a ratio that was tried, on copies or on real samples.
+
+    Where a device waits for launches, the ratio of forward and backward is that of issuing them.
 
     Args:
         ratio: of all the stages, or by stage.
         stages: where one ratio holds for all.
+        others: seconds of further stages that change with them.
     """
     ratios = ratio if isinstance(ratio, Mapping) else dict.fromkeys(stages, ratio)
-    estimate = gain(case, {name: seconds_of(case, name) * each for name, each in ratios.items()})
+    both = sum(seconds_of(case, name) for name in COMPUTE if name in ratios)
+    if others is None and both > 0:
+        mean = sum(seconds_of(case, name) * ratios[name] for name in COMPUTE if name in ratios) / both
+        others = issued(case, passes=1.0 + (mean - 1.0) * (1.0 - busy_share(case)))
+    changed = {name: seconds_of(case, name) * each for name, each in ratios.items()}
+    estimate = gain(case, {**changed, **(others or {})})
     return None if estimate is None else estimate.as_kind("tried")
 
 

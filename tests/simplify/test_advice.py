@@ -2,76 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from autoopt.records import Advice, Peaks
 from autoopt.simplify import advice
 from autoopt.simplify.advise import advise_training
 from autoopt.simplify.cached_batches import cached_batches
+from autoopt.simplify.measure import measure_training
+from autoopt.simplify.source import Function, step_functions
+from autoopt.simplify.watch import Watch, WatchedStep, watch
 
 PEAKS = Peaks(launch_seconds=2e-6, memory_bytes_per_second=1e10)
 
 CASES = {
-    "item": (
-        "A value is fetched from the device in every step",
-        """
-        def own(model, batch):
-            value = F.cross_entropy(model(batch[0]), batch[1])
-            history.append(value.item())  # planted
-            return value
-
-        history = []
-
-        def build():
-            return workload(loss=own)
-        """,
-    ),
-    "cpu": (
-        "A value is fetched from the device in every step",
-        """
-        class Fetching(Net):
-            def forward(self, x):
-                x = self.first(x)
-                self.seen = x.detach().cpu()  # planted
-                return self.last(x)
-
-        def build():
-            return workload(model=Fetching())
-        """,
-    ),
-    "print": (
-        "A value is fetched from the device in every step",
-        """
-        def own(model, batch):
-            value = F.cross_entropy(model(batch[0]), batch[1])
-            print(value)  # planted
-            return value
-
-        def build():
-            return workload(loss=own)
-        """,
-    ),
-    "branch on a tensor": (
-        "A value is fetched from the device in every step",
-        """
-        def own(model, batch):
-            value = F.cross_entropy(model(batch[0]), batch[1])
-            if value > 100:  # planted
-                value = value * 0.5
-            return value
-
-        def build():
-            return workload(loss=own)
-        """,
-    ),
     "creation": (
         "A tensor is made anew in every step",
         """
         def own(model, batch):
-            weight = torch.tensor([1.0, 2.0, 1.0])  # planted
+            weight = torch.ones(3000, 300).sum(0)[:3]  # planted
             return F.cross_entropy(model(batch[0]), batch[1], weight=weight)
 
         def build():
@@ -82,8 +35,8 @@ CASES = {
         "A copy is made inside the step",
         """
         def own(model, batch):
-            x = batch[0].half().clone()  # planted
-            return F.cross_entropy(model(x.to(torch.float32)), batch[1])
+            x = batch[0].repeat(2000, 1).half()[:8]  # planted
+            return F.cross_entropy(model(x.float()), batch[1])
 
         def build():
             return workload(loss=own)
@@ -137,7 +90,7 @@ CASES = {
         """
         class Doubled(Net):
             def forward(self, x):
-                x = self.first(x).double()  # planted
+                x = self.first(x).repeat(500, 1).double()[:8]  # planted
                 return self.last(F.relu(x).float())
 
         def build():
@@ -212,9 +165,126 @@ CASES = {
 }
 
 
+WAITS = {
+    "item": """
+        def own(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            history.append(value.item())  # planted
+            return value
+
+        history = []
+
+        def build():
+            return workload(loss=own)
+    """,
+    "cpu": """
+        class Fetching(Net):
+            def forward(self, x):
+                x = self.first(x)
+                self.seen = x.detach().cpu()  # planted
+                return self.last(x)
+
+        def build():
+            return workload(model=Fetching())
+    """,
+    "print": """
+        def own(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            print(value)  # planted
+            return value
+
+        def build():
+            return workload(loss=own)
+    """,
+    "branch on a tensor": """
+        def own(model, batch):
+            value = F.cross_entropy(model(batch[0]), batch[1])
+            if value > 100:  # planted
+                value = value * 0.5
+            return value
+
+        def build():
+            return workload(loss=own)
+    """,
+}
+"""Lines that ask a device for a value."""
+
+
 def advise(planted: Any) -> list[Advice]:
     training = planted.training()
-    return advise_training(training, cached_batches(training, []), PEAKS)
+    timings = measure_training(training, 0.3)
+    return advise_training(training, cached_batches(training, []), PEAKS, timings)
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_line_that_asks_the_device_for_a_value_is_found(name: str, plant: Callable[[str], Any]) -> None:
+    """Watched as if the CPU's tensors were a device's: there is none here that runs on its own."""
+    planted = plant(WAITS[name])
+    training = planted.training()
+    batches = cached_batches(training, [])
+    seen = watch(lambda: training.whole_step(batches), torch.device("cpu"))
+    functions = step_functions(training.workload.loss, training.workload.model)
+    (found,) = advice.sync_advice(functions, seen)
+    assert (found.file, found.line) == (str(planted.path), planted.line())
+    if name in ("item", "branch on a tensor"):
+        assert found.share is not None
+        assert 0 < found.share < 1
+        assert "of a step" in found.evidence
+
+
+@pytest.mark.parametrize("name", ["item", "cpu", "branch on a tensor"])
+def test_on_a_cpu_a_value_is_there_and_nobody_waits_for_it(name: str, plant: Callable[[str], Any]) -> None:
+    assert [item.title for item in advise(plant(WAITS[name])) if "fetched" in item.title] == []
+
+
+def test_what_torch_asks_of_its_own_is_not_the_users_to_change(plant: Callable[[str], Any]) -> None:
+    """AdamW reads its count of steps; the line of the user's that calls it asks for nothing."""
+    planted = plant("""
+        def step(optimizer, loss):
+            loss.backward()
+            optimizer.step()
+            return loss.item()  # planted
+
+        def build():
+            return workload()
+    """)
+    training = planted.training()
+    batch = training.next()[0]
+    seen = watch(lambda: planted.module.step(training.optimizer, training.forward(batch)), torch.device("cpu"))
+    assert dict(seen.syncs) == {(str(planted.path), planted.line()): 1}
+    with Watch(torch.device("cuda")) as other:
+        planted.module.step(training.optimizer, training.forward(batch))
+    assert other.seen.syncs == {}, "tensors of the CPU are no device's"
+
+
+def test_the_edit_names_what_is_fetched() -> None:
+    line = ("f.py", 3)
+    seen = WatchedStep(total_seconds=1.0)
+    seen.syncs[line], seen.waited[line] = 2, 0.25
+    function = Function("own", "f.py", 1, ast.parse("\n\nhistory.append(value.item())"))
+    (found,) = advice.sync_advice([function], seen)
+    assert found.suggestion.startswith("keep value.detach() as a tensor")
+    assert found.share == 0.25
+    assert "25% of a step" in found.evidence
+
+
+def test_what_costs_next_to_nothing_is_told_only_where_it_must_be_copied(plant: Callable[[str], Any]) -> None:
+    line = ("f.py", 1)
+    function = Function("own", *line, ast.parse("weight = torch.tensor([1.0])"))
+    cheap, dear = WatchedStep(total_seconds=1.0), WatchedStep(total_seconds=1.0)
+    cheap.seconds[line], dear.seconds[line] = 0.001, 0.2
+    assert advice.creation_advice([function], cheap, waits=False) == []
+    (found,) = advice.creation_advice([function], dear, waits=False)
+    assert found.share == 0.2
+    assert 'self.register_buffer("...", torch.tensor([1.0]), persistent=False)' in found.suggestion
+    (found,) = advice.creation_advice([function], cheap, waits=True)
+    assert "less than 1%" in found.evidence
+
+
+def test_the_largest_share_stands_first() -> None:
+    shares = (None, 0.2, 0.5)
+    found = advice.merged(Advice(title=str(share), evidence="", suggestion="", share=share) for share in shares)
+    assert [item.share for item in found] == [0.5, 0.2, None]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, after_paying, at_most, gain, operator_share, seconds_of
+from autoopt_strategies.common import (
+    Setting,
+    Settings,
+    after_paying,
+    busy_share,
+    declared,
+    gain,
+    issued,
+    ranged,
+    seconds_of,
+)
 
 FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
 """Seconds of compilation: a part that is always paid, and one for each module with parameters of its own.
@@ -11,6 +21,8 @@ FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
 Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResNet), 46 s (small GPT).
 """
 CONTAINERS = frozenset({"ModuleList", "Sequential", "ModuleDict"})
+STAY = frozenset({"matmul", "other"})
+"""Kinds of operators that compiled code calls as they are."""
 STORM = "compiled again and again"
 """Start of a trial's reason in which one function was compiled for one shape or number after the other."""
 
@@ -47,7 +59,7 @@ class CompileModel(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        step = self._step(case)
+        step = self._step(case, setting)
         seconds = compile_seconds(case, regional=bool(setting.get("regional")))
         return after_paying(case, step, seconds, least=seconds / 2)
 
@@ -98,29 +110,48 @@ class CompileModel(Strategy):
             },
         )
 
-    def _step(self, case: Case) -> Estimate | None:
-        """The step's gain at the very best: memory-bound operators at their ceiling, launches gone."""
+    def _step(self, case: Case, setting: Setting) -> Estimate | None:
+        """The step's gain: at the very best what is fused runs at its ceiling, and only kernels that stay are issued.
+
+        Products and a library's own kernels (recurrent layers among them) stay what they are. Of what is left to gain
+        the likeliest is half: what a fused kernel computes between reading and writing, and guards around it, cost too.
+        """
         if case.pipeline is None:
             return None
         found = case.pipeline.round.operators
         whole = sum(operator.seconds for operator in found)
-        stages = ("forward", "backward")
-        if whole <= 0 or operator_share(case, {"matmul"}) is None:
-            ceilings = {
-                name: stage.ceiling_seconds
-                for name in stages
-                if (stage := case.pipeline.stage(name)) is not None and stage.ceiling_seconds is not None
-            }
-            return at_most(gain(case, ceilings))
-        left = sum(
-            operator.seconds if operator.kind == "matmul" else min(operator.seconds, operator.ceiling_seconds or 0.0)
-            for operator in found
-        )
-        both = sum(seconds_of(case, name) for name in stages)
-        if both <= 0:
+        if whole <= 0:
             return None
-        best = min(1.0, left / both)
-        return at_most(gain(case, {name: seconds_of(case, name) * best for name in stages}))
+        fused = [operator for operator in found if operator.kind not in STAY]
+        best = sum(min(operator.seconds, operator.ceiling_seconds or 0.0) for operator in fused)
+        best += whole - sum(operator.seconds for operator in fused)
+        share = best / whole * busy_share(case)
+        if case.device == "cpu":  # what an operator costs beside its own seconds is Python's and autograd's
+            share = min(1.0, best * _accumulation(case) / max(_passes(case), 1e-12))
+        calls = sum(operator.calls or 1 for operator in found)
+        stay = calls - sum(operator.calls or 1 for operator in fused)
+        left = 0.0 if setting["mode"] == "reduce-overhead" else min(1.0, 2.0 * stay / calls)
+        most = self._gain(case, share, left)
+        likely = self._gain(case, (1.0 + share) / 2, (1.0 + left) / 2)
+        if most is None or likely is None:
+            return None
+        value = max(1.0, likely.value)
+        return declared(ranged(likely, value, min(1.0, likely.low), max(most.high, value)))
+
+    def _gain(self, case: Case, share: float, left: float) -> Estimate | None:
+        """Forward and backward at this share of their seconds, issued in this share of the host's."""
+        seconds = {name: seconds_of(case, name) * share for name in ("forward", "backward")}
+        return gain(case, {**seconds, **issued(case, passes=left)})
+
+
+def _passes(case: Case) -> float:
+    return seconds_of(case, "forward") + seconds_of(case, "backward")
+
+
+def _accumulation(case: Case) -> int:
+    """Operators are those of one micro-batch."""
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    return simulation.accumulation if simulation is not None else 1
 
 
 def compile_seconds(case: Case, *, regional: bool) -> float:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
+from autoopt_strategies.common import Setting, Settings, at_most, busy_share, gain, issued, kept, seconds_of
 
 
 def graphed(model: Any) -> Any:
@@ -93,14 +93,16 @@ class CudaGraphs(Strategy):
         return Applies.no(f"{whole}; {model}") if whole and model else Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        simulation = case.pipeline.round.simulation if case.pipeline is not None else None
-        cost = case.environment.peaks.launch_seconds
-        if simulation is None or simulation.launches is None or cost is None:
+        """At the very best the device computes all the time, and one launch issues what is recorded."""
+        if case.pipeline is None or not case.pipeline.round.operators:
             return None
-        both = seconds_of(case, "forward") + seconds_of(case, "backward")
-        left = max(0.0, 1 - simulation.launches * cost / both) if both else 1.0
-        shorter = ("forward", "backward", *(("optimizer",) if setting.get("whole") else ()))
-        return at_most(gain(case, {name: seconds_of(case, name) * left for name in shorter}))
+        busy = busy_share(case)
+        best = {name: seconds_of(case, name) * busy for name in ("forward", "backward")}
+        optimizer = case.pipeline.stage("optimizer")
+        if setting.get("whole") and optimizer is not None and optimizer.ceiling_seconds is not None:
+            best["optimizer"] = min(optimizer.seconds, optimizer.ceiling_seconds)
+        left = issued(case, passes=0.0, update=0.0 if setting.get("whole") else 1.0)
+        return at_most(gain(case, {**best, **left}))
 
     def settings(self, case: Case) -> Settings:
         if not_whole(case) is None and kept((yield {"whole": True})):

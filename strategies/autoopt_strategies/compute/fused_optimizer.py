@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of, tried_gain
+from autoopt_strategies.common import Setting, Settings, at_most, gain, issued, kept, seconds_of, tried_gain
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 GROUPED = FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
@@ -140,9 +140,10 @@ class FusedOptimizer(Strategy):
             return None
         ratio = case.inspected(self.name).get(setting["implementation"])
         if ratio is not None:
-            return tried_gain(case, ratio, ("optimizer",))
+            return tried_gain(case, ratio, ("optimizer",), issued(case, update=min(1.0, ratio)))
         best = stage.ceiling_seconds if stage.ceiling_seconds is not None else stage.seconds / 4
-        return at_most(gain(case, {"optimizer": min(best, seconds_of(case, "optimizer"))}))
+        fewer = issued(case, update=0.0)
+        return at_most(gain(case, {"optimizer": min(best, seconds_of(case, "optimizer")), **fewer}))
 
     def settings(self, case: Case) -> Settings:
         for way in self._ways(case):
