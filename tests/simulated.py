@@ -22,6 +22,7 @@ from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
+from autoopt.search.time_limits import TimeLimits
 from autoopt.setup import Setup
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
@@ -102,6 +103,7 @@ class FakeRunner:
     """The trial runner over a fake machine."""
 
     latest_log = None
+    limits = TimeLimits()
     largest = 1.0
     """Memory of the largest batch, in times of that of an ordinary one."""
     survey: Callable[[Behaviour], JsonDict] | None = None

@@ -22,6 +22,7 @@ from autoopt.search.configuration import configuration
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.simplify.stage_profile import Description, describe
 
@@ -85,7 +86,7 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
     """
     trainings, objective = context.gate.trainings, state.objective
     trainings.target = objective.target
-    trainings.limit_seconds = context.allocation.baseline
+    trainings.limit_seconds = context.allocation.baseline(objective.target is not None)
     try:
         run = trainings.get(state.baseline, context.seed, purpose=f"baseline seed {context.seed}")
     except TrialFailed as failure:
@@ -174,6 +175,8 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
         except BaselineFailed as failed:
             fitting = fitting or Fitting(context, state)
             context.warn(state, fitting.next(failed))
+    if state.aa.side.startup is not None:
+        context.runner.limits = TimeLimits.following(state.aa.side.startup)
     context.allocation = allocation_after(context, state.aa, state.trained)
     found = configuration(
         state.baseline, state.environment, side=state.aa.side, runs=(state.trained,), price_per_hour=options.price

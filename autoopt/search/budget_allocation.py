@@ -1,8 +1,8 @@
-"""How the budget is shared, so that a run always ends with a checked result.
+"""The budget's allocation: most of it to the search, as little as possible to what comes before and after.
 
-The baseline gets at most a quarter. What verification and ablation will need is estimated from
-what was measured so far and kept back; the search has the rest. Nothing is started that cannot
-finish before its deadline.
+The baseline's training is short where no target value is given. What verification and ablation need is estimated from
+what was measured, and kept back once there is something to verify. Nothing is started that cannot finish before its
+deadline.
 """
 
 from __future__ import annotations
@@ -11,16 +11,25 @@ from dataclasses import dataclass
 
 from autoopt.strategy import Risk
 
-BASELINE = 0.25
-NOISE = 0.10
-NOISE_SECONDS = 15.0
+BASELINE_TO_TARGET = 0.25
+BASELINE_ALONE = 0.08
+"""Shares for the baseline's training: to a target that is given, and where its own metric becomes the target."""
+
+NOISE = 0.05
+NOISE_SECONDS = 10.0
 NOISE_AT_MOST = 0.25
 """Short runs: fewer seconds than this do not hold the pairs of processes that an A/A control needs."""
 
 KEPT_BACK_AT_MOST = 0.45
-KEPT_BACK_AT_LEAST = 0.15
+UNPROVEN_AT_MOST = 0.3
+"""Kept back before anything was kept: what promises most is tried first, and saves time when it is verified."""
 MORE_SHARE = 0.15
 """Of the budget, for ablation and further seeds at most."""
+
+SCREENING = 0.5
+"""Of what is left for the search, for the screening of candidates at most; the rest proves what it found."""
+TRIAL = 0.6
+"""Of what is left for the search, for one proof at most."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,9 @@ class BudgetAllocation:
     baseline_seconds: float = 0.0
     pair_seconds: float = 0.0
 
-    @property
-    def baseline(self) -> float:
-        """Seconds for the baseline's training."""
-        return self.budget * BASELINE
+    def baseline(self, target_given: bool) -> float:
+        """Seconds for the baseline's training at most."""
+        return self.budget * (BASELINE_TO_TARGET if target_given else BASELINE_ALONE)
 
     @property
     def noise(self) -> float:
@@ -60,6 +68,13 @@ class BudgetAllocation:
         training = self.baseline_seconds + self.start_seconds
         return (seeds - 1) * training + seeds * training / speedup
 
+    def ablation(self, changes: int) -> float:
+        """Seconds to leave out each of that many changes; trying them alone has what is left at the end.
+
+        A single change was compared when it was kept.
+        """
+        return changes * self.comparison if changes > 1 else 0.0
+
     def ablation_deadline(self, risk: Risk, speedup: float = 1.0) -> float:
         """When the ablation ends, on the run's clock: the verification comes after it.
 
@@ -67,33 +82,37 @@ class BudgetAllocation:
         """
         return self.budget - self.verification(1 if risk is Risk.EXACT else 2, speedup) - self.comparison
 
-    def ablation(self, changes: int) -> float:
-        """Seconds to leave out each of that many changes; trying them alone has what is left at the end.
-
-        Without the last one the plan was compared when that was kept.
-        """
-        return max(changes - 1, 0) * self.comparison
+    @property
+    def pair(self) -> float:
+        """Seconds that a pair of processes takes, with their blocks."""
+        return self.pair_seconds or 2 * self.start_seconds + 4.0
 
     @property
     def comparison(self) -> float:
-        """Seconds that a short comparison takes: two pairs of processes and their blocks."""
-        return 2 * (self.pair_seconds or 2 * self.start_seconds + 4.0)
+        """Seconds that a short comparison takes: two pairs of processes."""
+        return 2 * self.pair
+
+    @property
+    def look(self) -> float:
+        """Seconds that a look at one candidate takes: its start and its blocks against an incumbent that is alive."""
+        return max(self.pair - self.start_seconds, self.start_seconds)
 
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
         """Seconds reserved for the end of the run.
 
-        Comparing the final plan once more and training it from one seed is kept back in any case. Ablation and a
-        second seed have a limited share of a short run, in which they would leave nothing to be verified; they
-        take whatever else is left. Before anything was kept they have none, since there may be nothing to ablate.
+        Comparing the final plan once more and training it from one seed is kept back once there is such a plan.
+        Ablation and a second seed have a limited share of a short run, in which they would leave nothing to be
+        verified; they take whatever else is left.
 
         Args:
-            changes: of the plan that would be verified.
+            changes: that were kept so far.
             speedup: of the incumbent over the baseline.
         """
         must = self.comparison + self.verification(1, speedup)
+        if not changes:
+            return min(must, UNPROVEN_AT_MOST * self.budget)
         more = self.verification(2, speedup) - self.verification(1, speedup) + self.ablation(changes)
-        wanted = must + (min(more, MORE_SHARE * self.budget) if changes > 1 else 0.0)
-        return min(max(wanted, KEPT_BACK_AT_LEAST * self.budget), KEPT_BACK_AT_MOST * self.budget)
+        return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
 
     def search_deadline(self, changes: int, speedup: float = 1.0) -> float:
         """When the search ends, on the run's clock."""

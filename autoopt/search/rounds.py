@@ -1,26 +1,35 @@
-"""Rounds of trials: what is tried next with the time that is left, and when to stop."""
+"""Rounds of trials: screened, then proved, until nothing that promises is left or the time is up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from math import exp
 
 from autoopt.events import Kept, TrialEnded
-from autoopt.records import Round, Speedup, Stop, StopReason, Verdict
+from autoopt.records import Round, Speedup, Stop, StopReason, Trial, Verdict
+from autoopt.search.budget_allocation import SCREENING, TRIAL
+from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
-from autoopt.search.planner import Proposal, Queue, build_queue, fitting
+from autoopt.search.planner import Proposal, Queue, build_queue
+from autoopt.search.proof import Proof
+from autoopt.search.required_time import FEWEST_PAIRS, seconds_to_prove
 from autoopt.search.run_context import Earlier, RunContext
+from autoopt.search.screening import Screened, Screening
+from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
-from autoopt.search.strategy_search import StrategySearch
+from autoopt.search.strategy_search import search_settings
 from autoopt.simplify.pipeline import Pipeline
+from autoopt.strategy import Risk
 
-TRIAL_COMPARISONS = 1.5
-"""Trying a strategy takes about so many short comparisons: settings, companions and trainings included."""
+AGAIN_SECONDS = 10.0
+"""Seconds, about, that a further round takes on a short budget before it looks at anything: its profile."""
 
 
 class Rounds:
-    """What the search does between two profiles.
+    """The search between two profiles.
 
     Args:
         context, state: of the run.
@@ -29,8 +38,26 @@ class Rounds:
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck: dict[str, str | None] = {}
-        self._spent: dict[str, float] = {}
         self._settled: set[int] = set()
+
+    def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
+        """Screens what is worth a look on the incumbent, and proves what did well; the stack of it first.
+
+        Returns:
+            None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
+        """
+        queue = self.queue(pipeline)
+        proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
+        quick = [proposal for proposal in proposals if not _trains_otherwise(proposal)]
+        kept = (
+            self._screen_and_prove(quick, round_, pipeline)
+            or self._train(proposals, round_, pipeline)
+            or self._settle(round_)
+        )
+        if not kept:
+            return self.stop(round_, queue)
+        self._announce_kept()
+        return None
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """What is worth trying on the incumbent; notes and announces the rest."""
@@ -50,32 +77,80 @@ class Rounds:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 
-    def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
-        """Tries what is worth it on the incumbent. None where something was kept, else why the search ends."""
-        queue = self.queue(pipeline)
-        return None if self.try_all(queue, round_, pipeline) else self.stop(round_, queue)
-
-    def try_all(self, plan: Queue, round_: Round, pipeline: Pipeline | None) -> bool:
-        """Tries proposals until one is kept (True: the bottleneck has moved, profile again) or none is left.
-
-        Which fit the time is asked again before each, since some take less of it than was thought.
-        """
-        waiting = [proposal for proposal in plan.proposals if self._comes_back(proposal, round_)]
-        while waiting and not self.over():
-            chosen = fitting(tuple(waiting), self._left(), self._cost)
-            waiting.remove(chosen[0])
-            if self._try(chosen[0], len(chosen) - 1, round_, pipeline):
-                self._announce_kept()
+    def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
+        context, state = self.context, self.state
+        case = state.case(context.runner.registry, pipeline, self._left())
+        with closing(Screening(context, state, case, context.now() + SCREENING * self._left())) as screening:
+            unseen = screening.run(proposals)
+            look_at_stacks(screening, state, context.runner.registry, context.min_gain)
+        self._no_time(unseen)
+        proposals = [proposal for proposal in proposals if proposal not in unseen]
+        waiting = sorted(screening.found, key=lambda screened: -screened.gain)
+        open_ = {screened.candidate.strategy.name for screened in waiting}
+        for proposal in proposals:
+            if proposal.strategy.name not in open_:
+                self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
+        deferred: list[Screened] = []
+        for n, screened in enumerate(waiting):
+            if self._needed(screened) > self._left(exp(screened.gain)):
+                deferred.append(screened)
+            elif self._prove(screened, len(waiting) - n - 1, round_):
                 return True
-        self._no_time(waiting)
-        return self._settle(round_, pipeline)
+        return any(self._prove(screened, 0, round_) for screened in deferred)
+
+    def _needed(self, screened: Screened) -> float:
+        return seconds_to_prove(screened, self.state.noise, self.context.min_gain)
+
+    def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
+        """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
+        context, state, candidate = self.context, self.state, screened.candidate
+        deadline = self._deadline(exp(screened.gain))
+        left, needed = deadline - context.now(), self._needed(screened)
+        if context.stopping() or left < FEWEST_PAIRS * context.allocation.pair:
+            told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
+            self._revise(screened.trial, told)
+            return False
+        state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]  # its proof stands for it
+        self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
+        proof = Proof(context, state, deadline)
+        trial = proof.measure(
+            candidate,
+            seconds=max(TRIAL * left, needed),
+            note=f"seen as {exp(screened.gain):.2f}x in the screening",
+            remaining=remaining,
+        )
+        return trial.verdict is Verdict.KEPT
+
+    def _revise(self, trial: Trial, told: str) -> None:
+        """Adds a sentence to the reason of a trial."""
+        for index, known in enumerate(self.state.trials):
+            if known.id == trial.id:
+                self.state.trials[index] = known.model_copy(update={"reason": f"{known.reason}; {told}"})
+
+    def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
+        """Tries what trains otherwise, where there is time for the trainings that it takes."""
+        context, state = self.context, self.state
+        waiting = [proposal for proposal in proposals if _trains_otherwise(proposal)]
+        for n, proposal in enumerate(waiting):
+            needed = context.allocation.comparison + context.allocation.verification(2)
+            left = self._left()
+            if needed > left or context.stopping():
+                told = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
+                self._not_tried(proposal, told)
+                continue
+            self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
+            case = state.case(context.runner.registry, pipeline, left)
+            if search_settings(context, state, proposal, case, self._deadline(), len(waiting) - n - 1):
+                return True
+        return False
 
     def over(self) -> Stop | None:
         """Why nothing more may be started: the user, or the budget. None while there is time."""
         if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
         deadline, allocation = self._deadline(), self.context.allocation
-        if self.context.now() + allocation.comparison > deadline:
+        again = AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0
+        if self.context.now() + allocation.comparison + again > deadline:
             return Stop(
                 reason=StopReason.BUDGET,
                 detail=f"the search had {deadline:.0f} s of the {allocation.budget:.0f} s budget; "
@@ -98,47 +173,33 @@ class Rounds:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _deadline(self, earlier: Earlier | None = None) -> float:
+    def _deadline(self, gain: float = 1.0) -> float:
         """Until when may be searched.
 
         Args:
-            earlier: an undecided trial that would go on; were it kept, its training would take less by what was seen.
+            gain: of what is tried next, as far as it was seen: were it kept, its training would take less.
         """
         state = self.state
-        speedup = state.speedup_so_far * (max(_seen(earlier), 1.0) if earlier else 1.0)
-        return self.context.allocation.search_deadline(len(state.found) + 1, speedup)
+        return self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * max(gain, 1.0))
 
-    def _left(self, earlier: Earlier | None = None) -> float:
-        return self._deadline(earlier) - self.context.now()
+    def _left(self, gain: float = 1.0) -> float:
+        return self._deadline(gain) - self.context.now()
 
-    @property
-    def _cost(self) -> float:
-        """Seconds that trying a strategy takes: as thought beforehand, and as it was with each so far."""
-        seen = [TRIAL_COMPARISONS * self.context.allocation.comparison, *self._spent.values()]
-        return sum(seen) / len(seen)
-
-    def _try(self, proposal: Proposal, remaining: int, round_: Round, pipeline: Pipeline | None) -> bool:
-        context, state, name = self.context, self.state, proposal.strategy.name
-        self._seen_bottleneck[name] = round_.bottleneck
-        case = state.case(context.runner.registry, pipeline, self._left())
-        began = context.now()
-        kept = StrategySearch(context, state, proposal, case, self._deadline(), remaining).run()
-        self._spent[name] = context.now() - began
-        return kept
-
-    def _settle(self, round_: Round, pipeline: Pipeline | None) -> bool:
+    def _settle(self, round_: Round) -> bool:
         """Spends what time is left on trials that looked worth keeping and were not decided. True where one is kept."""
         while not self.context.stopping():
             earlier = self._undecided()
             if earlier is None:
                 return False
             self._settled.add(earlier.trial.id)
-            proposal = Proposal(self.context.runner.registry[earlier.trial.strategy], earlier.trial.predicted)
-            case = self.state.case(self.context.runner.registry, pipeline, self._left(earlier))
-            deadline = self._deadline(earlier)
-            if StrategySearch(self.context, self.state, proposal, case, deadline).go_on(earlier):
-                self._seen_bottleneck[earlier.trial.strategy] = round_.bottleneck
-                self._announce_kept()
+            old = earlier.trial
+            strategy = self.context.runner.registry[old.strategy]
+            change = next(c for c in earlier.comparison.candidate.plan.changes if c.strategy == old.strategy)
+            candidate = Candidate(strategy, change, old.companions, earlier.comparison.candidate.plan, old.predicted)
+            gain = _seen(earlier)
+            proof = Proof(self.context, self.state, self._deadline(gain))
+            if proof.measure(candidate, seconds=self._left(gain), earlier=earlier).verdict is Verdict.KEPT:
+                self._seen_bottleneck[old.strategy] = round_.bottleneck
                 return True
         return False
 
@@ -148,16 +209,16 @@ class Rounds:
         found = [
             Earlier(trial, comparison, state.noise_before[trial.id])
             for trial in state.trials
-            if trial.verdict is Verdict.INCONCLUSIVE and trial.id not in self._settled
+            if trial.verdict is Verdict.INCONCLUSIVE and trial.id not in self._settled and trial.id in state.comparisons
             for comparison in [state.comparisons[trial.id]]
             if comparison.decision is Decision.INCONCLUSIVE and comparison.incumbent.plan == state.incumbent
         ]
         return max(filter(self._may_be_settled, found), key=_seen, default=None)
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
-        left = self._left(earlier)
-        ledger = SequentialTest(self.context.rule(left), earlier.noise, earlier.comparison.pairs)
-        return ledger.promising() and ledger.decide(left) is None
+        left = self._left(_seen(earlier))
+        test = SequentialTest(self.context.rule(left), earlier.noise, earlier.comparison.pairs)
+        return test.promising() and test.decide(left) is None
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""
@@ -166,11 +227,12 @@ class Rounds:
 
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
         """Notes those that were left when the time was up."""
-        tried = {trial.strategy for trial in self.state.trials}
         for proposal in waiting:
-            if proposal.strategy.name not in tried:
-                reason = "no time for it in this budget: others promised more, or came first"
-                self.state.skip(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
+            self._not_tried(proposal, "no time for it in this budget: others promised more, or came first")
+
+    def _not_tried(self, proposal: Proposal, reason: str) -> None:
+        if proposal.strategy.name not in {trial.strategy for trial in self.state.trials}:
+            self.state.skip(proposal.strategy, Verdict.NOT_TRIED, reason, predicted=proposal.predicted)
 
     def _announce_kept(self) -> None:
         context, state = self.context, self.state
@@ -185,6 +247,10 @@ def _seen(earlier: Earlier) -> float:
     """The speedup that an undecided trial showed so far."""
     estimate = earlier.comparison.estimate
     return estimate.value if estimate else 0.0
+
+
+def _trains_otherwise(proposal: Proposal) -> bool:
+    return proposal.strategy.risk in (Risk.TRAINING, Risk.MODEL)
 
 
 def _at_the_ceiling(round_: Round) -> Stop | None:

@@ -18,6 +18,9 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.run import Run
 
+MOST_PAIRS = 200
+"""Pairs of processes of one comparison: time ends it, not their number."""
+
 
 @dataclass(frozen=True)
 class Earlier:
@@ -67,6 +70,7 @@ class RunContext:
         return Rule(
             min_gain=self.min_gain,
             max_seconds=max(seconds, 1.0),
+            max_pairs=MOST_PAIRS,
             more_seconds=more_seconds,
             until_error=until_error,
         )

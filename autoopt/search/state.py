@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autoopt.records import Advice, Change, Environment, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.records import Advice, Change, Environment, Estimate, Noise, Objective, Plan, Round, Trial, Verdict
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.aa_control import AAControl
-from autoopt.search.compare.comparison import Comparison
+from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.simplify.stage_profile import StageProfile
 from autoopt.strategy import Case, PipelineView, Strategy
 
@@ -22,6 +22,7 @@ class SearchState:
     memory, the least costly plan under which it does.
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
     ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
+    ``looks``: those of the screening, which prove nothing;
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
@@ -41,6 +42,7 @@ class SearchState:
     comparisons: dict[int, Comparison] = field(default_factory=dict)
     noise_before: dict[int, Noise] = field(default_factory=dict)
     ablations: list[Comparison] = field(default_factory=list)
+    looks: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     numbers: int = 0
     planned_steps: int | None = None
@@ -123,12 +125,37 @@ class SearchState:
         assert self.control is not None, "the A/A control comes first"
         return self.control
 
+    def most_saved(self, predicted: Estimate | None) -> float | None:
+        """Seconds that a planned run saves at the high end of a prediction; None where either is not known."""
+        step = self.control.side.step_seconds if self.control else None
+        if predicted is None or step is None or self.planned_steps is None:
+            return None
+        steps = self.planned_steps
+        if self.objective.target_source == "user" and self.trained is not None:
+            steps = min(steps, self.trained.steps)
+        return steps * step.p50 * (1 - 1 / max(predicted.high, 1.0))
+
     def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
         """Gives the kept trial of a strategy another verdict, which the verification found."""
         for index, trial in enumerate(self.trials):
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
                 told = f"{reason} (in the verification)"
                 self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
+
+    def with_fixed_costs(self, comparison: Comparison) -> Comparison:
+        """The same with what either plan paid once wherever it was started: a later start finds it compiled."""
+        known: dict[str, list[float]] = {}
+        for seen in (*self.looks, *self.comparisons.values()):
+            for side in (seen.incumbent, seen.candidate):
+                known.setdefault(side.plan.key, []).extend(side.fixed_seconds)
+
+        def charged(side: Side) -> Side:
+            paid = (*side.fixed_seconds, *known.get(side.plan.key, ()))
+            return side.model_copy(update={"fixed_seconds": tuple(sorted(set(paid)))})
+
+        return comparison.model_copy(
+            update={"incumbent": charged(comparison.incumbent), "candidate": charged(comparison.candidate)}
+        )
 
     def first_time(self, changes: tuple[Change, ...]) -> bool:
         """Whether these changes were not yet tried on this incumbent; remembers them."""

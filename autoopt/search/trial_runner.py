@@ -13,11 +13,9 @@ from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.time_limits import TimeLimits
 from autoopt.trial.parent import Launcher, TrialProcess
 from autoopt.trial.protocol import TrialSpec
-
-START_SECONDS = 300.0
-"""Importing, building and setting up a workload may take this long before it counts as hung."""
 
 OnProgress = Callable[[JsonDict], None]
 
@@ -30,6 +28,9 @@ class TrialRunner:
         base: the trial of the baseline; every other one differs in plan, seed and flags.
         registry: folds plans, to know what must be set before torch is imported.
         logs: the folder of the trials' own output.
+
+    Attributes:
+        limits: of the time that starting a trial takes.
     """
 
     def __init__(self, launcher: Launcher, base: TrialSpec, registry: Registry, logs: Path) -> None:
@@ -39,6 +40,7 @@ class TrialRunner:
         self._logs = logs
         self._number = itertools.count(1 + sum(1 for _ in logs.glob("*.log")) if logs.exists() else 1)
         self.latest_log: str | None = None
+        self.limits = TimeLimits()
 
     def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
         """The trial of a plan."""
@@ -57,7 +59,7 @@ class TrialRunner:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{next(self._number):04d}-{label}.log"
         self.latest_log = f"{self._logs.name}/{log.name}"
-        return self._launcher.start(self.spec(plan, seed), log=log, timeout=START_SECONDS)
+        return self._launcher.start(self.spec(plan, seed), log=log, timeout=self.limits.start)
 
     @contextmanager
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[TrialProcess]:
@@ -69,7 +71,9 @@ class TrialRunner:
 
     def start(self, plan: Plan, label: str) -> Arm:
         """As ``autoopt.search.compare.arm.Start`` wants it."""
-        return TrialArm(self.launch(plan, label), plan)
+        limits = self.limits
+        process = self.launch(plan, label)
+        return TrialArm(process, plan, ready_seconds=limits.ready, warm_up_seconds=limits.warm_up)
 
     def train(
         self,

@@ -69,10 +69,21 @@ class TrialArm:
         process: a started ``TrialProcess``.
         plan: what it trains with.
         patience: how many times the asked-for seconds a call may take before it counts as hung.
+        ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by
+            ``patience`` where the latter is None.
     """
 
-    def __init__(self, process: TrialProcess, plan: Plan, *, patience: float = 10.0) -> None:
+    def __init__(
+        self,
+        process: TrialProcess,
+        plan: Plan,
+        *,
+        patience: float = 10.0,
+        ready_seconds: float = READY_SECONDS,
+        warm_up_seconds: float | None = None,
+    ) -> None:
         self.plan = plan
+        self._ready_seconds, self._warm_up_seconds = ready_seconds, warm_up_seconds
         self._process = process
         self._patience = patience
         self._step_seconds = 1.0
@@ -82,10 +93,10 @@ class TrialArm:
         return bool(getattr(self._process, "can_freeze", True))
 
     def ready(self) -> Ready:
-        return Ready.model_validate(self._process.call(READY, timeout=READY_SECONDS))
+        return Ready.model_validate(self._process.call(READY, timeout=self._ready_seconds))
 
     def warm_up(self, max_seconds: float) -> Startup:
-        timeout = self._patience * max_seconds + 60.0
+        timeout = self._warm_up_seconds or self._patience * max_seconds + 60.0
         startup = Startup.model_validate(self._process.call(WARM_UP, timeout=timeout, max_seconds=max_seconds))
         self._step_seconds = startup.warmup_seconds / max(startup.warmup_steps, 1)
         return startup

@@ -66,7 +66,8 @@ class _Comparing:
             pair = Pair(self.start, self.sides, self._patient(), self.rng, self.clock)
             try:
                 if self.mode == "alternating":
-                    pair.alternate(_ALTERNATING_BLOCKS)
+                    if not pair.alternate(_ALTERNATING_BLOCKS, self.left):
+                        return Decision.INCONCLUSIVE, "no time for both sides one after the other"
                 elif not self._interleave(pair):
                     self._take_turns()
                     continue
@@ -171,10 +172,7 @@ def compare(
     try:
         decision, reason = comparing.run()
     except SideFailedError as failed:
-        error = failed.error
-        failure = SideFailure(
-            side=failed.side, kind=error.kind, message=error.message, where=error.where, detail=error.detail
-        )
+        failure = failed.failure
         decision, reason = Decision.FAILED, failure.reason
         if failed.side == "incumbent":
             reason = f"{failure.reason} (the incumbent, not the candidate)"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import log
+from math import inf, log
 from statistics import median
 
 import numpy as np
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.records.messages import Block
+from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import Arm, Start
-from autoopt.search.compare.comparison import PairOfProcesses, Rule, SideName
+from autoopt.search.compare.comparison import PairOfProcesses, Rule, SideFailure, SideName
 from autoopt.search.compare.side_statistics import SideStatistics, rate
 from autoopt.search.compare.statistics import MIN_BLOCKS, Level, trimmed
 
@@ -34,6 +34,14 @@ class SideFailedError(Exception):
         self.side = side
         self.error = error
         self.both_alive = both_alive
+
+    @property
+    def failure(self) -> SideFailure:
+        """The document of this end."""
+        error = self.error
+        return SideFailure(
+            side=self.side, kind=error.kind, message=error.message, where=error.where, detail=error.detail
+        )
 
 
 @contextmanager
@@ -110,6 +118,15 @@ def _foreign(block: Block) -> float | None:
     return None if block.foreign_cpu_seconds is None else block.foreign_cpu_seconds / block.seconds
 
 
+@dataclass(frozen=True)
+class LiveArm:
+    """A frozen process that was warmed up, how its start went, and its losses by step so far."""
+
+    arm: Arm
+    startup: Startup
+    losses: dict[int, float | None]
+
+
 class Pair:
     """A pair of live processes of incumbent and candidate.
 
@@ -119,13 +136,20 @@ class Pair:
         rule: block length, ramp and patience.
         rng: decides order.
         clock: seconds.
+        incumbent: a process of it that is alive and frozen; started afresh where None.
 
     Attributes:
         pressed: the device's allocator had to free its cache and try again.
     """
 
     def __init__(
-        self, start: Start, sides: dict[SideName, SideStatistics], rule: Rule, rng: np.random.Generator, clock: Clock
+        self,
+        start: Start,
+        sides: dict[SideName, SideStatistics],
+        rule: Rule,
+        rng: np.random.Generator,
+        clock: Clock,
+        incumbent: LiveArm | None = None,
     ) -> None:
         self._start, self._sides, self._rule, self._rng, self._clock = start, sides, rule, rng, clock
         self._live: dict[SideName, Arm] = {}
@@ -135,6 +159,10 @@ class Pair:
         self.pressed = False
         self.began = clock()
         self.ready_at = self.began
+        if incumbent is not None:
+            self._live["incumbent"] = incumbent.arm
+            sides["incumbent"].started(incumbent.startup)
+            sides["incumbent"].paths[-1].update(incumbent.losses)
 
     @property
     def freezing(self) -> bool:
@@ -144,8 +172,17 @@ class Pair:
         """Starts both sides, in an order drawn by lot, each warmed up while the other is frozen."""
         first = int(self._rng.integers(2))
         for side in (SIDES[first], SIDES[1 - first]):
-            self._open(side)
+            if side not in self._live:
+                self._open(side)
+        self._check_finite()
         self.ready_at = self._clock()
+
+    def _check_finite(self) -> None:
+        """Ends a candidate whose loss is not finite at its first steps, where the incumbent's is."""
+        before, after = (_first_not_finite(self._sides[side].startups[-1]) for side in SIDES)
+        if after is not None and (before is None or after < before):
+            failed = TrialFailed("not_finite", f"the loss of step {after}", where="training")
+            raise SideFailedError("candidate", failed, both_alive=False)
 
     def _open(self, side: SideName) -> None:
         both = bool(self._live)
@@ -197,16 +234,38 @@ class Pair:
                 if arm.can_freeze:
                     arm.freeze()
 
-    def alternate(self, count: int) -> None:
-        """Measures ``count`` blocks of one process, ends it, then as many of the other: never both at once."""
+    def alternate(self, count: int, seconds: float = inf) -> bool:
+        """Measures up to ``count`` blocks of one process, ends it, then as many of the other: never both at once.
+
+        Args:
+            seconds: for both. Where they do not hold the fewest blocks that count, it ends with the first block.
+
+        Returns:
+            Whether enough blocks were measured.
+        """
         rates: dict[SideName, list[Block]] = {}
         first = int(self._rng.integers(2))
         for side in (SIDES[first], SIDES[1 - first]):
             self._open(side)
-            rates[side] = [self.block(side) for _ in range(count)]
+            began = self._clock()
+            rates[side] = [self.block(side)]
+            if len(rates) == 1:
+                spent = self._clock() - self.began
+                each = self._clock() - began
+                count = int(min(count, 1 + max(seconds / 2 - spent, 0.0) / max(each, 1e-9)))
+                if count < MIN_BLOCKS:
+                    return False
+            rates[side] += [self.block(side) for _ in range(count - 1)]
             self.close()
         for incumbent, candidate in zip(rates["incumbent"], rates["candidate"], strict=True):
             self.blocks.add(incumbent, candidate)
+        return True
+
+    def release(self) -> LiveArm | None:
+        """Hands the incumbent's frozen process over, to be measured against the next candidate; None where it ended."""
+        arm = self._live.pop("incumbent", None)
+        incumbent = self._sides["incumbent"]
+        return LiveArm(arm, incumbent.startups[-1], incumbent.paths[-1]) if arm is not None else None
 
     def close(self) -> None:
         for arm in self._live.values():
@@ -230,6 +289,10 @@ class Pair:
             startup_seconds=self.ready_at - self.began,
             seconds=self._clock() - self.began,
         )
+
+
+def _first_not_finite(startup: Startup) -> int | None:
+    return next((step for step, loss in enumerate(startup.losses) if loss is None), None)
 
 
 def _quietly(action: Callable[[], None]) -> None:

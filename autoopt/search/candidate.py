@@ -1,0 +1,102 @@
+"""Candidates: a strategy's settings one by one, each a plan on the incumbent with its companions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from autoopt.errors import TrialFailed
+from autoopt.events import TrialEnded
+from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.strategy import MOST_SETTINGS, Case, Strategy
+
+Answer = Callable[[Trial | None], None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting to try: its change, the companions that come with it, the plan of all, and what was predicted.
+
+    ``stacked``: the companions are changes of other strategies that did well alone.
+    """
+
+    strategy: Strategy
+    change: Change
+    companions: tuple[Change, ...]
+    plan: Plan
+    predicted: Estimate | None
+    stacked: bool = False
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return (self.change, *self.companions)
+
+
+def candidate_of(
+    context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict
+) -> Candidate | None:
+    """The candidate of a setting; None where there is nothing new to try, which is noted."""
+    registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
+    try:
+        companions = _companions(context, strategy, case, setting)
+        plan = candidate_plan(registry, state.incumbent, (change, *companions))
+        if registry.fold(plan) == registry.fold(state.incumbent):
+            skip(context, state, strategy, Verdict.NOT_TRIED, "the incumbent trains so already")
+            return None
+        predicted = predict(strategy, case, setting)
+    except PLUGIN_ERRORS as error:
+        skip(context, state, strategy, Verdict.FAILED, plugin_error(error))
+        return None
+    if not state.first_time((change, *companions)):
+        return None
+    return Candidate(strategy, change, companions, plan, predicted)
+
+
+def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: Verdict, reason: str) -> None:
+    """Notes and announces why a strategy of which nothing was tried is not tried."""
+    if strategy.name not in {trial.strategy for trial in state.trials}:
+        trial = state.skip(strategy, verdict, reason)
+        context.announce(TrialEnded(at=context.now(), trial=trial))
+
+
+def _companions(context: RunContext, strategy: Strategy, case: Case, setting: JsonDict) -> tuple[Change, ...]:
+    """Those that the strategy names and the user allows."""
+    registry, choice = context.runner.registry, context.choice
+    wanted = []
+    for companion in strategy.companions(case, setting):
+        known = companion.strategy in registry and companion.strategy not in choice.skip
+        if known and registry[companion.strategy].risk.value in choice.allow:
+            wanted.append(companion)
+    return tuple(wanted)
+
+
+def conversation(strategy: Strategy, case: Case) -> Iterator[tuple[JsonDict | BaseException, Answer]]:
+    """Settings one by one; what ``answer`` is called with is sent back into a generator.
+
+    An exception of the strategy comes out as a value, since its crash is a result.
+    """
+    replies: list[Trial | None] = []
+    try:
+        settings = strategy.settings(case)
+        talking = settings if isinstance(settings, Generator) else None
+        iterator = iter(settings)
+        setting = next(iterator, None)
+        for _ in range(MOST_SETTINGS):
+            if setting is None:
+                return
+            replies.clear()
+            yield dict(setting), replies.append
+            if talking is None:
+                setting = next(iterator, None)
+                continue
+            try:
+                setting = talking.send(replies[-1] if replies else None)
+            except StopIteration:
+                return
+    except (GeneratorExit, TrialFailed):
+        raise
+    except PLUGIN_ERRORS as error:
+        yield error, replies.append

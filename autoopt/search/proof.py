@@ -1,0 +1,182 @@
+"""The proof of a candidate: fresh pairs of processes until it is decided, then its quality; what passes is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoopt.events import TrialEnded, TrialStarted
+from autoopt.records import Change, Plan, Trial, Verdict
+from autoopt.search.accept.evidence import Judgement
+from autoopt.search.candidate import Candidate
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.noise import learned
+from autoopt.search.planner import candidate_plan
+from autoopt.search.run_context import Earlier, RunContext
+from autoopt.search.state import SearchState, changes_text
+from autoopt.strategy import Risk
+
+
+class Proof:
+    """Proves candidates on the incumbent.
+
+    Args:
+        context, state: of the run.
+        deadline: on the run's clock.
+    """
+
+    def __init__(self, context: RunContext, state: SearchState, deadline: float) -> None:
+        self.context, self.state, self.deadline = context, state, deadline
+
+    def measure(
+        self,
+        candidate: Candidate,
+        *,
+        seconds: float,
+        earlier: Earlier | None = None,
+        note: str = "",
+        remaining: int = 0,
+    ) -> Trial:
+        """The trial of a candidate, which is the incumbent thereafter where it is kept.
+
+        Args:
+            seconds: for its comparison; one that looks worth keeping may take half as much again.
+            earlier: a trial that was left undecided, of which this one goes on.
+            note: where the candidate comes from, for the reason that the report shows.
+            remaining: trials that are expected after this one.
+        """
+        context, state = self.context, self.state
+        number, began = state.next_id(), context.now()
+        announce_start(context, state, candidate, number, began, remaining)
+        comparison = context.compare(
+            "trial",
+            state.incumbent,
+            candidate.plan,
+            state,
+            seconds=seconds,
+            more_seconds=seconds / 2,
+            deadline=self.deadline,
+            purpose=f"trial {number}",
+            progress_id=number,
+            earlier=earlier,
+        )
+        comparison = state.with_fixed_costs(comparison)
+        state.comparisons[number] = comparison
+        state.noise_before[number] = earlier.noise if earlier else state.noise
+        ruling = self._rule(candidate, comparison, number)
+        state.noise = learned(state.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
+        notes = (ruling.reason, f"goes on from trial {earlier.trial.id}" if earlier else "", note)
+        ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
+        trial = trial_of(context, state, candidate, number, began, comparison, ruling)
+        state.trials.append(trial)
+        if trial.verdict is Verdict.KEPT:
+            self._keep(trial, candidate)
+        context.announce(TrialEnded(at=context.now(), trial=trial))
+        return trial
+
+    def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
+        """The verdict. Changes that leave the training as it is are judged at once: the final plan is trained."""
+        context, state = self.context, self.state
+        risk = context.gate.risk_over(candidate.plan, state.incumbent)
+        trains = risk in (Risk.TRAINING, Risk.MODEL)
+        return context.gate.decide(
+            candidate.plan,
+            comparison,
+            state.facts,
+            state.objective,
+            state.noise,
+            deadline=self.deadline if trains else context.now(),
+            number=number,
+        )
+
+    def _keep(self, trial: Trial, candidate: Candidate) -> None:
+        """Makes the plan the incumbent, without those halves that do not carry their weight."""
+        before, plan = self.state.incumbent, candidate.plan
+        for companion in self._redundant(before, candidate, trial.id):
+            old = before.setting(companion.strategy)
+            plan = plan.without(companion.strategy)
+            if old is not None:
+                plan = plan.with_change(Change(strategy=companion.strategy, setting=old))
+        self.state.incumbent = self.context.runner.registry.order(plan)
+        self.state.base = str(trial.id)
+
+    def _redundant(self, before: Plan, candidate: Candidate, number: int) -> Iterator[Change]:
+        """Of changes that won together, those without which it is as fast. The ablation takes a stack apart."""
+        changes, plan = candidate.changes, candidate.plan
+        if len(changes) < 2 or candidate.stacked:
+            return
+        for change in reversed(changes):
+            halves = tuple(other for other in changes if other is not change)
+            without = candidate_plan(self.context.runner.registry, before, halves)
+            if self.context.now() + self.context.allocation.comparison > self.deadline:
+                return
+            comparison = self.context.compare(
+                "comparison",
+                without,
+                plan,
+                self.state,
+                seconds=self.context.allocation.trial,
+                deadline=self.deadline,
+                purpose=f"trial {number}: without {changes_text((change,))}",
+            )
+            self.state.ablations.append(comparison)
+            if comparison.decision in (Decision.REJECT, Decision.HARMFUL) or _no_better(
+                comparison, self.context.min_gain
+            ):
+                yield change
+                return
+
+
+def announce_start(
+    context: RunContext, state: SearchState, candidate: Candidate, number: int, began: float, remaining: int
+) -> None:
+    context.announce(
+        TrialStarted(
+            at=began,
+            id=number,
+            round=len(state.rounds),
+            strategy=candidate.change.strategy,
+            setting=candidate.change.setting,
+            predicted=candidate.predicted.value if candidate.predicted else None,
+            remaining=remaining,
+        )
+    )
+
+
+def trial_of(
+    context: RunContext,
+    state: SearchState,
+    candidate: Candidate,
+    number: int,
+    began: float,
+    comparison: Comparison,
+    ruling: Judgement,
+) -> Trial:
+    """The document of a trial that has just ended."""
+    return Trial(
+        id=number,
+        round=len(state.rounds),
+        strategy=candidate.change.strategy,
+        setting=candidate.change.setting,
+        companions=candidate.companions,
+        base=state.base,
+        verdict=ruling.verdict,
+        reason=ruling.reason,
+        risk=candidate.strategy.risk.value,
+        predicted=candidate.predicted,
+        throughput=comparison.estimate,
+        time_to_target=ruling.time_to_target,
+        quality=ruling.quality,
+        peak_memory_bytes=comparison.candidate.peak_memory_bytes,
+        seconds=context.now() - began,
+        log=context.runner.latest_log,
+        ratios=comparison.ratios,
+        samples_per_second=comparison.candidate.samples_per_second,
+        finished_at=context.now(),
+    )
+
+
+def _no_better(comparison: Comparison, min_gain: float) -> bool:
+    """Undecided, and not even the estimate says that it is worth it: the simpler plan stands."""
+    if comparison.decision is not Decision.INCONCLUSIVE or comparison.estimate is None:
+        return False
+    return comparison.estimate.value < 1 + min_gain

@@ -1,0 +1,119 @@
+"""Looks at candidates in turn against one incumbent that stays alive: seconds each, to find, never to prove.
+
+A look starts one process of the candidate and measures it block by block against the incumbent's, which is frozen
+between blocks and between looks. A look is one pair of processes: how processes of one program differ is in its
+interval, so that it refuses what is plainly slow and never accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from autoopt.errors import TrialFailed
+from autoopt.records import Estimate, Noise, Plan
+from autoopt.search.compare.arm import Start
+from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideFailure, SideName
+from autoopt.search.compare.pairs import Clock, LiveArm, Pair, SideFailedError
+from autoopt.search.compare.sequential_test import SequentialTest
+from autoopt.search.compare.side_statistics import SideStatistics
+
+MOST_BLOCKS = 10
+"""Block pairs of a look at most: more of them serve less than another process would."""
+
+OnProgress = Callable[[str, Estimate | None], None]
+
+
+class Race:
+    """Candidates against one live incumbent.
+
+    Args:
+        start: starts a process.
+        incumbent: its plan.
+        rule: block length, ramp, and the gain worth having.
+        clock: seconds.
+        rng: decides order.
+
+    Attributes:
+        crowded: incumbent and a candidate did not fit into memory together.
+    """
+
+    def __init__(self, start: Start, incumbent: Plan, rule: Rule, *, clock: Clock, rng: np.random.Generator) -> None:
+        self._start, self._rule, self._clock, self._rng = start, rule, clock, rng
+        self.incumbent = incumbent
+        self.crowded = False
+        self._live: LiveArm | None = None
+
+    def look(
+        self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
+    ) -> Comparison:
+        """One pair of processes. ``inconclusive``, ``reject``, ``harmful`` or ``failed``; never ``accept``.
+
+        Args:
+            noise: the A/A control and what was learned since.
+            warm_up_seconds: the most that either side may take to become steady.
+        """
+        sides: dict[SideName, SideStatistics] = {
+            "incumbent": SideStatistics(self.incumbent),
+            "candidate": SideStatistics(candidate),
+        }
+        rule = self._rule.model_copy(update={"warm_up_seconds": warm_up_seconds})
+        test, began = SequentialTest(rule, noise), self._clock()
+        pair = Pair(self._start, sides, rule, self._rng, self._clock, self._live)
+        self._live = None
+        failure: SideFailure | None = None
+        try:
+            pair.open()
+            self._measure(pair, test, rule, on_progress)
+            self._live = pair.release()
+        except SideFailedError as failed:
+            self.crowded = self.crowded or (failed.error.kind == "out_of_memory" and failed.both_alive)
+            self._live = pair.release() if failed.side == "candidate" else None
+            failure = failed.failure
+        finally:
+            pair.close()
+        return self._document(test, sides, failure, began)
+
+    def _measure(self, pair: Pair, test: SequentialTest, rule: Rule, on_progress: OnProgress | None) -> None:
+        while True:
+            pair.block_pair()
+            level = pair.blocks.level(rule.foreign_share, test.expected_sd)
+            if on_progress is not None:
+                on_progress("a look at it", test.estimate(level))
+            count = len(pair.blocks.log_ratios)
+            cost = (self._clock() - pair.ready_at) / count
+            if count >= MOST_BLOCKS or test.enough(level, pair.ready_at - pair.began, cost):
+                break
+        record = pair.record(rule.foreign_share, test.expected_sd)
+        if record:
+            test.add(record)
+
+    def _document(
+        self, test: SequentialTest, sides: dict[SideName, SideStatistics], failure: SideFailure | None, began: float
+    ) -> Comparison:
+        decided = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
+        if failure is not None:
+            decided = Decision.FAILED, failure.reason
+        incumbent, candidate = sides["incumbent"].side(), sides["candidate"].side()
+        return Comparison(
+            decision=decided[0],
+            reason=decided[1],
+            estimate=test.estimate(),
+            pairs=tuple(test.pairs),
+            incumbent=incumbent,
+            candidate=candidate,
+            failure=failure,
+            seconds=self._clock() - began,
+            measured_seconds=incumbent.seconds + candidate.seconds,
+            between_process_sd=test.between_process_sd,
+        )
+
+    def close(self) -> None:
+        """Ends the incumbent's process."""
+        if self._live is not None:
+            with suppress(TrialFailed):
+                self._live.arm.thaw()  # a stopped process cannot tidy up
+            self._live.arm.close()
+            self._live = None

@@ -1,0 +1,284 @@
+"""Screening: seconds for every candidate, to find what is worth proving. No claim is made here.
+
+Every applicable change with the companions that belong to it gets one look against the live incumbent; those that do
+well are asked for their next setting; half of what is then in sight gets another look at a fresh pair of processes,
+until the time for it is up (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, log1p
+from statistics import fmean
+
+import numpy as np
+
+from autoopt.events import TrialEnded, TrialProgress
+from autoopt.records import Estimate, JsonDict, Trial, Verdict
+from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.judge import NOT_TESTED
+from autoopt.search.accept.time_to_target import same_steps_ratio
+from autoopt.search.candidate import Answer, Candidate, candidate_of, conversation, skip
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.sequential_test import between_process_of
+from autoopt.search.compare.statistics import TwoLevel
+from autoopt.search.planner import Proposal, fitting, plugin_error
+from autoopt.search.proof import announce_start, trial_of
+from autoopt.search.race import Race
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.search.time_limits import STEADY_SECONDS
+from autoopt.strategy import Case
+
+CLOSE = 0.03
+"""A look that is so far below no gain (log) may still be at a change worth having: processes differ by more."""
+MOST_HALVINGS = 3
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A candidate that was looked at.
+
+    Args:
+        gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
+        looks: the pairs of processes that it was seen in.
+        error: standard error of the gain, how processes of one program differ included.
+    """
+
+    candidate: Candidate
+    trial: Trial
+    gain: float
+    looks: tuple[Comparison, ...]
+    error: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the gain stands out of its own noise."""
+        return self.gain > self.error
+
+    @property
+    def seconds(self) -> float:
+        """What a look at it takes."""
+        return fmean(look.seconds for look in self.looks)
+
+
+class Screening:
+    """Looks at candidates on the present incumbent.
+
+    Args:
+        context, state: of the run.
+        case: what strategies are told.
+        deadline: of the screening, on the run's clock.
+    """
+
+    def __init__(self, context: RunContext, state: SearchState, case: Case, deadline: float) -> None:
+        self.context, self.state, self.case, self.deadline = context, state, case, deadline
+        self.found: list[Screened] = []
+        self._spent: list[float] = []
+        self._race = self._fresh()
+
+    def _fresh(self) -> Race:
+        context, state = self.context, self.state
+        rng = np.random.default_rng([context.seed, state.numbers, 2])
+        return Race(context.runner.start, state.incumbent, context.rule(1.0), clock=context.now, rng=rng)
+
+    def close(self) -> None:
+        self._race.close()
+
+    @property
+    def each(self) -> float:
+        """Seconds that a look takes, as thought beforehand and as seen so far."""
+        return fmean([self.context.allocation.look, *self._spent])
+
+    @property
+    def over(self) -> bool:
+        return self.context.stopping() or self.context.now() + self.each > self.deadline
+
+    def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look."""
+        waiting, talks = list(proposals), []
+        while waiting and not self.over:
+            chosen = fitting(tuple(waiting), self.deadline - self.context.now(), self.each)
+            waiting.remove(chosen[0])
+            talk = _Talk(self, chosen[0])
+            talk.ask(len(chosen) - 1)
+            talks.append(talk)
+        for talk in sorted(talks, key=lambda talk: -talk.best):
+            while talk.goes_on and not self.over:
+                talk.ask(0)
+        self._halve()
+        return waiting
+
+    def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
+        """One look. None where the candidate failed or is plainly no gain, which its trial says."""
+        context, state = self.context, self.state
+        number, began = state.next_id(), context.now()
+        announce_start(context, state, candidate, number, began, remaining)
+        seen = self._measured(candidate, f"look {number}", number)
+        self._spent.append(context.now() - began)
+        gain = self._gain(candidate, seen)
+        trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen, number))
+        state.trials.append(trial)
+        context.announce(TrialEnded(at=context.now(), trial=trial))
+        if gain is None:
+            return None
+        screened = Screened(candidate, trial, gain, (seen,), self._error((seen,)))
+        if trial.verdict is Verdict.INCONCLUSIVE:
+            self.found.append(screened)
+        return screened
+
+    def _measured(self, candidate: Candidate, purpose: str, number: int) -> Comparison:
+        context, state = self.context, self.state
+
+        def progress(note: str, estimate: Estimate | None) -> None:
+            seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
+            context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
+
+        def measure() -> Comparison:
+            usual = context.runner.limits
+            context.runner.limits = usual.for_look(state.most_saved(candidate.predicted), self.deadline - context.now())
+            try:
+                if not self._race.crowded:
+                    seen = self._race.look(
+                        candidate.plan, state.noise, warm_up_seconds=STEADY_SECONDS, on_progress=progress
+                    )
+                return self._one_after_the_other(candidate) if self._race.crowded else seen
+            finally:
+                context.runner.limits = usual
+
+        key: JsonDict = {
+            "purpose": purpose,
+            "incumbent": state.incumbent.model_dump(mode="json"),
+            "candidate": candidate.plan.model_dump(mode="json"),
+        }
+        seen = context.run.step("look", key, measure, Comparison)
+        state.looks.append(seen)
+        return state.with_fixed_costs(seen)
+
+    def _one_after_the_other(self, candidate: Candidate) -> Comparison:
+        """Where incumbent and candidate do not fit into memory together."""
+        self._race.close()
+        context, state = self.context, self.state
+        return compare(
+            context.runner.start,
+            state.incumbent,
+            candidate.plan,
+            context.rule(context.allocation.comparison),
+            clock=context.now,
+            deadline=self.deadline,
+            noise=state.noise,
+            rng=np.random.default_rng([context.seed, state.numbers, 3]),
+        )
+
+    def _gain(self, candidate: Candidate, seen: Comparison) -> float | None:
+        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
+        if seen.estimate is None or seen.failure is not None:
+            return None
+        gate, state = self.context.gate, self.state
+        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
+        ratio = same_steps_ratio(seen, evidence, state.objective)
+        return log(ratio.value if ratio else seen.estimate.value)
+
+    def _ruling(self, candidate: Candidate, seen: Comparison, number: int) -> Judgement:
+        """The verdict of a look: what is plain after seconds, a refusal by whatever else would refuse it; else none."""
+        context, state = self.context, self.state
+        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
+        ruling = context.gate.decide(
+            candidate.plan,
+            seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ else seen,
+            state.facts,
+            state.objective,
+            state.noise,
+            deadline=context.now(),
+            number=number,
+        )
+        if not open_ or seen.estimate is None:
+            return ruling
+        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
+            return ruling
+        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
+            return ruling
+        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s; no claim is made"
+        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
+
+    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
+        """Whether it is faster step by step, and what it costs once outweighs that by more than a look may err."""
+        gain, least = self._gain(candidate, seen), log1p(self.context.min_gain)
+        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
+            return False
+        return gain + self._error((seen,)) < least
+
+    def _halve(self) -> None:
+        """Further looks, at fresh processes of both, for the better half of what is in sight, while there is time."""
+        for _ in range(MOST_HALVINGS):
+            rivals = sorted((s for s in self.found if s.gain > -CLOSE), key=lambda s: -s.gain)
+            half = rivals[: (len(rivals) + 1) // 2]
+            if len(rivals) < 2 or self.over:
+                return
+            self._race.close()
+            self._race = self._fresh()
+            for screened in half:
+                if self.over:
+                    return
+                self._again(screened)
+
+    def _again(self, screened: Screened) -> None:
+        purpose = f"look {screened.trial.id} again"
+        began = self.context.now()
+        seen = self._measured(screened.candidate, purpose, screened.trial.id)
+        self._spent.append(self.context.now() - began)
+        gain = self._gain(screened.candidate, seen)
+        self.found.remove(screened)
+        if gain is None:
+            return
+        looks = (*screened.looks, seen)
+        mean = (screened.gain * len(screened.looks) + gain) / len(looks)
+        told = f"screened at {exp(mean):.2f}x in {len(looks)} looks of seconds; no claim is made"
+        trial = screened.trial.model_copy(update={"reason": told})
+        self.state.trials[self.state.trials.index(screened.trial)] = trial
+        self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._error(looks)))
+
+    def _error(self, looks: tuple[Comparison, ...]) -> float:
+        pairs = [pair for look in looks for pair in look.pairs]
+        if not pairs:
+            return 0.0
+        between = between_process_of(self.state.noise)
+        return TwoLevel([pair.log_ratio for pair in pairs], [pair.standard_error for pair in pairs], between).error
+
+
+class _Talk:
+    """What a strategy asks for, setting by setting, with the looks as answers."""
+
+    def __init__(self, screening: Screening, proposal: Proposal) -> None:
+        self.screening, self.strategy = screening, proposal.strategy
+        self._settings: Iterator[tuple[JsonDict | BaseException, Answer]] = conversation(
+            proposal.strategy, screening.case
+        )
+        self.best = 0.0
+        self.goes_on = True
+
+    def ask(self, remaining: int) -> None:
+        """Looks at the next setting, and answers: kept where it is the best of this strategy so far."""
+        found = next(self._settings, None)
+        if found is None:
+            self.goes_on = False
+            return
+        context, state = self.screening.context, self.screening.state
+        setting, answer = found
+        if isinstance(setting, BaseException):
+            skip(context, state, self.strategy, Verdict.FAILED, plugin_error(setting))
+            self.goes_on = False
+            return
+        candidate = candidate_of(context, state, self.strategy, self.screening.case, setting)
+        if candidate is None:
+            answer(None)
+            return
+        trials = len(state.trials)
+        screened = self.screening.look(candidate, remaining)
+        trial = state.trials[trials]
+        better = screened is not None and screened.gain > self.best + log1p(context.min_gain)
+        if better and screened is not None:
+            self.best = screened.gain
+        answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)

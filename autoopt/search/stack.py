@@ -1,0 +1,83 @@
+"""The stack: changes that did well alone, together. It is taken apart only where it disappoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import log1p
+
+from autoopt.records import Change
+from autoopt.registry import Registry
+from autoopt.search.candidate import Candidate
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
+from autoopt.search.screening import Screened, Screening
+from autoopt.search.state import SearchState
+
+INPUT = frozenset({"storage", "preparation", "collate"})
+"""Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
+DISAPPOINTS = 0.5
+"""A stack that brings less of its members' further gains than this, is built up one by one."""
+
+
+def look_at_stacks(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
+    """Looks at what did well together, and one by one where that is less than it should be."""
+    threshold = log1p(min_gain)
+    seen = sorted((s for s in screening.found if s.gain > 0), key=lambda s: -s.gain)
+    good = [s for s in seen if s.plain and s.gain > threshold]
+    members = _without_rivals(good)
+    if len(members) > 1 and not screening.over:
+        whole = _look(screening, state, registry, members)
+        hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
+        if whole is None or whole.gain < hoped:
+            _one_by_one(screening, state, registry, members, threshold)
+    close = _without_rivals(s for s in seen if s not in good)
+    if not good and len(close) > 1 and not screening.over:
+        _look(screening, state, registry, close)  # what nobody can decide alone may be decided together
+
+
+def _without_rivals(screened: Iterable[Screened]) -> list[Screened]:
+    """The best of those that shorten the same input stages, and all others; one of each strategy."""
+    taken: list[Screened] = []
+    for one in screened:
+        rival = _feeds(one) and any(_feeds(other) for other in taken)
+        if not rival and one.candidate.strategy not in [other.candidate.strategy for other in taken]:
+            taken.append(one)
+    return taken
+
+
+def _feeds(screened: Screened) -> bool:
+    return bool(INPUT & frozenset(screened.candidate.strategy.stages))
+
+
+def _one_by_one(
+    screening: Screening, state: SearchState, registry: Registry, members: Sequence[Screened], threshold: float
+) -> None:
+    """Adds one member after the other to the best, and leaves out those that bring nothing more."""
+    chosen, best = [members[0]], members[0].gain
+    for member in members[1:]:
+        if screening.over or (len(chosen) == 1 and len(members) == 2):
+            return
+        seen = _look(screening, state, registry, [*chosen, member])
+        if seen is not None and seen.gain > best + threshold:
+            chosen, best = [*chosen, member], seen.gain
+
+
+def _look(screening: Screening, state: SearchState, registry: Registry, members: Sequence[Screened]) -> Screened | None:
+    candidate = stacked(state, registry, members)
+    return screening.look(candidate) if candidate is not None else None
+
+
+def stacked(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
+    """The members' changes together, those of the better one where two set the same strategy; None where they clash."""
+    changes: dict[str, Change] = {}
+    for member in members:
+        for change in member.candidate.changes:
+            changes.setdefault(change.strategy, change)
+    first, *others = changes.values()
+    try:
+        plan = candidate_plan(registry, state.incumbent, (first, *others))
+        registry.fold(plan)
+    except PLUGIN_ERRORS:
+        return None
+    if not state.first_time((first, *others)):
+        return None
+    return Candidate(members[0].candidate.strategy, first, tuple(others), plan, None, stacked=True)
