@@ -14,6 +14,8 @@ from autoopt.search.state import SearchState
 
 INPUT = frozenset({"storage", "preparation", "collate"})
 """Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
+STACK_LOOKS = 2
+"""Further looks that a stack may take once the time for the screening is up: it is what is proved first."""
 DISAPPOINTS = 0.5
 """A stack that brings less of its members' further gains than this, is built up one by one."""
 
@@ -24,6 +26,7 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
     seen = sorted((s for s in screening.found if s.gain > 0), key=lambda s: -s.gain)
     good = [s for s in seen if s.plain and s.gain > threshold]
     members = _without_rivals(good)
+    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 else 0.0
     if len(members) > 1 and not screening.over:
         whole = _look(screening, state, registry, members)
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
