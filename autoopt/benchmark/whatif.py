@@ -101,6 +101,7 @@ def _turns(training: Training, plain: Callable[[], float], changed: Callable[[],
     ratios = [1 / plain() * changed()]
     if ratios[0] > _HOPELESS:
         return ratios[0]
-    while len(ratios) < _LEAST or (len(ratios) < _MOST and training.device.now() < end):
+    least = _LEAST if training.device.now() < end + seconds else 1  # one turn of a slow step tells as much
+    while len(ratios) < least or (len(ratios) < _MOST and training.device.now() < end):
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)

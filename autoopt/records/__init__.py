@@ -31,7 +31,7 @@ from autoopt.records.measured import (
     Speedup,
     Trial,
 )
-from autoopt.records.pipeline import Contention, Deeper, Operator, Resource, Round, Simulation, Stage
+from autoopt.records.pipeline import Contention, Deeper, Fed, Operator, Resource, Round, Simulation, Stage
 from autoopt.records.result import (
     Advice,
     BreakEven,
@@ -61,6 +61,7 @@ __all__ = [
     "Environment",
     "Estimate",
     "EstimateKind",
+    "Fed",
     "JsonDict",
     "Noise",
     "NotFound",

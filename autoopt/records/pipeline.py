@@ -78,6 +78,14 @@ class Contention(Record):
     step: float | None = None
 
 
+class Fed(Record):
+    """Seconds of a step that ran fed by so many loader workers, with so many compute threads."""
+
+    workers: int
+    threads: int
+    seconds: float
+
+
 class Simulation(Record):
     """Knowledge of the pipeline graph beyond its stages, so that a saved round can be simulated again.
 
@@ -86,10 +94,11 @@ class Simulation(Record):
     what the training process spends to take them. ``launches``: operators or kernels in one step.
     ``host_seconds``: what the training process needs to issue one step to the device, ``update_issue_seconds``: of
     them, the optimizer's.
-    ``beside``: contention for the cores between this workload's preparation and its step, where it was measured.
-    ``in_turn``, the cold ratio: a batch that the training process prepares between two steps, over one prepared after
-    another; ``rested``, the wake-up ratio: a step on the CPU after a pause of ``rest_seconds``, over one after another
-    step; 1 where they were not measured. ``doubled``: forward and backward of twice the batch over those of one.
+    ``beside``: contention for the cores between this workload's preparation and its step, where it was measured;
+    ``fed``: steps that were tried with loader workers. ``in_turn``, the cold ratio: a batch that the training process
+    prepares between two steps, over one prepared after another; ``rested``, the wake-up ratio: a step on the CPU after
+    a pause of ``rest_seconds``, over one after another step; 1 where they were not measured. ``doubled``: forward and
+    backward of twice the batch over those of one.
     """
 
     device: str = "cpu"
@@ -108,6 +117,7 @@ class Simulation(Record):
     update_issue_seconds: float | None = None
     sample_spread: float | None = None
     beside: tuple[Contention, ...] = ()
+    fed: tuple[Fed, ...] = ()
     in_turn: float = 1.0
     rested: float = 1.0
     rest_seconds: float = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from autoopt.records import Operator, Peaks, Plan, Resource, Round, Simulation, Stage
+from autoopt.records import Fed, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
 from autoopt.records.messages import Block
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
 from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings, uncapped_ceiling_step
@@ -102,9 +102,9 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     ]
     found += [_stage(name, resource, value, times) for name, resource, value, times in plain if value is not None]
     if timings.evaluate and timings.evaluate_every:
-        found.append(_stage("evaluate", Resource.DEVICE, timings.evaluate, 1 / timings.evaluate_every))
+        found.append(_between("evaluate", Resource.DEVICE, timings.evaluate, timings.evaluate_every))
     if timings.checkpoint and timings.checkpoint_every:
-        found.append(_stage("checkpoint", Resource.HOST, timings.checkpoint, 1 / timings.checkpoint_every))
+        found.append(_between("checkpoint", Resource.HOST, timings.checkpoint, timings.checkpoint_every))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
     return _as_one(found, timings) if _is_whole(block) else found
 
@@ -156,6 +156,12 @@ def _stage(name: str, resource: Resource, value: Timing | float, times: float) -
     return Stage(name=name, resource=resource, seconds=max(0.0, seconds) * times)
 
 
+def _between(name: str, resource: Resource, timing: Timing, every: int) -> Stage:
+    """A stage that interrupts training, as seconds for each step that it comes between."""
+    stage = _stage(name, resource, timing, 1 / every)
+    return stage.model_copy(update={"note": f"between steps: {timing.seconds:.3g} s once in {every} of them"})
+
+
 def _host(timings: StageTimings) -> float | None:
     """What the whole step on cached batches takes beyond its stages alone: Python around them."""
     if timings.device != "cpu" and timings.issue is not None:
@@ -183,7 +189,11 @@ def _cpu(timing: Timing) -> float:
 
 
 def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
-    """What the stage adds to the running step; the wait for data is shared out by the input stages' weight."""
+    """What the stage adds to the running step; the wait for data is shared out by the input stages' weight.
+
+    None of what stands between steps (evaluation, checkpoints): the step is as long without it, and what is in the step
+    adds up to it.
+    """
     steps = max(block.steps, 1)
     if stage.name in _EXPOSED:
         seconds = block.stage_seconds.get(_EXPOSED[stage.name])
@@ -191,8 +201,6 @@ def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
     data = block.stage_seconds.get("data")
     inputs = [other for other in stages if other.name in ("storage", "preparation", "collate")]
     total = sum(other.seconds for other in inputs)
-    if stage.name in ("evaluate", "checkpoint"):
-        return stage.seconds
     if data is None or stage not in inputs or total <= 0:
         return None
     return data / steps * stage.seconds / total
@@ -245,6 +253,7 @@ def _simulation(timings: StageTimings, peaks: Peaks) -> Simulation:
         update_issue_seconds=timings.issue_update.seconds if timings.issue_update else None,
         sample_spread=inputs.sample_spread,
         beside=timings.contention,
+        fed=tuple(Fed(workers=o.workers, threads=o.threads, seconds=o.timing.seconds) for o in timings.overlaps),
         in_turn=timings.cold_ratio or 1.0,
         rested=timings.wakeup_ratio or 1.0,
         rest_seconds=timings.pause_seconds or 0.0,

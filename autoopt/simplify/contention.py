@@ -19,7 +19,9 @@ from autoopt.benchmark.training import Training
 from autoopt.records import Contention
 from autoopt.simplify.inputs import Fetch
 
-_ROUNDS, _LEAST_ROUNDS = 4, 2
+_ROUNDS = 4
+_DECISIVE = 3
+"""Combinations that are measured however long a step takes."""
 _LEAST = 0.02
 _WINDOW, _LONGEST = 0.05, 0.15
 _COUNTED = 10
@@ -49,9 +51,9 @@ def measure_contention(
 
 
 def combinations(cores: int, threads: int) -> list[tuple[int, int]]:
-    """(compute threads, workers) to measure: workers alone, cores just filled, and more wanted than there are."""
+    """(compute threads, workers) to measure, what decides most first: cores just filled, more wanted than there are."""
     half = max(1, cores // 2)
-    found = [(0, cores), (half, cores - half), (threads, cores), (threads, 1), (1, cores), (1, cores - 1)]
+    found = [(half, cores - half), (threads, cores), (1, cores), (0, cores), (threads, 1), (1, cores - 1)]
     return list(dict.fromkeys(pair for pair in found if pair[1] > 0))
 
 
@@ -87,9 +89,11 @@ def _measure(
     start = time.perf_counter()
     rate_beside(workers, lambda: time.sleep(window))  # first samples are colder than those that follow
     for number in range(_ROUNDS):
-        if number >= _LEAST_ROUNDS and time.perf_counter() - start > limit:
+        if number and time.perf_counter() - start > limit:
             break
-        for threads, count in wanted[:: 1 if number % 2 else -1]:
+        for threads, count in wanted[:: -1 if number % 2 else 1]:
+            if len(prepared) >= _DECISIVE and time.perf_counter() - start > 2 * limit:
+                break
             alone = rate_beside(workers[:1], lambda: time.sleep(window))
             if alone <= 0:
                 continue

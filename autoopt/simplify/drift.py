@@ -139,7 +139,9 @@ def normalized_to(timings: StageTimings, reference: float) -> StageTimings:
         "collating": _scaled(inputs.collating, ratio(inputs.collate, reference)),
     }
     changed = inputs.model_copy(update={**_brought(inputs, reference), **below})
-    return timings.model_copy(update={**found, "inputs": changed, "deeper": deeper, "reference": reference})
+    overlaps = tuple(one.model_copy(update={"timing": _at(one.timing, reference)}) for one in timings.overlaps)
+    found |= {"inputs": changed, "deeper": deeper, "overlaps": overlaps, "reference": reference}
+    return timings.model_copy(update=found)
 
 
 def ratio(timing: Timing | None, reference: float) -> float:

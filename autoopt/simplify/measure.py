@@ -20,11 +20,17 @@ from autoopt.simplify.contention import measure_contention
 from autoopt.simplify.drilldown_compute import open_compute, open_evaluation
 from autoopt.simplify.inputs import measure_inputs, nbytes
 from autoopt.simplify.isolation import ChildFailed, can_fork, in_child, restored
+from autoopt.simplify.overlap import measure_overlap
 from autoopt.simplify.roofline import count_operators, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 
 _NEGLIGIBLE = 0.02
 """Of a step: samples that take less gain nothing from workers, however cores are shared."""
+_WORKERS_PAY = 0.1
+"""Of a step: samples that take more may well be worth workers, so that some are tried."""
+
+_GRACE = 4.0
+"""Seconds over the limit in which a measurement may still begin: the first few turns of a slow step."""
 
 
 def measure_training(training: Training, seconds: float) -> StageTimings:
@@ -88,7 +94,7 @@ class _Compute:
         self, training: Training, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
     ) -> None:
         self.training, self.inputs, self.notes = training, inputs, notes
-        self.limit, self.deadline = time_limit, time.perf_counter() + max(2 * time_limit, 10.0)
+        self.limit, self.deadline = time_limit, time.perf_counter() + 1.5 * time_limit + _GRACE
         self.host_batch = host_batches[0]
         self.batches = [training.to_device(batch) for batch in host_batches]
         self.values: JsonDict = {}
@@ -143,6 +149,8 @@ class _Compute:
             if eager and not training.loader.loader.num_workers:
                 self._attempt("cache effects", self._cache_effects)
             self._attempt("contention for the cores", self._contention)
+            if eager and inputs_of_step(self.inputs, training) > _WORKERS_PAY * step:
+                self._attempt("steps fed by workers", self._overlap)
         self._attempt("twice the batch", self._doubled)
 
     def _cache_effects(self) -> JsonDict:
@@ -152,6 +160,11 @@ class _Compute:
     def _contention(self) -> JsonDict:
         sample = self.inputs.sample.seconds if self.inputs.sample else 0.0
         return {"contention": measure_contention(self.training, self.batches, self.limit * 0.25, sample)}
+
+    def _overlap(self) -> JsonDict:
+        sample = self.inputs.sample
+        waits = sample is not None and (sample.wait_seconds or 0.0) > 0.5 * sample.seconds
+        return {"overlaps": measure_overlap(self.training, self.limit * 0.4, waits)}
 
     def _doubled(self) -> JsonDict:
         twice = doubled_batch(self.training)

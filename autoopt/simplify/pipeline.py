@@ -17,6 +17,8 @@ STEP = (*INPUT, *LINK, *COMPUTE, "host")
 INTERRUPTIONS = ("evaluate", "checkpoint")
 DEFAULT_PREFETCH = 2
 ONE_DRAW = 0.05
+_FURTHEST = 2.0
+"""So many times a tried step may be off its simulation; beyond that one of them was disturbed."""
 
 _period = lru_cache(maxsize=4096)(period)
 
@@ -72,8 +74,23 @@ class Pipeline:
         Raises:
             ValueError: a stage that the pipeline does not have, or a number below its least.
         """
-        demand = self._demand(seconds or {}, workers, threads, prefetch)
-        return _period(demand) * self._simulation.accumulation
+        changed = seconds or {}
+        demand = self._demand(changed, workers, threads, prefetch)
+        found = _period(demand) * self._simulation.accumulation
+        return found if set(changed) & set(INPUT) else found * self._held_to_life(demand.workers, demand.threads)
+
+    def _held_to_life(self, workers: int, threads: int) -> float:
+        """The step that was tried with these workers and threads over its simulation, where the present step's own
+        error is left out of both; that of the nearest number of workers with as many threads, and 1 where none was.
+        """
+        known = self._simulation
+        tried = [one for one in known.fed if one.threads == threads and workers]
+        if not tried or (workers, threads) == (known.workers, known.threads) or self.step_seconds <= 0:
+            return 1.0
+        nearest = min(tried, key=lambda one: abs(one.workers - workers))
+        then = _period(self._demand({}, nearest.workers, nearest.threads, None)) * known.accumulation
+        now = _period(self._demand({}, None, None, None)) * known.accumulation
+        return min(_FURTHEST, max(1 / _FURTHEST, (nearest.seconds / then) / (self.step_seconds / now)))
 
     def gain(
         self,

@@ -27,6 +27,14 @@ class Timing(Record):
     sensitivity: float | None = None
 
 
+class Overlap(Record):
+    """A step fed by so many loader workers, with so many compute threads, as it ran."""
+
+    workers: int
+    threads: int
+    timing: Timing
+
+
 class InputTimings(Record):
     """The input side, measured in a forked process so that nothing of it stays behind.
 
@@ -58,7 +66,8 @@ class StageTimings(Record):
     and loss. ``forward_backward``: both. ``backward``: their difference, turn by turn. ``optimizer``: one optimizer
     step on cached gradients, clipping and zeroing included. ``compute``: one whole optimizer step on cached batches
     that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, turn by turn.
-    ``contention``: speeds of workers and of that step while they compete. ``cold_ratio``, ``wakeup_ratio``,
+    ``contention``: speeds of workers and of that step while they compete; ``overlaps``: steps that were fed by workers
+    for real. ``cold_ratio``, ``wakeup_ratio``,
     ``pause_seconds``: cache effects (``simplify.cache_effects``). ``doubled``: forward and backward of twice the
     micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step,
     ``issue_update``: of them, the optimizer's.
@@ -92,6 +101,7 @@ class StageTimings(Record):
     host: Timing | None = None
     compute_by_threads: dict[int, float] = Field(default_factory=dict)
     contention: tuple[Contention, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
     cold_ratio: float | None = None
     wakeup_ratio: float | None = None
     pause_seconds: float | None = None

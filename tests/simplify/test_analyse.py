@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoopt.records import Deeper, Operator, Peaks, Plan, Round
 from autoopt.records.messages import Block
@@ -170,3 +172,22 @@ def test_a_step_that_is_replayed_as_a_whole_is_split_by_what_its_stages_take_alo
     assert stages["copy"].exposed_seconds == pytest.approx(0.0002)
     wrapped = block.model_copy(update={"stage_seconds": {**told, "whole": 0.0001, "forward": 0.01}})
     assert analyse(0, Plan(), survey, wrapped, PEAKS).stages[3].exposed_seconds is not None
+
+
+@given(
+    data=st.floats(0.0, 0.01), copy=st.floats(0.0, 0.01), forward=st.floats(1e-4, 0.01), backward=st.floats(1e-4, 0.01),
+    optimizer=st.floats(1e-5, 0.01), other=st.floats(0.0, 0.01), every=st.integers(1, 50), workers=st.integers(0, 3),
+)  # fmt: skip
+def test_what_is_in_a_step_adds_up_to_it_and_evaluation_is_not_in_it(
+    data: float, copy: float, forward: float, backward: float, optimizer: float, other: float, every: int, workers: int
+) -> None:
+    told = {"data": data, "copy": copy, "forward": forward, "backward": backward, "optimizer": optimizer,
+            "other": other}  # fmt: skip
+    block = Block(steps=1, samples=10, seconds=sum(told.values()), stage_seconds=told)
+    survey = survey_of(evaluate_every=every, checkpoint_every=every, workers=workers)
+    found = analyse(0, Plan(), survey, block, PEAKS)
+    assert sum(stage.exposed_seconds or 0.0 for stage in found.stages) == pytest.approx(found.step_seconds)
+    between = {stage.name: stage for stage in found.stages if stage.name in ("evaluate", "checkpoint")}
+    assert [stage.exposed_seconds for stage in between.values()] == [None, None]
+    assert between["evaluate"].seconds == pytest.approx(0.1 / every)
+    assert f"once in {every}" in between["evaluate"].note

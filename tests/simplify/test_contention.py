@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
+from autoopt.benchmark.environment import usable_cores
+from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import Contention
+from autoopt.simplify import overlap
 from autoopt.simplify.contention import combinations, measure_contention
 from autoopt.simplify.flow import Demand, period
 from autoopt.simplify.interference import InterferenceModel
+from autoopt.simplify.isolation import restored
+from autoopt.simplify.overlap import measure_overlap
 
 SEEN = (
     Contention(threads=0, workers=2, prepare=0.9),
@@ -104,3 +109,49 @@ def test_a_dataset_that_breaks_beside_the_step_leaves_fair_shares(plant: Callabl
     """)
     training = planted.training()
     assert measure_contention(training, [], 0.2) == ()
+
+
+def test_steps_are_fed_by_workers_and_nothing_of_the_training_is_read(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        class Counting(Rows):
+            read = 0
+
+            def __getitem__(self, index):
+                self.read += 1
+                return super().__getitem__(index)
+
+        def build():
+            return workload(train_data=Counting(), accumulation=2)
+    """)
+    training, other = planted.training(), planted.training()
+    before = [training.step(training.next()).item() for _ in range(2)]
+    assert before == [other.step(other.next()).item() for _ in range(2)]
+    read = training.loader.loader.dataset.read
+    with kept_random_state(), restored(training):
+        found = measure_overlap(training, 0.2)
+    assert training.loader.loader.dataset.read == read
+    assert [(one.workers, one.threads) for one in found] == overlap.combinations(usable_cores(), 1, False)[: len(found)]
+    assert found
+    after = [training.step(training.next()).item() for _ in range(3)]
+    assert after == [other.step(other.next()).item() for _ in range(3)]
+
+
+def test_where_samples_wait_more_workers_than_cores_are_tried() -> None:
+    assert overlap.combinations(2, 2, waits=True) == [(4, 1), (4, 2), (2, 2)]
+    assert overlap.combinations(2, 2, waits=False) == [(1, 1), (2, 1), (2, 2)]
+    assert overlap.combinations(1, 1, waits=False) == [(1, 1)]
+
+
+def test_a_stream_has_no_samples_to_ask_for(plant: Callable[[str], Any]) -> None:
+    planted = plant("""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                for _ in range(20):
+                    yield torch.randn(16), torch.tensor(1)
+
+        def build():
+            return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
+    """)
+    assert measure_overlap(planted.training(), 0.2) == ()

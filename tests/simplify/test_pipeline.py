@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.records import Contention, Plan, Resource, Round, Simulation, Stage
+from autoopt.records import Contention, Fed, Plan, Resource, Round, Simulation, Stage
 from autoopt.simplify.flow import Demand, period
 from autoopt.simplify.pipeline import Pipeline, thread_ratio
 
@@ -18,9 +20,9 @@ CROWDED = (
 ALONE = {"preparation": 0.030, "forward": 0.004, "backward": 0.006}
 
 
-def round_of(seconds: dict[str, float] | None = None, step: float | None = None, **known: object) -> Round:
+def round_of(seconds: dict[str, float] | None = None, step: float | None = None, **known: Any) -> Round:
     values = seconds or ALONE
-    parallel = int(known.get("workers", 0) or 1)  # type: ignore[call-overload]
+    parallel = int(known.get("workers", 0) or 1)
     stages = tuple(
         Stage(
             name=name,
@@ -151,3 +153,41 @@ def test_less_work_is_never_slower(prepare: float, compute: float, workers: int)
     base = Demand(prepare=prepare, compute=compute, workers=workers, cores=4, threads=1)
     less = Demand(prepare=prepare / 2, compute=compute, workers=workers, cores=4, threads=1)
     assert period(less) <= period(base) * 1.02
+
+
+def test_a_step_that_was_tried_with_workers_holds_the_simulation_to_life() -> None:
+    """Two workers beside two threads were run, and the step took 1.4 times what the graph makes of its parts."""
+    plain = Pipeline(round_of(cores=8, threads=2))
+    simulated = plain.simulate(workers=2)
+    fed = (Fed(workers=2, threads=2, seconds=1.4 * simulated),)
+    held = Pipeline(round_of(cores=8, threads=2, fed=fed))
+    assert held.simulate(workers=2) == pytest.approx(1.4 * simulated)
+    assert held.gain(workers=2).value == pytest.approx(plain.gain(workers=2).value / 1.4)
+    assert held.simulate(workers=3) == pytest.approx(1.4 * plain.simulate(workers=3)), "as far off as its neighbour"
+    assert held.simulate(workers=2, threads=1) == plain.simulate(workers=2, threads=1), "other threads, another matter"
+    assert held.simulate() == plain.simulate()
+    assert held.simulate({"preparation": 0.0}, workers=2) == plain.simulate({"preparation": 0.0}, workers=2)
+
+
+def test_the_nearest_that_was_tried_speaks_for_its_neighbours() -> None:
+    plain = Pipeline(round_of(cores=16, threads=2))
+    at = {count: plain.simulate(workers=count) for count in (2, 8)}
+    fed = (Fed(workers=2, threads=2, seconds=at[2]), Fed(workers=8, threads=2, seconds=1.2 * at[8]))
+    held = Pipeline(round_of(cores=16, threads=2, fed=fed))
+    assert held.simulate(workers=3) == pytest.approx(plain.simulate(workers=3))
+    assert held.simulate(workers=7) == pytest.approx(1.2 * plain.simulate(workers=7))
+
+
+def test_what_the_present_step_is_off_counts_for_both() -> None:
+    """All steps run a fifth longer than simulated, the tried one as well: the gain is what was simulated."""
+    plain = Pipeline(round_of(cores=8, threads=2))
+    fed = (Fed(workers=2, threads=2, seconds=1.2 * plain.simulate(workers=2)),)
+    held = Pipeline(round_of(cores=8, threads=2, fed=fed, step=1.2 * plain.simulate()))
+    assert held.gain(workers=2).value == pytest.approx(plain.gain(workers=2).value)
+
+
+def test_a_try_that_was_disturbed_moves_nothing_by_more_than_twice() -> None:
+    plain = Pipeline(round_of(cores=8, threads=2))
+    fed = (Fed(workers=2, threads=2, seconds=30 * plain.simulate(workers=2)),)
+    held = Pipeline(round_of(cores=8, threads=2, fed=fed))
+    assert held.simulate(workers=2) == pytest.approx(2 * plain.simulate(workers=2))
