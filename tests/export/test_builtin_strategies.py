@@ -17,6 +17,7 @@ from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.method_cards import builtin
 from autoopt.testing.strategies import example_of
+from autoopt_strategies.compute.attention.survey import rewrite
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -94,13 +95,18 @@ def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_p
 
 
 def test_attention_is_rewritten_in_the_script_too(tmp_path: Path) -> None:
-    """The code that finds, proves and says it stands in several modules of ours; the script holds all of it."""
-    made = printed(plan_of("flash_attention", "amp", "fused_optimizer"))
+    """The script holds the rewritten forward as data, and the code that gives it to modules; nothing is captured."""
+    found = rewrite(attending_workload.build().model, torch.randn(16, 12, 16))
+    assert found["modules"] == ["blocks.*"]
+    setting = {name: found[name] for name in ("modules", "cache", "forwards")}
+    others = plan_of("amp", "fused_optimizer").changes
+    plan = REGISTRY.order(Plan(changes=(Change(strategy="flash_attention", setting=setting), *others)))
+    made = printed(plan)
     stands_alone(made)
+    assert "torch.export" not in made.text
     module = loaded(made.text, tmp_path)
-    model = attending_workload.build().model
-    rewritten = module.SayAttention(("blocks.*",), tuple(SETTINGS["flash_attention"]["calls"]))(model)
+    rewritten = module.RewriteAttention(("blocks.*",), tuple(found["forwards"]))(attending_workload.build().model)
     assert [type(block) is attending_workload.Attention for block in rewritten.blocks] == [False, False]
     losses, _ = script_losses(module, "--seed", str(SEED))
-    assert losses == trial_losses(plan_of("flash_attention", "amp", "fused_optimizer"))
+    assert losses == trial_losses(plan)
     assert losses != trial_losses(plan_of("amp", "fused_optimizer"))

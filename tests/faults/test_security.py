@@ -26,8 +26,8 @@ TINY = ROOT / "tests" / "workloads" / "tiny.py"
 FROM_ITS_OWN_FORK = {"autoopt/simplify/cached_batches.py": 1}
 """Batches that a process gets back from a fork of itself over a pipe: the same program, no file in between."""
 
-OF_ITS_OWN_GRAPH = {"strategies/autoopt_strategies/compute/attention/trace.py": 1}
-"""``exec`` of the code that ``torch.fx`` makes of a graph of the model, in a trial, as ``fx.GraphModule`` does."""
+OF_ITS_OWN_GRAPH = {"strategies/autoopt_strategies/compute/attention/forward.py": 1}
+"""``exec`` of the code that ``torch.fx`` makes of a graph of ATen operators, as ``fx.GraphModule`` does."""
 
 UNPICKLERS = {
     "pickle.load",

@@ -56,22 +56,47 @@ def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
     found: list[Callable[[Any], Any]] = [SwitchAttention()] if setting.get("switch") else []
     if setting.get("modules"):
-        from autoopt_strategies.compute.attention.replace import SayAttention
+        from autoopt_strategies.compute.attention.forward import RewriteAttention
 
-        found.append(SayAttention(tuple(setting["modules"]), tuple(setting["calls"])))
+        cache = bool(setting.get("cache", True))
+        found.append(RewriteAttention(tuple(setting["modules"]), tuple(setting["forwards"]), cache))
     return found
 
 
-EXAMPLE = {"modules": ["blocks.*"], "calls": [{"x": {"shape": [2, 12, 16], "dtype": "float32"}}]}
+MASKLESS = [
+    ["input", ""],
+    ["module", "qkv", [{"node": 0}]],
+    ["call", "aten.split.Tensor", [{"node": 1}, 16, 2]],
+    *(["call", "getitem", [{"node": 2}, place]] for place in range(3)),
+    ["call", "attention", [{"node": 3}, {"node": 4}, {"node": 5}], {"dict": {"scale": 0.25}}],
+    ["output", "", [{"node": 6}]],
+]
+ANY = [["input", ""], ["output", "", [True]]]
+EXAMPLE = {
+    "modules": ["blocks.*.attention"],
+    "cache": True,
+    "forwards": [
+        {
+            "call": {"x": {"shape": [2, 12, 16], "dtype": "float32"}},
+            "sizes": {"training": ANY, "evaluation": ANY},
+            "attributes": {"training": {}, "evaluation": {}},
+            "autocast": ["bfloat16"],
+            "any_float": True,
+            "training": MASKLESS,
+            "evaluation": MASKLESS,
+        }
+    ],
+}
 
 
 class FlashAttention(Strategy):
     """Computes attention by ``torch.nn.functional.scaled_dot_product_attention``.
 
-    What it does: switches modules that offer the choice (transformers, timm); finds hand-written
-        ``softmax(Q K^T) V`` in the traced forward of other modules and rewrites it: einsum or matmul, scale,
-        masks, causal masks, dropout. Each place is proven equal on a real batch, forward and gradient,
-        before it is offered; whatever is not understood or not equal is left alone.
+    What it does: switches models that offer the choice (transformers, timm); captures the forward of other
+        modules in which a softmax of scores runs (``torch.export``, on a real batch), finds ``softmax(Q K^T) V`` in
+        the graph and rewrites it: matmul, bmm, baddbmm or einsum, scale, bias, masks, causal masks, dropout. Each
+        is proven equal on a copy, forward and gradients, in both modes and under autocast, before it is offered.
+        Calls of another kind (other flags, sizes that were ruled out) run the forward as it was written.
     When it helps: long sequences; memory, since the scores are never stored.
     When it does not: short sequences; attention that is a small part of the step. Together with mixed
         precision on a CPU it may cost (facts differ by machine), so both are also tried apart.
@@ -114,7 +139,7 @@ class FlashAttention(Strategy):
         if found.get("switch"):
             setting["switch"] = True
         if found.get("modules"):
-            setting |= {"modules": found["modules"], "calls": found["calls"]}
+            setting |= {name: found[name] for name in ("modules", "cache", "forwards")}
         return [setting]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
@@ -132,26 +157,11 @@ class FlashAttention(Strategy):
         return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
 
     def inspect(self, live: Any) -> Setting:
-        """Where attention is, and whether the rewritten one is equal on a real batch."""
-        import torch
-
-        from autoopt_strategies.compute.attention.survey import survey
+        """Where attention is, whether the rewritten one is equal on a real batch, and what it brings on a copy."""
+        from autoopt_strategies.compute.attention.survey import survey_training
 
         training = live.training
-        model = training.model
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-        def run() -> None:
-            with torch.no_grad(), torch.random.fork_rng():
-                training.loss(model, training.next()[0])
-
-        try:
-            found = survey(model, run)
-        finally:
-            with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(buffers[name])
-        found = {**found, "switch": can_switch(model)}
+        found = survey_training(training.model, training.loss, training.next()[0], switch_attention)
         changes = transforms(found)
         if changes:
             found["ratio"] = live.ratio_with(lambda copied: reduce(lambda one, change: change(one), changes, copied))

@@ -1,1 +1,1 @@
-"""Hand-written attention found in a traced forward, proven, and said in one operator."""
+"""Hand-written attention found in the captured forward of modules, proven, and rewritten into one operator."""

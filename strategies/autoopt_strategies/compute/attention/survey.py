@@ -1,17 +1,64 @@
-"""What can be rewritten in a model, proven on a real batch."""
+"""Attention that can be rewritten in a model: found while it runs on a real batch, and proven equal."""
 
 from __future__ import annotations
 
-import inspect
+import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
-from autoopt_strategies.compute.attention.arguments import bound, described
-from autoopt_strategies.compute.attention.replace import replace_attention
-from autoopt_strategies.compute.attention.trace import Refused
+from autoopt_strategies.compute.attention.capture import (
+    Refused,
+    bound,
+    capture,
+    described,
+    one_smaller,
+    tensors_of,
+)
+from autoopt_strategies.compute.attention.encode import encoded, fixes_dtype, sizes, without_devices
+from autoopt_strategies.compute.attention.forward import (
+    RewriteAttention,
+    acceptance,
+    check_attributes,
+    rewritten_class,
+    without_cache,
+)
+from autoopt_strategies.compute.attention.prove import NoDropout, check, compare, full_precision
+from autoopt_strategies.compute.attention.rewrite import rewrite as rewrite_graph
+
+OUTWARDS = 3
+"""Modules further out that are looked at where attention is spread over several."""
+
+SOFTMAX = (F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax)
+NUMBER = r"(?<![^.])\d+(?![^.])"
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Rewrites the hand-written attention of a model in place, as far as it is proven on an example of its input.
+
+    Args:
+        model: on its device.
+        args, kwargs: a call of the model, with a real batch.
+
+    Returns:
+        As :func:`survey`.
+    """
+
+    def run() -> None:
+        with torch.no_grad(), torch.random.fork_rng():
+            model(*args, **kwargs)
+
+    found = survey(model, run)
+    if found["modules"]:
+        RewriteAttention(tuple(found["modules"]), tuple(found["forwards"]), found["cache"])(model)
+    return found
 
 
 def survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
@@ -21,72 +68,294 @@ def survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
         run: one forward pass of the model on a real batch.
 
     Returns:
-        ``modules`` and ``calls`` for :class:`SayAttention`, ``found`` (how many), ``causal`` (how many of them),
-        and ``refused``: reasons by name.
+        ``modules`` and ``forwards`` for :class:`RewriteAttention`, ``found`` (how many modules), ``causal`` (in how
+        many of them every mask is causal alone), ``cache`` (False where it must be turned off), and ``refused``:
+        reasons by name.
     """
-    candidates = {name: module for name, module in model.named_modules() if _mentions_softmax(module)}
-    inputs: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-    handles = [
-        module.register_forward_pre_hook(_keep_input(inputs, name), with_kwargs=True)
-        for name, module in candidates.items()
-    ]
+    configs = without_cache(model)
     try:
-        run()
+        return _survey(model, run)
     finally:
-        for handle in handles:
-            handle.remove()
-    calls: dict[str, dict[str, Any]] = {}
+        for config in configs:
+            config.use_cache = True
+
+
+def _survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
+    forwards: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
-    causal = 0
-    for name, (args, kwargs) in inputs.items():
-        module, kind = candidates[name], type(candidates[name])
-        try:
-            given = bound(module, args, kwargs)
-            call = described(given)
-            causal += replace_attention(module, given)["causal"]
-            calls[name] = call
-        except Refused as error:
-            refused[name] = str(error)
-        finally:
-            module.__class__ = kind
-    patterns = _patterns(calls)
+    causal: dict[str, bool] = {}
+    for path, call in attending(model, run).items():
+        if any(inside(path, name) or inside(name, path) for name in forwards):
+            continue
+        reasons: dict[str, str] = {}
+        for name in outwards(path, call):
+            module = model.get_submodule(name)
+            try:
+                forwards[name], causal[name] = proven(module, *call[name], known=forwards, causal=causal)
+            except Refused as error:
+                reasons[name] = str(error)
+                if error.outside:
+                    continue
+            break
+        if name not in forwards:
+            refused[path] = next(iter(reasons.values()))
+    patterns = compressed(model, forwards)
     return {
         "modules": list(patterns),
-        "calls": list(patterns.values()),
-        "found": len(calls),
-        "causal": causal,
+        "forwards": list(patterns.values()),
+        "found": len(forwards),
+        "causal": sum(causal.values()),
+        "cache": not any(re.search("past|cache", name) for forward in forwards.values() for name in forward["call"]),
         "refused": refused,
     }
 
 
-def _keep_input(inputs: dict[str, Any], name: str) -> Callable[..., None]:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs.setdefault(name, (args, dict(kwargs)))
-
-    return hook
+def inside(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}.") or other == ""
 
 
-def _mentions_softmax(module: nn.Module) -> bool:
-    """Whether a module of the user's has a softmax of its own in its forward."""
-    if type(module).__module__.startswith("torch.nn."):
-        return False
-    if any(isinstance(child, nn.Softmax) for child in module.children()):
-        return True
+def outwards(path: str, calls: dict[str, Call]) -> list[str]:
+    """The module itself and those that call it, the nearest first."""
+    return sorted((name for name in calls if inside(path, name)), key=len, reverse=True)[: OUTWARDS + 1]
+
+
+def attending(model: nn.Module, run: Callable[[], Any]) -> dict[str, dict[str, Call]]:
+    """Modules in whose own forward a softmax of scores is computed, with their call and the calls around them."""
+    found: dict[str, dict[str, Call]] = {}
+    with following(model) as stack:
+
+        class Watch(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                result = func(*args, **(kwargs or {}))
+                if func in SOFTMAX and result.dim() >= 3 and stack:
+                    own = [name for name, kind, _ in stack if kind is not nn.Softmax]
+                    if own and own[-1] not in found:
+                        found[own[-1]] = {name: call for name, _, call in stack if name in own}
+                return result
+
+        with Watch(), torch.compiler.set_stance("force_eager"):
+            run()
+    return found
+
+
+@contextmanager
+def following(model: nn.Module) -> Iterator[list[tuple[str, type, Call]]]:
+    """The modules whose forward runs at the moment, the innermost last."""
+    stack: list[tuple[str, type, Call]] = []
+
+    def enter(name: str) -> Callable[..., None]:
+        return lambda module, args, kwargs: stack.append((name, type(module), (args, dict(kwargs))))
+
+    def leave(*_: Any) -> None:
+        stack.pop()
+
+    handles = [
+        handle
+        for name, module in model.named_modules()
+        for handle in (
+            module.register_forward_pre_hook(enter(name), with_kwargs=True, prepend=True),
+            module.register_forward_hook(leave, always_call=True),
+        )
+    ]
     try:
-        return "softmax" in inspect.getsource(type(module).forward)
-    except (OSError, TypeError):
+        yield stack
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def proven(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    known: dict[str, dict[str, Any]],
+    causal: dict[str, bool],
+) -> tuple[dict[str, Any], bool]:
+    """The rewritten forward of a module as data, proven equal on a copy; and whether its masks are causal.
+
+    Args:
+        args, kwargs: a call of it.
+        known, causal: forwards of others by name, of which one may be this module's as well.
+
+    Raises:
+        Refused: why it stays as it is.
+    """
+    if "forward" in vars(module):
+        raise Refused("its forward was replaced from outside")
+    given = bound(module, args, kwargs)
+    call = {name: described(value, name) for name, value in given.items()}
+    try:
+        twin = copy.deepcopy(module)
+    except Exception as error:
+        raise Refused(f"it cannot be copied: {type(error).__name__}") from None
+    for each in twin.modules():
+        each._forward_hooks.clear()
+        each._forward_pre_hooks.clear()
+    for name, forward in known.items():
+        if forward["call"] == call and fits(module, twin, given, forward):
+            return forward, causal[name]
+    return fresh(module, twin, given, call)
+
+
+def fits(module: nn.Module, twin: nn.Module, given: dict[str, Any], forward: dict[str, Any]) -> bool:
+    """Whether a forward that was captured in another module is this one's too."""
+    try:
+        check_attributes(module, forward)
+        prove(module, twin, given, forward)
+    except (Refused, AttributeError):
         return False
+    return True
 
 
-def _patterns(calls: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Names that differ only in numbers as one, where they are called alike."""
+def set_mode(module: nn.Module, twin: nn.Module, training: bool) -> None:
+    """Puts a copy into a mode; in the module's own, what is inside has the modes that it has there."""
+    if module.training != training:
+        twin.train(training)
+        return
+    for one, other in zip(module.modules(), twin.modules(), strict=True):
+        other.training = one.training
+
+
+def fresh(
+    module: nn.Module, twin: nn.Module, given: dict[str, Any], call: dict[str, Any]
+) -> tuple[dict[str, Any], bool]:
+    """Captures, matches and rewrites a forward in both modes, and proves it on the call and on a smaller one."""
+    set_mode(module, twin, module.training)
+    smaller = one_smaller(twin, given)
+    try:
+        return captured_at(module, twin, given, smaller, call)
+    except Refused as error:
+        if not error.sizes:
+            raise
+        return captured_at(module, twin, given, given, call)
+
+
+def captured_at(
+    module: nn.Module, twin: nn.Module, given: dict[str, Any], smaller: dict[str, Any], call: dict[str, Any]
+) -> tuple[dict[str, Any], bool]:
+    forward: dict[str, Any] = {"call": call, "attributes": {}, "sizes": {}, "autocast": [], "any_float": True}
+    causal, lower = True, True
+    for training, mode in ((True, "training"), (False, "evaluation")):
+        set_mode(module, twin, training)
+        captured = capture(twin, smaller)
+        causal = all(rewrite_graph(twin, captured)) and causal
+        lower = lower and captured.lower
+        forward["any_float"] = forward["any_float"] and not fixes_dtype(captured.graph)
+        forward["sizes"][mode] = encoded(sizes(captured, given))
+        without_devices(captured)
+        forward["attributes"][mode] = captured.flags
+        forward[mode] = encoded(captured.graph)
+    prove(module, twin, given, forward)
+    prove(module, twin, smaller, forward)
+    for dtype in lower_precisions(given) if lower else ():
+        tried = forward | {"autocast": [*forward["autocast"], dtype]}
+        try:
+            prove(module, twin, given, tried, lower=getattr(torch, dtype))
+        except Refused:
+            continue
+        forward = tried
+    return forward, causal
+
+
+def lower_precisions(given: dict[str, Any]) -> tuple[str, ...]:
+    """Dtypes of autocast that a forward is tried under."""
+    return ("bfloat16", "float16") if tensors_of(given)[0].device.type == "cuda" else ("bfloat16",)
+
+
+def prove(
+    module: nn.Module,
+    twin: nn.Module,
+    given: dict[str, Any],
+    forward: dict[str, Any],
+    lower: torch.dtype | None = None,
+) -> None:
+    """Compares a copy's forward with the rewritten one, in both modes.
+
+    Raises:
+        Refused: they differ, or the rewritten one does not take this call.
+    """
+    kind = type(twin)
+    made = rewritten_class(kind, forward)
+    accepts = acceptance(kind.forward, forward)
+    for training in (True, False):
+        set_mode(module, twin, training)
+        with torch.autocast(tensors_of(given)[0].device.type, dtype=lower) if lower is not None else nullcontext():
+            if accepts(twin, (), given) is None:
+                raise Refused("its flags or sizes are not those that it was captured with")
+        compare(_calling(kind), _calling(made), twin, given, lower)
+
+
+def _calling(kind: Any) -> Callable[..., Any]:
+    return lambda module, **given: kind.forward(module, **given)
+
+
+def compressed(model: nn.Module, forwards: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Names that differ only in numbers as one, where they have the same forward and no other module is named so."""
     by_pattern: dict[str, list[str]] = {}
-    for name in calls:
-        by_pattern.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", name), []).append(name)
+    for name in forwards:
+        by_pattern.setdefault(re.sub(NUMBER, "*", name), []).append(name)
+    alike: dict[str, int] = {}
+    for name, _ in model.named_modules():
+        pattern = re.sub(NUMBER, "*", name)
+        alike[pattern] = alike.get(pattern, 0) + 1
     found: dict[str, dict[str, Any]] = {}
     for pattern, names in by_pattern.items():
-        if all(calls[name] == calls[names[0]] for name in names):
-            found[pattern] = calls[names[0]]
+        if all(forwards[name] is forwards[names[0]] for name in names) and alike[pattern] == len(names):
+            found[pattern] = forwards[names[0]]
         else:
-            found |= {name: calls[name] for name in names}
+            found |= {name: forwards[name] for name in names}
     return found
+
+
+def survey_training(
+    model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, switch: Callable[[nn.Module], int]
+) -> dict[str, Any]:
+    """What can be changed in a model that is trained by a loss, proven on copies with a real batch.
+
+    Args:
+        loss: ``loss(model, batch)``.
+        switch: switches a model whose library offers the choice; the number of places.
+
+    Returns:
+        As :func:`survey`, and ``switch``: whether there is something to switch. Nothing is left that does not give
+        the same loss and gradients of the whole model.
+    """
+    copied = copy.deepcopy(model)
+
+    def run() -> None:
+        with torch.no_grad(), torch.random.fork_rng():
+            loss(copied, batch)
+
+    expected = gradients(model, loss, batch)
+    found: dict[str, Any] = {"switch": False, "modules": [], "forwards": [], "refused": {}}
+    if switch(copied):
+        found["switch"] = same(expected, gradients(copied, loss, batch))
+        if not found["switch"]:
+            found["refused"][""] = "the library's own implementation gives other gradients on a batch"
+            copied = copy.deepcopy(model)
+    rewritten = survey(copied, run)
+    refused = found["refused"] | rewritten.pop("refused")
+    RewriteAttention(tuple(rewritten["modules"]), tuple(rewritten["forwards"]), rewritten["cache"])(copied)
+    if rewritten["modules"] and not same(expected, gradients(copied, loss, batch)):
+        refused[""] = "the rewritten model gives another loss or other gradients on a batch"
+        rewritten = {"modules": [], "forwards": [], "found": 0, "causal": 0, "cache": True}
+    return found | rewritten | {"refused": refused}
+
+
+def gradients(model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any) -> list[torch.Tensor | None]:
+    """The loss of a batch and the gradients of a copy's parameters, without dropout."""
+    tried = copy.deepcopy(model)
+    with torch.enable_grad(), torch.random.fork_rng(), full_precision():
+        torch.manual_seed(0)
+        with NoDropout():
+            value = loss(tried, batch)
+        parameters = [parameter for parameter in tried.parameters() if parameter.requires_grad]
+        return [value.detach(), *torch.autograd.grad(value, parameters, allow_unused=True)]
+
+
+def same(expected: list[torch.Tensor | None], got: list[torch.Tensor | None]) -> bool:
+    try:
+        check(expected, got, "loss and gradients")
+    except Refused:
+        return False
+    return True
