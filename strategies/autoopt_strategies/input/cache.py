@@ -7,7 +7,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
-from autoopt_strategies.input.batches import Wrapper, dataset_of, equal
+from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
 
 FREE = 0.5
 """Share of the free memory that a cache may take."""
@@ -219,7 +219,8 @@ def probe(dataset: Any) -> Setting:
     if not indices or deterministic(dataset, indices):
         seconds = (perf_counter() - began) / max(1, len(indices) * SEEDS)
         hit = hit_ratio(dataset, {index: dataset[index] for index in indices}, ())
-        return {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit}
+        static = same_shapes([dataset[index] for index in indices])
+        return {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit, "static": static}
     chain = getattr(getattr(dataset, "transform", None), "transforms", None)
     if not isinstance(chain, (list, tuple)) or not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
@@ -243,9 +244,20 @@ def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
             size = max(item_bytes(sample) for sample in made)
             share = min(1.0, seconds / whole) if whole else 1.0
             hit = hit_ratio(dataset, dict(zip(indices, made, strict=True)), rest)
-            return {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
+            found = {"prefix": length, "share": share, "sample_seconds": seconds, "sample_bytes": size, "hit": hit}
+            return {**found, "static": same_shapes(made)}
         length -= 1
     return {"reason": f"augmentation is random from the first transform on ({type(chain[0]).__name__})"}
+
+
+def same_shapes(samples: list[Any]) -> bool:
+    """Whether the parts of all samples have the same shapes, so that they could be rows of arrays."""
+    import numpy as np
+
+    def shapes(sample: Any) -> list[Any]:
+        return [np.shape(part) for part in leaves(sample)]
+
+    return all(shapes(sample) == shapes(samples[0]) for sample in samples)
 
 
 def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...], turns: int = 9) -> float:

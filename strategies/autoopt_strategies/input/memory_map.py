@@ -1,0 +1,264 @@
+"""Memory map: prepared samples written once to files of arrays, from which every epoch reads rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
+from autoopt_strategies.input.batches import Wrapper, leaves, like
+from autoopt_strategies.input.cache import FREE, LEFT, copied, same, split
+
+ROOM = 0.8
+"""Share of the free disk space that the arrays may take."""
+PATIENCE = 0.25
+"""Share of the time left for the search that writing them may take."""
+
+
+class Rows(Wrapper):
+    """Samples of a dataset as rows of memory-mapped arrays, one array for each part of a sample.
+
+    Args:
+        dataset: what is asked for everything but samples.
+        source: whose samples are written, in order; each part of the same shape and type in all of them.
+        tail: transforms for the first part of each sample, applied afresh every time.
+        workers: processes that prepare them.
+        directory: where the files are made; the system's folder for temporary files where None.
+    """
+
+    def __init__(self, dataset: Any, source: Any, tail: tuple[Any, ...], workers: int, directory: str | None) -> None:
+        import os
+        import tempfile
+        import weakref
+
+        super().__init__(dataset)
+        self.tail = tail
+        self.folder = tempfile.mkdtemp(prefix="samples-", dir=directory)
+        weakref.finalize(self, removed, self.folder, os.getpid())
+        self.structure, self.kinds = write_rows(source, self.folder, workers)
+        self.arrays: list[Any] | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.arrays is None:  # each process maps the files itself
+            self.arrays = [mapped(self.folder, number) for number in range(len(self.kinds))]
+        values = [restored(array[index], kind) for array, kind in zip(self.arrays, self.kinds, strict=True)]
+        sample = like(self.structure, values)
+        if not self.tail:
+            return sample
+        first = copied(sample[0])
+        for transform in self.tail:
+            first = transform(first)
+        return (first, *sample[1:])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "arrays": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def removed(folder: str, owner: int) -> None:
+    """Deletes the files, in the process that wrote them."""
+    import os
+    import shutil
+
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def mapped(folder: str, number: int) -> Any:
+    """The array of a part of all samples, read-only."""
+    import numpy as np
+
+    return np.load(f"{folder}/{number}.npy", mmap_mode="r")
+
+
+def write_rows(source: Any, folder: str, workers: int) -> tuple[Any, list[str]]:
+    """Writes all samples, part by part.
+
+    Returns:
+        A sample's structure, and of each part its kind: ``tensor``, ``array``, ``image MODE`` or ``number TYPE``.
+
+    Raises:
+        ValueError: a part whose shape or type changes, or that is no tensor, array, image or number.
+    """
+    import numpy as np
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(source, batch_size=None, collate_fn=same, num_workers=workers, generator=torch.Generator())
+    arrays: list[Any] = []
+    structure, kinds = None, []
+    for index, sample in enumerate(loader):
+        parts = leaves(sample)
+        if not arrays:
+            structure, kinds = like(sample, [0] * len(parts)), [kind_of(part) for part in parts]
+            for number, part in enumerate(parts):
+                value = np.asarray(part)
+                shape = (len(source), *value.shape)
+                arrays.append(np.lib.format.open_memmap(f"{folder}/{number}.npy", "w+", value.dtype, shape))
+        for array, part, kind in zip(arrays, parts, kinds, strict=True):
+            value = np.asarray(part)
+            if value.shape != array.shape[1:] or value.dtype != array.dtype or kind_of(part) != kind:
+                raise ValueError(f"sample {index} is {value.dtype}{value.shape}, others {array.dtype}{array.shape[1:]}")
+            array[index] = value
+    for array in arrays:
+        array.flush()
+    return structure, kinds
+
+
+def kind_of(part: Any) -> str:
+    """How a part of a sample is made of its array again."""
+    import numpy as np
+    import torch
+
+    if isinstance(part, torch.Tensor):
+        return "tensor"
+    if isinstance(part, np.ndarray):
+        return "array"
+    if hasattr(part, "tobytes") and hasattr(part, "mode"):
+        return f"image {part.mode}"
+    if isinstance(part, (bool, int, float)):
+        return f"number {type(part).__name__}"
+    raise ValueError(f"a sample holds {type(part).__name__}, which no array can hold")
+
+
+def restored(row: Any, kind: str) -> Any:
+    """A part of a sample as the dataset gave it."""
+    import numpy as np
+
+    if kind == "tensor":
+        import torch
+
+        return torch.from_numpy(np.array(row))
+    if kind == "array":
+        return np.array(row)
+    if kind.startswith("number"):
+        return {"bool": bool, "int": int, "float": float}[kind.split()[1]](row)
+    from PIL import Image
+
+    return Image.fromarray(np.array(row), mode=None if kind.endswith((" RGB", " L", " RGBA")) else kind.split()[1])
+
+
+@dataclass(frozen=True)
+class MapSamples:
+    """``dataset -> dataset`` whose samples are rows of files.
+
+    Args:
+        prefix: how many transforms of the dataset's ``transform`` are written; None: whole samples.
+        workers: processes that prepare them, once.
+        directory: where the files are made; None: the system's folder for temporary files.
+    """
+
+    prefix: int | None = None
+    workers: int = 0
+    directory: str | None = None
+
+    def __call__(self, dataset: Any) -> Rows:
+        source, tail = (dataset, ()) if self.prefix is None else split(dataset, self.prefix)
+        return Rows(dataset, source, tail, self.workers, self.directory)
+
+
+class MemoryMap(Strategy):
+    """Writes prepared samples once to memory-mapped arrays on disk, and reads rows of them.
+
+    What it does: converts the dataset before the first step, to one ``.npy`` file for each part of a sample;
+        where the first transforms are the same every time and the rest is random, what the first ones make.
+    When it helps: decoding takes the time, several epochs are planned, and the samples do not fit into memory; or
+        workers are spawned, so that each would get a copy of a cache. The system keeps what it has room for in memory.
+    When it does not: samples that differ in shape; few epochs; a disk slower than the decoder.
+    What it costs: disk space for prepared samples, and preparing all of them once, which is charged to the run.
+    Source: https://numpy.org/doc/stable/reference/generated/numpy.memmap.html; Leclerc et al., "FFCV", CVPR 2023
+    """
+
+    name = "memory_map"
+    title = "samples in memory-mapped files"
+    stages = frozenset({"storage", "preparation"})
+    risk = Risk.EXACT
+    after = frozenset({"cache"})
+    example = Example(
+        {"prefix": None, "workers": 0, "directory": None},
+        facts={"available_ram_bytes": 1 << 29},
+        inspected={"free_disk_bytes": 1 << 40, "deterministic": True, "static": True, "sample_seconds": 1e-3},
+    )
+
+    def applies(self, case: Case) -> Applies:
+        facts, found = case.workload, self._found(case)
+        if not facts.dataset.map_style or not facts.batch_size:
+            return Applies.no("samples are not read by their index and batched")
+        if any(case.plan.setting(name) is not None for name in ("cache", "device_dataset")):
+            return Applies.no("the samples are in memory already")
+        if not found.get("deterministic") and not found.get("prefix"):
+            return Applies.no(found.get("reason") or "samples are not known to be the same every time")
+        if not found.get("static"):
+            return Applies.no("samples differ in shape, so that they are no rows of one array")
+        size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
+        if not size or size > ROOM * found.get("free_disk_bytes", 0):
+            return Applies.no(f"{size / 1e9:.1f} GB of samples do not fit on the disk, or their size is not known")
+        spawned = facts.loader.multiprocessing_context in ("spawn", "forkserver")
+        if size <= FREE * (facts.available_ram_bytes or 0) and not spawned:
+            return Applies.no("the samples fit into memory: a cache there is faster")
+        return self._pays(case)
+
+    def _pays(self, case: Case) -> Applies:
+        """Whether writing them is paid back in the planned run, and within the search."""
+        filling, saved = self._filling(case), self._saved(case)
+        if filling is None or not case.workload.steps_per_epoch or not saved:
+            return Applies.yes()
+        epochs = filling / (saved * case.workload.steps_per_epoch)
+        planned = (case.planned_steps or 0) / case.workload.steps_per_epoch
+        if planned and epochs > planned:
+            pays = f"it pays after {epochs:.1f} epochs, and {planned:.1f} are planned"
+            return Applies.no(f"writing the samples takes {filling:.0f} s: {pays}")
+        if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
+            return Applies.no(f"writing takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        found, bandwidth = self._found(case), case.environment.peaks.storage_bytes_per_second
+        reading = case.workload.batch_bytes / bandwidth if bandwidth else 0.0
+        left = found.get("hit", max(1.0 - found.get("share", 1.0), LEFT))
+        step = gain(case, {"storage": reading, "preparation": seconds_of(case, "preparation") * left})
+        filling = self._filling(case)
+        return step if filling is None else after_paying(case, step, filling, least=filling / 2)
+
+    def settings(self, case: Case) -> list[Setting]:
+        found = self._found(case)
+        prefix = None if found.get("deterministic") else found.get("prefix")
+        return [{"prefix": prefix, "workers": self._workers(case), "directory": None}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_dataset(MapSamples(**setting))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = (
+            'rows = np.lib.format.open_memmap("samples.npy", "w+", dtype, (len(dataset), *shape))\n'
+            "for i in range(len(dataset)):  # once\n    rows[i] = dataset[i][0]\n"
+            'samples = np.load("samples.npy", mmap_mode="r")  # in __getitem__: samples[index]'
+        )
+        note = {"_note": "write prepared samples once with numpy.lib.format.open_memmap, and read rows of it"}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Free space for temporary files; what can be kept of samples, the cache's ``inspect`` finds."""
+        import shutil
+        import tempfile
+
+        return {"free_disk_bytes": shutil.disk_usage(tempfile.gettempdir()).free}
+
+    def _found(self, case: Case) -> Setting:
+        return {**case.inspected("cache"), **case.inspected(self.name)}
+
+    def _workers(self, case: Case) -> int:
+        return min(case.environment.cores or 1, 8)
+
+    def _filling(self, case: Case) -> float | None:
+        seconds = self._found(case).get("sample_seconds")
+        return None if seconds is None else seconds * (case.workload.train_samples or 0) / self._workers(case)
+
+    def _saved(self, case: Case) -> float:
+        """Seconds of preparation that a step needs no more."""
+        found = self._found(case)
+        left = found.get("hit", max(1.0 - found.get("share", 1.0), LEFT))
+        return float(seconds_of(case, "storage") + seconds_of(case, "preparation") * (1 - left))
