@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, Protocol
 
-from autoopt.records import Change, Environment, Estimate, JsonDict, Objective, Plan, Round, Stage, Trial
+from autoopt.records import Change, Environment, Estimate, JsonDict, Objective, Plan, Round, Sites, Stage, Trial
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
 
@@ -132,7 +132,8 @@ class PipelineView(Protocol):
 class Case:
     """The state of the run when a strategy is asked. Plain data but for ``pipeline``.
 
-    ``fits``: False while ``plan`` runs out of device memory and one that does not is looked for.
+    ``fits``: False while ``plan`` runs out of device memory and one that does not is looked for. ``sites``: of a
+    script that is run as it is; a setup that cannot be put on it from outside is not tried.
     """
 
     workload: WorkloadFacts
@@ -145,6 +146,7 @@ class Case:
     seconds_left: float | None = None
     planned_steps: int | None = None
     fits: bool = True
+    sites: Sites | None = None
 
     @property
     def device(self) -> str:

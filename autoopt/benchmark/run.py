@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoopt.benchmark.blocks import train_until
-from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
+from autoopt.benchmark.steady import excess
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Curve, CurvePoint
@@ -146,7 +146,7 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
     first = _first_reaching(live, log, wanted)
     reached = None if wanted is None else first is not None
     evaluation: Any = training.evaluation
-    once = log.late_seconds + _excess(log.times)
+    once = log.late_seconds + excess(log.times)
     return TrainingRun(
         seed=live.seed,
         curve=Curve(
@@ -181,11 +181,3 @@ def _first_reaching(live: TrialContext, log: _Log, wanted: float | None) -> Curv
         return None
     sign = 1 if target.direction == "max" else -1
     return next((p for p in log.points if p.metric is not None and sign * p.metric >= sign * wanted), None)
-
-
-def _excess(times: list[float]) -> float:
-    """Seconds of warming up: what the first steps took beyond the steady ones."""
-    if len(times) < 2:
-        return 0.0
-    steady = find_steady(times) or Steady(len(times) // 2, statistics.median(times[len(times) // 2 :]))
-    return warmup_excess(times, steady)

@@ -9,6 +9,7 @@ penalty, so that a burst of foreign load neither ends nor begins a warm-up.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -107,3 +108,11 @@ def warmup_excess(times: Sequence[float], steady: Steady) -> float:
     """Seconds that the steps before the steady state took beyond what steady ones would have, not below 0."""
     before = sum(times[: steady.start])
     return max(before - steady.start * steady.seconds, 0.0)
+
+
+def excess(times: Sequence[float]) -> float:
+    """Seconds of warming up in a whole run: what its first steps took beyond the steady ones."""
+    if len(times) < 2:
+        return 0.0
+    steady = find_steady(times) or Steady(len(times) // 2, statistics.median(times[len(times) // 2 :]))
+    return warmup_excess(times, steady)

@@ -15,6 +15,7 @@ from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.worst import largest_step
+from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict
 from autoopt.records.messages import Ready
 
@@ -77,6 +78,9 @@ def train(
         evaluate_every: optimizer steps between evaluations; the setup's where None.
         confirm: evaluations to go on with after the target was reached.
     """
+    if not isinstance(live, TrialContext):  # a script trains by its own loop
+        document: JsonDict = live.train(max_seconds, max_steps, target, confirm).model_dump(mode="json")
+        return document
     return run.train(live, max_seconds, max_steps, target, evaluate_every, confirm).model_dump(mode="json")
 
 
@@ -107,6 +111,8 @@ def cpu_clock(live: TrialContext) -> JsonDict:
 def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
     torch-tb-profiler reads in it (None where it cannot)."""
+    if not isinstance(live, TrialContext):
+        raise TrialFailed("error", "the steps of a script are not traced")
     written = write_trace(live.training, directory, steps, name)
     try:
         written["profile"] = read_profile(written["readable"])

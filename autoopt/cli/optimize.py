@@ -12,10 +12,14 @@ from autoopt.options import KEYS
 
 
 @click.command("optimize")
-@click.argument("workload", metavar="MODULE:ATTR")
+@click.argument("target", metavar="SCRIPT|MODULE:ATTR", required=False)
+@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
 @optimize_options(*KEYS)
-def optimize_command(workload: str, **given: Any) -> int:
+def optimize_command(target: str | None, words: tuple[str, ...], **given: Any) -> int:
     """Makes a training run reach its target faster, and proves it.
+
+    A script is run as it is, with the words behind --, and the result is a patch to it:
+    autoopt optimize train.py --budget 1h -- --epochs 10, or a whole command: -- python -m pkg.train.
 
     MODULE:ATTR names a function that returns an autoopt.Workload, a LightningModule with its data, or a
     transformers.Trainer: my_module:build, or a path such as examples/photos.py:build.
@@ -28,7 +32,9 @@ def optimize_command(workload: str, **given: Any) -> int:
     """
     options = read_options(given)
     from autoopt.running.checks import check_command
+    from autoopt.script.command import spec_of
 
+    workload = spec_of(target, words)
     with stdout_kept():
         check_command(workload, options)  # before torch is imported
     from autoopt.api import optimize_run

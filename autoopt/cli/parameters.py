@@ -38,6 +38,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "executor": {"metavar": "NAME", "help": "Where trials run: local or ray.  [default: local]"},
     "price": {"metavar": "NUMBER", "help": "What an hour of the device costs, for cost-to-target."},
     "log": {"multiple": True, "metavar": "NAMES", "help": "Trackers that follow: mlflow, tensorboard, wandb."},
+    "metric": {"metavar": "PATTERN", "help": "Where a script tells its metric: 'val loss ([0-9.]+)', or a key."},
     "out": {"metavar": "DIR", "help": "The run directory.  [default: autoopt-runs/<module>-<date>-<time>]"},
 }
 _FLAGS = {

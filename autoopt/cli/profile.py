@@ -13,12 +13,25 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 
 
 @click.command("profile")
-@click.argument("workload", metavar="MODULE:ATTR")
+@click.argument("target", metavar="SCRIPT|MODULE:ATTR", required=False)
+@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run as well: {', '.join(TOOLS)}.")
 @optimize_options(
-    "budget", "device", "memory-limit", "seed", "only", "skip", "strategies", "allow", "out", "json", "quiet", "open"
+    "budget",
+    "device",
+    "memory-limit",
+    "seed",
+    "only",
+    "skip",
+    "strategies",
+    "allow",
+    "metric",
+    "out",
+    "json",
+    "quiet",
+    "open",
 )
-def profile_command(workload: str, tools: tuple[str, ...], **given: Any) -> int:
+def profile_command(target: str | None, words: tuple[str, ...], tools: tuple[str, ...], **given: Any) -> int:
     """Shows where the time goes and the ceiling of every stage.
 
     Benchmarks and simplifies only, and says what to expect from each strategy; nothing is changed or tried.
@@ -28,7 +41,9 @@ def profile_command(workload: str, tools: tuple[str, ...], **given: Any) -> int:
     named = parse_choices(tools, TOOLS) if tools else ()
     from autoopt.cli.output import say, stdout_kept
     from autoopt.running.checks import check_command
+    from autoopt.script.command import spec_of
 
+    workload = spec_of(target, words)
     with stdout_kept():
         check_command(workload, options)  # before torch is imported
     from autoopt.api import profile_run

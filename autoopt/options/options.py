@@ -23,6 +23,7 @@ from autoopt.options.parsers import (
     parse_list,
     parse_number,
     parse_path,
+    parse_pattern,
     parse_percent,
     parse_seed,
     parse_size,
@@ -52,6 +53,7 @@ class Options:
         executor: where trials run.
         price: what an hour of the device costs; None where it was not given.
         log: trackers that follow the run.
+        metric: where a script tells its metric: a pattern with one group for the number, or a tracker's key.
         out: the run directory; None lets autoopt name one under ``autoopt-runs``.
         json, quiet, open: what the command prints and whether it shows the report.
     """
@@ -70,6 +72,7 @@ class Options:
     executor: str = "local"
     price: float | None = None
     log: tuple[str, ...] = ()
+    metric: str | None = None
     out: Path | None = None
     json: bool = False
     quiet: bool = False
@@ -92,6 +95,7 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "executor": ("executor", lambda value: parse_choice(value, EXECUTORS)),
     "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
     "log": ("log", lambda value: parse_choices(value, TRACKERS)),
+    "metric": ("metric", parse_pattern),
     "out": ("out", parse_path),
     "json": ("json", parse_flag),
     "quiet": ("quiet", parse_flag),

@@ -52,6 +52,23 @@ def parse_number(value: object, *, least: float = -math.inf, example: str) -> fl
     return number
 
 
+def parse_pattern(value: object) -> str:
+    """Where a script tells its metric: a regular expression with one group for the number, or a tracker's key.
+
+    Raises:
+        UsageError: no text, no regular expression, or one with several groups.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError("not a pattern", hint="such as 'val loss ([0-9.]+)'")
+    try:
+        groups = re.compile(value).groups
+    except re.error as error:
+        raise UsageError(f"not a regular expression: {error}", hint="such as 'val loss ([0-9.]+)'") from None
+    if groups > 1:
+        raise UsageError(f"it has {groups} groups, and the metric is one number", hint="make the others (?:...)")
+    return value
+
+
 def parse_seed(value: object) -> int:
     """A whole number from 0 to 2**32 - 1, the seeds that NumPy takes.
 

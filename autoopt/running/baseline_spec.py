@@ -9,11 +9,18 @@ from collections.abc import Iterator
 
 from autoopt.options import Options, check_names
 from autoopt.registry import Registry, load_strategies
-from autoopt.trial.protocol import TrialSpec
+from autoopt.script.command import command_of, folders_of
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 
-def baseline_spec(spec: str, options: Options, registry: Registry) -> TrialSpec:
-    """The trial of the baseline."""
+def baseline_spec(spec: str, options: Options, registry: Registry, directory: str | None = None) -> TrialSpec:
+    """The trial of the baseline.
+
+    Args:
+        directory: of the run, which the trials of a script may write to.
+    """
+    command = command_of(spec)
+    shared = (directory,) if directory else ()
     return TrialSpec(
         workload=spec,
         strategies=registry.specs,
@@ -23,6 +30,9 @@ def baseline_spec(spec: str, options: Options, registry: Registry) -> TrialSpec:
         search_path=search_path(),
         target=options.target,
         memory_limit_bytes=options.memory_limit,
+        script=None
+        if command is None
+        else ScriptSpec(command=command, metric=options.metric, folders=folders_of(command), shared=shared),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoopt.loading.importing import check_spec
 from autoopt.options import Options
 from autoopt.running.baseline_spec import registry_of
+from autoopt.script.command import check_script, command_of
 from autoopt.storage.run_directory import check_free
 from autoopt.trackers import check_installed
 
@@ -13,11 +14,15 @@ def check_command(spec: str, options: Options) -> None:
     """Checks what a run was asked for, in a third of a second where no strategies of the user's are imported.
 
     Raises:
-        WorkloadError: the workload's import string is malformed, or leads to no file or module.
+        WorkloadError: the workload's import string is malformed, or leads to no file or module; no such script.
         UsageError: ``only``, ``skip`` or ``allow`` name what there is not; ``out`` holds a run already.
         EnvironmentLacks: a tracker is not installed.
     """
-    check_spec(spec)
+    command = command_of(spec)
+    if command is None:
+        check_spec(spec)
+    else:
+        check_script(command)
     if options.out is not None:
         check_free(options.out)
     check_installed(options.log)

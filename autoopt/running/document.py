@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
+from autoopt.script.command import said
 from autoopt.search.outcome import Outcome
 
 
@@ -57,6 +59,7 @@ def result_of(
         trials=state.all_trials(),
         ablation=tuple(outcome.ablation),
         stop=outcome.stop,
+        sites=state.sites,
         advice=tuple(located(item, Path.cwd()) for item in state.advice),
         warnings=tuple(state.warnings),
         snippets=snippets,
@@ -91,7 +94,8 @@ def _saved(baseline: Configuration, best: Configuration, planned_steps: int | No
 
 def command(spec: str, options: Options) -> str:
     """The command line that asks for the same."""
-    words = ["autoopt optimize", spec, f"--budget {format_duration(options.budget_seconds)}"]
+    target, _, own = said(spec).partition("-- ")  # a script's own words come last
+    words = ["autoopt optimize", target.strip(), f"--budget {format_duration(options.budget_seconds)}"]
     default = Options()
     for name, value in asdict(options).items():
         if name in ("budget_seconds", "json", "quiet", "open", "out") or value == getattr(default, name):
@@ -104,8 +108,8 @@ def command(spec: str, options: Options) -> str:
             value = f"{value}B"
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         if text:
-            words.append(f"--{name.replace('_', '-')} {text}")
-    return " ".join(words)
+            words.append(f"--{name.replace('_', '-')} {text if name != 'metric' else shlex.quote(text)}")
+    return " ".join(filter(None, [*words, f"-- {own}" if own else ""]))
 
 
 def _missing_of_best(outcome: Outcome) -> list[str]:

@@ -21,6 +21,7 @@ from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import result_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
+from autoopt.script.command import alone_in, command_of
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
@@ -95,7 +96,8 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
     for listener in (*listeners, run.note):
         announce.subscribe(listener)
     launching = Launcher(compiler_cache=run.directory.compiler_cache)
-    with Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
+    alone = alone_in(os.getcwd()) if command_of(spec) is not None else contextlib.nullcontext()
+    with alone, Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
         context = _context(spec, options, registry, run, announce, interrupts, launcher)
         announce(
             RunStarted(
@@ -136,7 +138,8 @@ def _context(
     interrupts: Interrupts,
     launcher: Launcher,
 ) -> RunContext:
-    runner = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, run.directory.logs)
+    base = baseline_spec(spec, options, registry, str(run.directory.path))
+    runner = TrialRunner(launcher, base, registry, run.directory.logs)
     trainings = Trainings(runner, run)
     return RunContext(
         runner=runner,
@@ -165,7 +168,8 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
     )
     files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
     files.write(files.result, result.model_dump_json(indent=2) + "\n")
-    files.write(files.script, script(spec, plan, registry, facts=outcome.state.facts))
+    if result.sites is None:  # a script's result is a patch
+        files.write(files.script, script(spec, plan, registry, facts=outcome.state.facts))
     interrupted = outcome.stop.reason is StopReason.INTERRUPTED
     run.finish(outcome.stop.reason.value, complete=not interrupted)
     if not interrupted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from autoopt.records import Profile, Profiled, Reproduce
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import located, near, now
+from autoopt.script.command import alone_in
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
@@ -39,8 +41,10 @@ def profile_run(
     registry = registry_of(options)
     directory = RunDirectory.create(spec, options.out)
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
-    with Launcher(compiler_cache=directory.compiler_cache) as launcher:
-        bench = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, directory.logs)
+    base = baseline_spec(spec, options, registry, str(directory.path))
+    alone = alone_in(base.directory) if base.script is not None else contextlib.nullcontext()
+    with alone, Launcher(compiler_cache=directory.compiler_cache) as launcher:
+        bench = TrialRunner(launcher, base, registry, directory.logs)
         try:
             found = profile(bench, options, choice, traces=str(directory.traces))
         except TrialFailed as failure:

@@ -23,9 +23,12 @@ from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.errors import WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import TrainingRun
+from autoopt.script.metric import direction_of, name_of
 from autoopt.script.process import Script
 from autoopt.script.recording import MicroBatch
 from autoopt.script.session import Enough
+from autoopt.script.training_run import train
 from autoopt.setup import Precision, Setup
 from autoopt.workload import Workload
 
@@ -63,6 +66,10 @@ class ScriptContext:
         facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
         return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
 
+    def train(self, max_seconds: float, max_steps: int | None, target: float | None, confirm: int = 0) -> TrainingRun:
+        """Trains on to the target, a limit or the script's own end."""
+        return train(self, max_seconds, max_steps, target, confirm)
+
     @property
     def target(self) -> float | None:
         """The value of the metric that is to be reached, where the user gave one."""
@@ -96,6 +103,15 @@ class NoBatches(IterableDataset[Any]):
 
     def __next__(self) -> Any:
         raise StopIteration
+
+
+class _NoSchedule:
+    """The script steps its own schedules; microbenchmarks do not."""
+
+    def state_dict(self) -> JsonDict:
+        return {}
+
+    def load_state_dict(self, state: JsonDict) -> None: ...
 
 
 class ScriptTraining:
@@ -156,7 +172,8 @@ class ScriptTraining:
             setup=found if not script.setup.precision.dtype else Setup(),
         )
         self.setup = self.workload.setup
-        self.evaluation = self.scaler = self.schedule = None
+        self.evaluation = self.scaler = None
+        self.schedule = _NoSchedule()
         self.begin = new_graph_hook(self.device.torch, script.setup.compile)
 
     def _stepping(self) -> list[Optimizer]:
@@ -255,7 +272,11 @@ class ScriptTraining:
 
     def facts_of_batch(self) -> JsonDict:
         """What is known of a script's batches beside its dataset."""
-        return {"accumulation": self.accumulation, "loss_source": None, "has_evaluate": False}
+        metric, total = self.script.command.metric, self.lengths.total
+        found: JsonDict = {"max_steps": total or None, "loss_source": None, "has_evaluate": metric is not None}
+        if metric is not None:
+            found |= {"metric": name_of(metric), "mode": direction_of(metric), "target": self.script.spec.target}
+        return found
 
 
 def _named(dtype: torch.dtype | None) -> str | None:

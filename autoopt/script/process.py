@@ -11,8 +11,10 @@ from autoopt.records import JsonDict, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
 from autoopt.script.joints import Joints
+from autoopt.script.metric import MetricReader
 from autoopt.script.observer import Observer
 from autoopt.script.period import anchor_of
+from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
@@ -41,6 +43,8 @@ class Script:
             self.joints.watchers.append(self.recording)
         if self.observer is not None:
             self.observer.install()
+        if self.command.metric is not None:
+            MetricReader(self.command.metric, self.session.metric).install()
         Applying(self.joints, self.setup, sites, spec.seed).install()
         self.joints.install()
 
@@ -68,4 +72,4 @@ class Script:
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
-        return None
+        return planned_steps(len(self.recording.batches) if self.joints.loaders else 1)

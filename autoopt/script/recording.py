@@ -90,7 +90,8 @@ def scalar_of(output: Any) -> torch.Tensor:
     The script's own loss is made by lines that cannot be called alone; what it costs is small beside the model.
     """
     leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
-    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    floating = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    found = [leaf for leaf in floating if leaf.requires_grad] or floating
     scalars = [leaf for leaf in found if leaf.numel() == 1]
     if scalars:
         return scalars[0].reshape(())

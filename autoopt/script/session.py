@@ -37,7 +37,8 @@ class ScriptEnded(TrialFailed):
 class Goal:
     """How far to train, and what is measured on the way.
 
-    ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage.
+    ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
+    the metric with the step and the seconds at which each was told, evaluations included.
     """
 
     enough: Enough
@@ -45,6 +46,7 @@ class Goal:
     steps: int = 0
     laps: list[Lap] = field(default_factory=list)
     aside: dict[str, float] = field(default_factory=dict)
+    metrics: list[tuple[int, float, float]] = field(default_factory=list)
     other: float = 0.0
 
     def elapsed(self, clock: StageClock) -> float:
@@ -70,6 +72,7 @@ class Session:
         listeners: called at each step's end, by whoever observes the script.
         began: when the process started to listen, by ``perf_counter``.
         first_step_at: when the first step's end was reached; None before.
+        goal: the latest that was set.
         standing: whether the script stands at a step's end: what is called meanwhile is autoopt's, not the script's.
     """
 
@@ -86,6 +89,7 @@ class Session:
         self.first_step_at: float | None = None
         self.over = False
         self.standing = False
+        self.goal: Goal | None = None
         self._goal: Goal | None = None
         self._aside: tuple[str, float] | None = None
         self._losses: list[Any] = []
@@ -116,14 +120,17 @@ class Session:
         """The same, with all that was measured."""
         assert self.device is not None, "there is a device from the first step on"
         goal = Goal(enough, LossRecorder(self.device.kind == "cpu"))
+        self.goal = goal
         self._jobs.put(goal)
         self._received()
         return goal
 
-    def run_until_over(self, enough: Enough) -> None:
+    def run_until_over(self, enough: Enough) -> Goal:
         """The same where it does not matter that the script comes to its end before."""
         with contextlib.suppress(ScriptEnded):
-            self.run(enough)
+            return self.run(enough)
+        assert self.goal is not None
+        return self.goal
 
     def in_main(self, work: Callable[[], Any]) -> Any:
         """Runs something in the script's main thread, which stands at a step's end."""
@@ -175,6 +182,15 @@ class Session:
         if self._goal is not None:
             on_cpu = self.device is not None and self.device.kind == "cpu"
             self._losses.append(value.tolist() if on_cpu else value.detach())
+
+    def metric(self, value: float) -> None:
+        """The script has told its metric."""
+        goal, clock = self._goal, self.clock
+        if goal is None or clock is None or self.device is None:
+            return
+        seconds = sum(lap.seconds for lap in goal.laps) + sum(goal.aside.values())
+        seconds += clock.elapsed() if self._aside is None else self.device.now() - self._aside[1]
+        goal.metrics.append((self.steps, seconds, value))
 
     def step_end(self) -> None:
         """A training step has ended: counts, and stops here where that was asked for."""

@@ -8,7 +8,7 @@ from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
 from autoopt.events import BaselineMeasured, EnvironmentRead, NoiseMeasured
 from autoopt.options import Options
-from autoopt.records import Objective
+from autoopt.records import Objective, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
@@ -149,6 +149,8 @@ def inspected(context: RunContext, options: Options) -> SearchState:
         BaselineFailed: the baseline cannot be built.
     """
     try:
+        if context.runner.base.script is not None:
+            context.runner.knows(context.run.step("sites", {}, lambda: _watched(context), Sites))
         found = context.run.step("inspect", {}, lambda: describe(context.runner), Description)
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built") from failure
@@ -159,7 +161,14 @@ def inspected(context: RunContext, options: Options) -> SearchState:
         environment=found.environment,
         objective=objective_of(found.facts, options),
         planned_steps=found.facts.max_steps,
+        sites=context.runner.watched(),
     )
+
+
+def _watched(context: RunContext) -> Sites:
+    sites = context.runner.watched()
+    assert sites is not None, "it is a script"
+    return sites
 
 
 def benchmark(context: RunContext, state: SearchState, options: Options) -> None:

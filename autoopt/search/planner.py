@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Verdict
 from autoopt.registry import Registry
+from autoopt.script.sayable import unsayable
+from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
@@ -97,6 +99,9 @@ def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) 
         settings = list(_first(strategy, case))
         if not settings:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")
+        refused = _refused(strategy, case, settings[0])
+        if refused:
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused, settings[0])
         predicted = predict(strategy, case, settings[0])
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Skipped(strategy, Verdict.FAILED, plugin_error(error))
@@ -110,6 +115,11 @@ def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) 
             predicted,
         )
     return Proposal(strategy, predicted, settings[0])
+
+
+def _refused(strategy: Strategy, case: Case, setting: JsonDict) -> str:
+    """Why a setting cannot be put on the script that is trained; empty where it can, or where there is no script."""
+    return (unsayable(strategy.apply(Setup(), setting), case.sites) if case.sites is not None else None) or ""
 
 
 def unwanted(strategy: Strategy, choice: Choice) -> str:

@@ -27,6 +27,7 @@ def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str
         TrialFailed: the baseline does not train.
     """
     began = time.monotonic()
+    sites = bench.watched()
     description = describe(bench)
     seconds = min(SECONDS, options.budget_seconds / 3)
     seen = least_doubtful(
@@ -46,6 +47,7 @@ def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str
         predictions=predictions,
         advice=seen.advice,
         warnings=seen.missing,
+        sites=sites,
     )
 
 
@@ -63,6 +65,7 @@ def _predictions(
         environment=description.environment,
         objective=objective_of(facts, options),
         planned_steps=facts.max_steps,
+        sites=bench.watched(),
     )
     plan = build_queue(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
     found = {

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autoopt.records import Advice, Change, Environment, Estimate, Noise, Objective, Plan, Round, Trial, Verdict
+from autoopt.records import (
+    Advice,
+    Change,
+    Environment,
+    Estimate,
+    Noise,
+    Objective,
+    Plan,
+    Round,
+    Sites,
+    Trial,
+    Verdict,
+)
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
@@ -24,6 +36,7 @@ class SearchState:
     ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
     ``looks``: those of the screening, which prove nothing;
     ``ablations``: comparisons that tell what a change of a plan is worth.
+    ``sites``: of a script that is run as it is.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
@@ -46,6 +59,7 @@ class SearchState:
     tried: set[str] = field(default_factory=set)
     numbers: int = 0
     planned_steps: int | None = None
+    sites: Sites | None = None
     control: AAControl | None = None
     trained: TrainingRun | None = None
     profiles: dict[str, StageProfile] = field(default_factory=dict)
@@ -73,6 +87,7 @@ class SearchState:
             trials=tuple(self.trials),
             planned_steps=self.planned_steps,
             fits=fits,
+            sites=self.sites,
         )
 
     def adopt(self, baseline: Plan) -> None:

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.errors import TrialFailed, WorkloadError
-from autoopt.records import JsonDict, Plan
+from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.compare.arm import Arm, TrialArm
+from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.time_limits import TimeLimits
 from autoopt.trial.parent import Launcher, TrialProcess
 from autoopt.trial.protocol import TrialSpec
+
+SITES = "autoopt.script.tasks:sites"
+WATCH_SECONDS = 300.0
+"""A script that does not come through a few training steps within that time counts as hung."""
 
 OnProgress = Callable[[JsonDict], None]
 
@@ -50,6 +55,26 @@ class TrialRunner:
             update={"plan": plan, "seed": self.base.seed if seed is None else seed, "flags": flags}
         )
 
+    def watched(self) -> Sites | None:
+        """The sites of a script, seen in a first run of it; None where the workload is not a script.
+
+        From then on its trials know them.
+
+        Raises:
+            TrialFailed: it does not train.
+        """
+        if self.base.script is None:
+            return None
+        if self.base.script.sites is None:
+            self.knows(Sites.model_validate(self.ask(Plan(), SITES, timeout=WATCH_SECONDS, label="watch")))
+        return self.base.script.sites
+
+    def knows(self, sites: Sites | None) -> None:
+        """What an earlier run of the script has shown."""
+        if self.base.script is not None:
+            script = self.base.script.model_copy(update={"sites": sites})
+            self.base = self.base.model_copy(update={"script": script})
+
     def launch(self, plan: Plan, label: str, seed: int | None = None) -> TrialProcess:
         """Starts a process; the caller closes it.
 
@@ -71,9 +96,10 @@ class TrialRunner:
 
     def start(self, plan: Plan, label: str) -> Arm:
         """As ``autoopt.search.compare.arm.Start`` wants it."""
-        limits = self.limits
-        process = self.launch(plan, label)
-        return TrialArm(process, plan, ready_seconds=limits.ready, warm_up_seconds=limits.warm_up)
+        limits: dict[str, Any] = {"ready_seconds": self.limits.ready, "warm_up_seconds": self.limits.warm_up}
+        if self.base.script is None:
+            return TrialArm(self.launch(plan, label), plan, **limits)
+        return ScriptArm(lambda: self.launch(plan, label), plan, **limits)
 
     def train(
         self,

@@ -24,7 +24,10 @@ def cached_batches(training: Training, notes: list[str]) -> list[Any]:
     """The micro-batches of one optimizer step, on the host.
 
     They are made in a forked child where that works, so that neither the dataset nor the loader notices.
+    A script's are those that it holds.
     """
+    if not isinstance(training, Training):
+        return list(training.next())
     if can_fork() and training.device.kind == "cpu":
         try:
             packed = in_child(lambda: {"batches": _packed(_read(training))}, timeout=_SECONDS)["batches"]
@@ -56,6 +59,8 @@ def doubled_batch(training: Training) -> Any | None:
 
     None where the dataset cannot be asked for any samples, or the device may have no room.
     """
+    if not isinstance(training, Training):
+        return None  # what a script makes of a batch is its own
     loader = training.loader.loader
     fetch = Fetch(loader)
     if fetch.iterable or loader.batch_sampler is None or _near_limit(training):

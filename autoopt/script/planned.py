@@ -1,0 +1,128 @@
+"""How long the whole run of a script is, read from the loops that its training step stands in."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Sized
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from autoopt.script.frames import is_users
+
+
+def planned_steps(batches_per_step: int) -> int | None:
+    """Training steps of the run; called from within a step, in the thread that trains.
+
+    Args:
+        batches_per_step: batches of a loader that one training step takes.
+
+    Returns:
+        The product of the loops' lengths; None where a loop does not tell its own.
+    """
+    total, loads = 1, False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            for loop in _loops(frame):
+                length = _length(loop, frame)
+                if length is None:
+                    return None
+                total *= length[0]
+                loads = loads or length[1]
+        frame = frame.f_back
+    if total == 1:
+        return None
+    return max(total // max(batches_per_step, 1), 1) if loads else total
+
+
+def _loops(frame: FrameType) -> list[ast.For | ast.While | ast.AsyncFor]:
+    """The loops around the line that a frame is at, within its own function."""
+    tree = _tree(frame.f_code.co_filename)
+    if tree is None:
+        return []
+    line = frame.f_lineno
+    body: ast.AST = tree
+    if frame.f_code.co_name != "<module>":
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name == frame.f_code.co_name
+            and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        if not functions:
+            return []
+        body = functions[-1]
+    return [
+        node
+        for node in ast.walk(body)
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+    ]
+
+
+@functools.cache
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
+    """How often a loop's body runs, and whether a loader feeds it; None where that is not known."""
+    if not isinstance(loop, ast.For):
+        return None
+    expression = loop.iter
+    while isinstance(expression, ast.Call) and _called(expression) in ("enumerate", "tqdm", "trange", "track"):
+        if _called(expression) == "trange":
+            expression.func = ast.Name("range", ast.Load())
+            break
+        expression = expression.args[0] if expression.args else ast.Constant(None)
+    value = _value(expression, frame)
+    if isinstance(value, DataLoader):
+        try:
+            return len(value), True
+        except (TypeError, NotImplementedError):
+            return None
+    return (len(value), False) if isinstance(value, range | list | tuple | dict) and isinstance(value, Sized) else None
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+
+
+def _value(node: ast.AST, frame: FrameType) -> Any:
+    """The value of an expression of names, attributes, numbers and ranges; None for any other: no user code runs."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, frame)
+        return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.FloorDiv):
+        left, right = _value(node.left, frame), _value(node.right, frame)
+        if not isinstance(left, int) or not isinstance(right, int) or (isinstance(node.op, ast.FloorDiv) and not right):
+            return None
+        match node.op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                return left * right
+        return left // right
+    if isinstance(node, ast.Call) and _called(node) in ("range", "int", "len") and isinstance(node.func, ast.Name):
+        values = [_value(argument, frame) for argument in node.args]
+        if _called(node) == "range":
+            return range(*values) if values and all(isinstance(value, int) for value in values) else None
+        if len(values) == 1 and isinstance(values[0], int | float) and _called(node) == "int":
+            return int(values[0])
+        sized = isinstance(values[0], list | tuple | dict | DataLoader) if len(values) == 1 else False
+        return len(values[0]) if sized and _called(node) == "len" else None
+    return None
