@@ -78,9 +78,10 @@ OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
     | {"--memory-limit"}
-    | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out"},
+    | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out", "--metric"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
+    | {"--metric"}
     | {"--with", "--memory-limit"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},

@@ -12,10 +12,10 @@ from autoopt.options import KEYS
 
 
 @click.command("optimize")
-@click.argument("target", metavar="SCRIPT|MODULE:ATTR", required=False)
+@click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
 @click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
 @optimize_options(*KEYS)
-def optimize_command(target: str | None, words: tuple[str, ...], **given: Any) -> int:
+def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any) -> int:
     """Makes a training run reach its target faster, and proves it.
 
     A script is run as it is, with the words behind --, and the result is a patch to it:
@@ -34,10 +34,10 @@ def optimize_command(target: str | None, words: tuple[str, ...], **given: Any) -
     from autoopt.running.checks import check_command
     from autoopt.script.command import spec_of
 
-    workload = spec_of(target, words)
+    spec = spec_of(workload, words)
     with stdout_kept():
-        check_command(workload, options)  # before torch is imported
+        check_command(spec, options)  # before torch is imported
     from autoopt.api import optimize_run
     from autoopt.cli.finish import follow
 
-    return follow(lambda listeners: optimize_run(workload, options, listeners=listeners), options)
+    return follow(lambda listeners: optimize_run(spec, options, listeners=listeners), options)

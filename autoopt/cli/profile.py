@@ -13,7 +13,7 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 
 
 @click.command("profile")
-@click.argument("target", metavar="SCRIPT|MODULE:ATTR", required=False)
+@click.argument("workload", metavar="SCRIPT|MODULE:ATTR", required=False)
 @click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--with", "tools", multiple=True, metavar="NAMES", help=f"Profilers to run as well: {', '.join(TOOLS)}.")
 @optimize_options(
@@ -31,7 +31,7 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
     "quiet",
     "open",
 )
-def profile_command(target: str | None, words: tuple[str, ...], tools: tuple[str, ...], **given: Any) -> int:
+def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[str, ...], **given: Any) -> int:
     """Shows where the time goes and the ceiling of every stage.
 
     Benchmarks and simplifies only, and says what to expect from each strategy; nothing is changed or tried.
@@ -43,14 +43,14 @@ def profile_command(target: str | None, words: tuple[str, ...], tools: tuple[str
     from autoopt.running.checks import check_command
     from autoopt.script.command import spec_of
 
-    workload = spec_of(target, words)
+    spec = spec_of(workload, words)
     with stdout_kept():
-        check_command(workload, options)  # before torch is imported
+        check_command(spec, options)  # before torch is imported
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile
     from autoopt.profilers import check_tools
 
     check_tools(named)
     with stdout_kept():
-        profile = profile_run(workload, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())))
+        profile = profile_run(spec, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())))
     return finish_profile(profile, options)

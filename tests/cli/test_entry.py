@@ -128,8 +128,8 @@ def test_control_characters_of_others_do_not_reach_the_terminal(
     [
         (["optimise", "x:y"], "there is no command 'optimise'; did you mean optimize?"),
         (["qqq"], "there is no command 'qqq'; there are: optimize, profile"),
-        (["optimize"], "Missing argument 'MODULE:ATTR'"),
-        (["optimize", "a:b", "c"], "unexpected extra argument"),
+        (["optimize"], "nothing to train was named"),
+        (["optimize", "a:b", "c"], "it takes no words of its own, got c"),
         (["optimize", "a:b", "--budgett", "2h"], "No such option '--budgett'"),
         (["optimize", "a:b", "--budget"], "requires an argument"),
         (["export", "run", "--to", "keras"], "'keras' is not one of"),
