@@ -28,10 +28,10 @@ class ScriptArm(TrialArm):
         super().__init__(launch(), plan, **limits)
         self._launch = launch
         self._runs = 1
-        self._warm_up_seconds = 0.0
+        self._warmed_up_in = 0.0
 
     def warm_up(self, max_seconds: float) -> Startup:
-        self._warm_up_seconds = max_seconds
+        self._warmed_up_in = max_seconds
         return super().warm_up(max_seconds)
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
@@ -47,4 +47,4 @@ class ScriptArm(TrialArm):
         self._runs += 1
         self._process.close()
         self._process = self._launch()
-        super().warm_up(self._warm_up_seconds)
+        super().warm_up(self._warmed_up_in)
