@@ -14,6 +14,7 @@ _WHERE = {
     "Applies": "autoopt.strategy",
     "Case": "autoopt.strategy",
     "Change": "autoopt.records",
+    "Edit": "autoopt.strategy",
     "Estimate": "autoopt.records",
     "Example": "autoopt.strategy",
     "Plan": "autoopt.records",

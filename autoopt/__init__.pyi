@@ -8,6 +8,7 @@ from autoopt.records import Trial as Trial
 from autoopt.setup import Setup as Setup
 from autoopt.strategy import Applies as Applies
 from autoopt.strategy import Case as Case
+from autoopt.strategy import Edit as Edit
 from autoopt.strategy import Example as Example
 from autoopt.strategy import Recipe as Recipe
 from autoopt.strategy import Risk as Risk

@@ -60,12 +60,14 @@ class Applies:
 class Edit:
     """What a change puts at one place of a training script, for its patch.
 
-    ``at``: ``loader`` and ``optimizer`` get ``arguments`` where they are made; ``model`` gets ``lines`` below the
-    statement that makes it, in which ``{model}`` stands for its name there; ``start`` gets ``lines`` below the
-    imports, ``environment`` above the import of torch. ``imports``: modules that the lines name.
+    ``at``: ``loader`` and ``optimizer`` get ``arguments`` where they are made, ``moves`` where a batch is moved to the
+    device; ``dataset`` gets one line, an expression in which ``{dataset}`` stands for what the loader is given;
+    ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for its name there;
+    ``start`` gets ``lines`` below the imports, ``environment`` above the import of torch. ``imports``: modules that
+    the lines name; ``{torch}`` stands for what the file calls torch.
     """
 
-    at: Literal["loader", "optimizer", "model", "start", "environment"]
+    at: Literal["loader", "dataset", "moves", "optimizer", "model", "start", "environment"]
     lines: tuple[str, ...] = ()
     arguments: JsonDict = field(default_factory=dict)
     imports: tuple[str, ...] = ()
@@ -79,8 +81,9 @@ class Recipe:
     ``TrainingArguments``; ``accelerate``: keys of its configuration file. A dict's ``"_note"`` is
     printed as a comment beside it.
 
-    ``edits``: what it puts into a script beside what follows from the setup by itself (arguments of the loader,
-    flags, precision, compilation of the whole model).
+    ``edits``: all that it puts into a script beside what follows from the setup by itself (arguments of the loader,
+    moves, flags, precision, compilation of the whole model). A change of anything else without edits stays with the
+    plan.
     """
 
     pytorch: str | None = None

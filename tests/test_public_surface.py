@@ -18,6 +18,7 @@ def test_the_facade() -> None:
             "Applies",
             "Case",
             "Change",
+            "Edit",
             "Estimate",
             "Example",
             "Plan",

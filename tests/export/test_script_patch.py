@@ -286,6 +286,51 @@ def test_any_layout_gives_a_patch_that_applies_and_reverts(
         assert (folder / "train.py").read_bytes() == expected
 
 
+CACHE = Change(strategy="cache", setting={})
+FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+LAYOUT = Change(strategy="channels_last", setting={})
+PINNED = Change(strategy="pin_memory", setting={"pin_memory": True, "non_blocking": True})
+
+
+def test_a_cache_reads_a_dataset_that_has_a_name_and_names_one_that_has_none(tmp_path: Path) -> None:
+    after, _ = patched(tmp_path, PLAIN, CACHE)
+    assert "    train_data = Pictures()\n    loader = DataLoader([train_data[index] for" in after
+    text = PLAIN.replace("DataLoader(Pictures(), ", "DataLoader(data, ").replace(
+        "    # the", "    data = Pictures()\n    # the"
+    )
+    after, patch = patched(tmp_path, text, CACHE)
+    assert "DataLoader([data[index] for index in range(len(data))], batch_size=32" in after
+    assert len(changed_lines(patch.diff)) == 2
+
+
+def test_optimizer_and_layout_stand_where_they_are_made(tmp_path: Path) -> None:
+    after, patch = patched(tmp_path, PLAIN, FUSED, LAYOUT)
+    assert "AdamW(model.parameters(), lr=1e-3, fused=True)" in after
+    assert "    model = nn.Linear(8, 2)\n    model.to(memory_format=torch.channels_last)\n" in after
+    assert [change.how for change in patch.changes] == ["patched", "patched"]
+
+
+def test_batches_that_the_loop_moves_are_moved_without_blocking(tmp_path: Path) -> None:
+    text = PLAIN.replace("\n        # one step\n", "        x, y = x.to(device), y.to(device)\n")
+    sites = sites_in(tmp_path, text)
+    line = 1 + text[: text.index("for x, y in loader")].count("\n")
+    loop = Place(file="train.py", line=line, end_line=line)
+    seen = tuple(s.model_copy(update={"used": (loop,)}) if s.kind == "loader_training" else s for s in sites.sites)
+    after, _ = patched(tmp_path, text, PINNED, sites=sites.model_copy(update={"sites": seen}))
+    assert "x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)" in after
+    assert "shuffle=True, pin_memory=True)" in after
+    _, patch = patched(tmp_path, PLAIN, PINNED)
+    assert "moves its batch" in patch.changes[0].reason
+
+
+def test_the_environment_goes_with_an_import_of_os_that_is_there_if_torch_comes_later(tmp_path: Path) -> None:
+    change = Change(strategy="expandable_segments", setting={})
+    after, _ = patched(tmp_path, PLAIN.replace("import torch\n", "import os\nimport torch\n", 1), change)
+    assert after.startswith('"""Trains a net."""\nimport os\nos.environ[')
+    _, patch = patched(tmp_path, PLAIN.replace("import torch\n", "import torch\nimport os\n", 1), change)
+    assert (patch.diff, patch.changes[0].how) == ("", "by hand")
+
+
 # apply and revert
 
 RESULT = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())

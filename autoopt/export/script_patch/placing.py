@@ -8,6 +8,7 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
+from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import made_at
 from autoopt.export.text import literal
@@ -40,6 +41,8 @@ class Placing:
         """
         places: dict[str, Callable[[Edit], None]] = {
             "loader": lambda e: self._arguments(e, "loader_training", DATALOADER_POSITIONS),
+            "dataset": self._dataset,
+            "moves": self._moves,
             "optimizer": lambda e: self._arguments(e, "optimizer", ("params", "lr")),
             "model": self._model,
             "start": self._start,
@@ -110,12 +113,50 @@ class Placing:
         except ValueError:
             raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
 
+    def _dataset(self, edit: Edit) -> None:
+        site = self.site("loader_training")
+        edits = self.edits(site.file)
+        source = edits.source
+        call = source.call(site, site.call)
+        there = given(call, DATALOADER_POSITIONS).get("dataset")
+        if there is None:
+            raise NoHonestEditError(f"{site.file}:{site.line} does not name its dataset")
+        name = source.code(there.value)
+        if not isinstance(there.value, (cst.Name, cst.Attribute)):  # made within the call: it needs a name first
+            edits.insert(source.spot(call), [f"train_data = {name}"], below=False)
+            name = "train_data"
+        expression = cst.parse_expression(edit.lines[0].replace("{dataset}", name))
+        edits.argument(call, "dataset", expression, DATALOADER_POSITIONS)
+
+    def _moves(self, edit: Edit) -> None:
+        """Sets arguments where the loop over the training loader moves what it is given."""
+        site = self.site("loader_training")
+        found = [call for place in site.used for call in self._moved(place)]
+        if not found:
+            raise NoHonestEditError("no line of the loop over the loader moves its batch to the device")
+        for source, call in found:
+            for name, value in edit.arguments.items():
+                self.edits(source.name).argument(call, name, cst.parse_expression(self._literal(value)))
+
+    def _moved(self, place: Place) -> list[tuple[Source, cst.Call]]:
+        source = self.edits(place.file).source
+        loops = [loop for loop in source.all_of(cst.For) if source.lines(loop).start.line == place.line]
+        calls = []
+        for loop in loops:
+            given_names = {name.value for name in source.all_of(cst.Name, loop.target)}
+            for call in source.all_of(cst.Call, loop.body):
+                if source.called(call) not in ("to", "cuda") or not isinstance(call.func, cst.Attribute):
+                    continue
+                if {name.value for name in source.all_of(cst.Name, call.func.value)} & given_names:
+                    calls.append((source, call))
+        return calls
+
     # lines
 
     def _model(self, edit: Edit) -> None:
         source, spot, name = self.model()
-        lines = [line.replace("{model}", name) for line in edit.lines]
-        self._imported(source, edit.imports)
+        torch_name = self._imported(source, edit.imports).get("torch", "torch")
+        lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
         self.edits(source.name).insert(spot, lines, below=True)
 
     def model(self) -> tuple[Source, Spot, str]:
@@ -167,7 +208,7 @@ class Placing:
         if entry is None:
             raise NoHonestEditError("it is not known which file begins the script")
         source = self.edits(entry).source
-        last = self._last_import(source)
+        last = last_import(source)
         names = self._imported(source, edit.imports)
         lines = [line.replace("{torch}", names.get("torch", "torch")) for line in edit.lines]
         self.edits(entry).insert(last, lines, below=True)
@@ -178,26 +219,14 @@ class Placing:
         if entry is None:
             raise NoHonestEditError("it must be set before torch is imported, and which file does that is not known")
         source = self.edits(entry).source
-        first = next((s for s in self._top(source) if self._imports(s.statement) and not self._future(s)), None)
-        if first is None:
-            raise NoHonestEditError(f"{entry} imports nothing at its top")
+        first = first_import(source)
         lines = [f"import {name}" for name in edit.imports if source.module_name(name) is None] + list(edit.lines)
         if source.module_name("os") is not None:
-            first = self._after_import_of(source, "os") or first
+            first = after_import_of(source, "os") or first
             self.edits(entry).insert(first, edit.lines, below=True)
         else:
             self.edits(entry).insert(first, lines, below=False)
         self.touched = self._at(source, first)
-
-    def _after_import_of(self, source: Source, module: str) -> Spot | None:
-        """The import of a module, where torch has not been imported yet; the first import where it has."""
-        for spot in self._top(source):
-            text = source.code(spot.statement)
-            if "torch" in text and self._imports(spot.statement):
-                raise NoHonestEditError(f"{source.name} imports torch before {module}: move the lines by hand")
-            if self._imports(spot.statement) and f"import {module}" in text.split("\n")[-1]:
-                return spot
-        return None
 
     def _entry(self) -> str | None:
         """The script's own file, as the sites name it."""
@@ -213,40 +242,9 @@ class Placing:
         for module in modules:
             name = source.module_name(module)
             if name is None:
-                self.edits(source.name).insert(self._last_import(source), [f"import {module}"], below=True)
+                self.edits(source.name).insert(last_import(source), [f"import {module}"], below=True)
             names[module] = name or module
         return names
-
-    def _last_import(self, source: Source) -> Spot:
-        """The last import of those that stand together at the top.
-
-        Raises:
-            NoHonestEditError: the file begins otherwise.
-        """
-        last = None
-        for spot in self._top(source):
-            if self._imports(spot.statement):
-                last = spot
-            elif not isinstance(spot.statement, (cst.SimpleStatementLine, cst.Try, cst.If)):
-                break
-        if last is None:
-            raise NoHonestEditError(f"{source.name} has no imports at its top")
-        return last
-
-    @staticmethod
-    def _top(source: Source) -> list[Spot]:
-        return [Spot(source.tree, i, statement) for i, statement in enumerate(source.tree.body)]
-
-    @staticmethod
-    def _imports(statement: cst.CSTNode) -> bool:
-        if not isinstance(statement, cst.SimpleStatementLine):
-            return False
-        return all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in statement.body)
-
-    @staticmethod
-    def _future(spot: Spot) -> bool:
-        part = spot.statement.body[0] if isinstance(spot.statement, cst.SimpleStatementLine) else None
-        return isinstance(part, cst.ImportFrom) and getattr(part.module, "value", "") == "__future__"
 
     @staticmethod
     def _at(source: Source, spot: Spot) -> Place:

@@ -17,7 +17,6 @@ FLAG_LINES = {
     "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
 }
 _BY_BUILD = {
-    "transfer": "how batches reach the device",
     "batch": "the batch",
     "cadence": "how often training is interrupted",
     "loss": "the loss",
@@ -43,12 +42,11 @@ def edits_of(change: Change, before: Plan, registry: Registry) -> tuple[list[Edi
     recipe = registry[change.strategy].recipe(dict(change.setting))
     edits = [*_of_setup(old, new), *recipe.edits]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
-    declared = {edit.at for edit in recipe.edits}
     unsaid = [
-        words
-        for part, words in _BY_BUILD.items()
-        if getattr(new, part) != getattr(old, part) and part not in declared and not (part == "dataset" and declared)
+        words for part, words in _BY_BUILD.items() if getattr(new, part) != getattr(old, part) and not recipe.edits
     ]
+    if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
+        unsaid.append("batches that are copied ahead")
     if new.compile != old.compile and new.compile is not None and new.compile.regional:
         unsaid.append("which blocks are compiled")
     return edits, precision, ", ".join(unsaid)
@@ -59,6 +57,8 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     loader = {name: value for name, value in new.loader.items() if old.loader.get(name, _NONE) != value}
     if loader:
         yield Edit("loader", arguments=loader)
+    if new.transfer.non_blocking and not old.transfer.non_blocking:
+        yield Edit("moves", arguments={"non_blocking": True})
     for name, value in new.flags.items():
         if old.flags.get(name, _NONE) == value:
             continue

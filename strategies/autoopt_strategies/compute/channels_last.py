@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, compute_gain, declared, operator_share, tried_gain
 
 MOST = 0.5
@@ -68,4 +68,5 @@ class ChannelsLast(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         line = "model = model.to(memory_format=torch.channels_last)"
         note = {"_note": line + " before training"}
-        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note)
+        edits = (Edit("model", ("{model}.to(memory_format={torch}.channels_last)",), imports=("torch",)),)
+        return Recipe(pytorch=line, lightning=note, transformers=note, accelerate=note, edits=edits)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, gain, issued, kept, seconds_of, tried_gain
 
 FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
@@ -165,6 +165,7 @@ class FusedOptimizer(Strategy):
             lightning=note,
             transformers={"optim": "adamw_torch_fused"} if word == "fused" else {"optim": "adamw_torch"},
             accelerate=note,
+            edits=(Edit("optimizer", arguments={word: True}),),
         )
 
     def _ways(self, case: Case) -> list[str]:

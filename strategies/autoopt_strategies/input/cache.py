@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batches import Wrapper, dataset_of, equal, leaves
 
@@ -190,7 +190,9 @@ class Cache(Strategy):
         what = "all samples" if setting.get("prefix") is None else f"samples after {setting['prefix']} transforms"
         code = f"samples = [dataset[i] for i in range(len(dataset))]  # {what}, once, before training"
         note = {"_note": f"keep {what} in memory: {code}"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        line = "[{dataset}[index] for index in range(len({dataset}))]"
+        edits = (Edit("dataset", (line,)),) if setting.get("prefix") is None else ()
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Whether samples, or a head of their transforms, are the same under other random numbers."""
