@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autoopt.strategy import Risk
 
-BASELINE_TO_TARGET = 0.25
+BASELINE_TO_TARGET = 0.15
 BASELINE_ALONE = 0.08
 """Shares for the baseline's training: to a target that is given, and where its own metric becomes the target."""
 
@@ -100,7 +100,7 @@ class BudgetAllocation:
     def kept_back(self, changes: int, speedup: float = 1.0) -> float:
         """Seconds reserved for the end of the run.
 
-        Comparing the final plan once more and training it from one seed is kept back once there is such a plan.
+        Training the final plan from one seed is kept back, and comparing it once more where several changes make it.
         Ablation and a second seed have a limited share of a short run, in which they would leave nothing to be
         verified; they take whatever else is left.
 
@@ -108,9 +108,10 @@ class BudgetAllocation:
             changes: that were kept so far.
             speedup: of the incumbent over the baseline.
         """
-        must = self.comparison + self.verification(1, speedup)
+        must = self.verification(1, speedup)
         if not changes:
             return min(must, UNPROVEN_AT_MOST * self.budget)
+        must += self.comparison
         more = self.verification(2, speedup) - self.verification(1, speedup) + self.ablation(changes)
         return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
 

@@ -35,8 +35,12 @@ def pairs_to_prove(gain: float, noise: Noise, min_gain: float, block_error: floa
     return MOST_PAIRS
 
 
-def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float) -> float:
-    """Seconds of those pairs, each with a start of both sides."""
+def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float, start_seconds: float) -> float:
+    """Seconds of those pairs: looks at it, each with a start of the incumbent besides.
+
+    Args:
+        start_seconds: of the incumbent.
+    """
     errors = [pair.standard_error for look in screened.looks for pair in look.pairs]
-    pair = 2 * fmean(look.seconds for look in screened.looks)
+    pair = start_seconds + fmean(look.seconds for look in screened.looks)
     return pairs_to_prove(screened.gain, noise, min_gain, fmean(errors) if errors else BLOCK_ERROR) * pair

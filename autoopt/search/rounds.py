@@ -99,7 +99,8 @@ class Rounds:
         return any(self._prove(screened, 0, round_) for screened in deferred)
 
     def _needed(self, screened: Screened) -> float:
-        return seconds_to_prove(screened, self.state.noise, self.context.min_gain)
+        context = self.context
+        return seconds_to_prove(screened, self.state.noise, context.min_gain, context.allocation.start_seconds)
 
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""

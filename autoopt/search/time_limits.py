@@ -9,11 +9,13 @@ from autoopt.records.messages import Startup
 START_SECONDS = 300.0
 """Importing, building and setting up a workload may take this long before it counts as hung."""
 FACTOR = 10.0
-FEWEST_SECONDS = 30.0
+FEWEST_SECONDS = 15.0
 """Once the baseline was started, a stage of another start may take so many times the seconds that it took there, and
 at least so many: a slow disk or a fresh interpreter is not a hang."""
 SHARE = 1 / 3
 """Of the time that is left, for one trial's start."""
+LEAST_SHARE_SECONDS = 10.0
+"""And no less than this."""
 STEADY_SECONDS = 20.0
 """A look waits no longer than this for steady steps, compilation apart."""
 
@@ -47,6 +49,6 @@ class TimeLimits:
             saved: seconds that a planned run saves at the very best, which it may cost once; None where not known.
             seconds_left: for the search.
         """
-        share = max(SHARE * seconds_left, FEWEST_SECONDS)
+        share = max(SHARE * seconds_left, LEAST_SHARE_SECONDS)
         warm_up = share if saved is None else min(share, max(saved, FEWEST_SECONDS))
         return replace(self, start=min(self.start, share), ready=min(self.ready, share), warm_up=warm_up)

@@ -75,6 +75,7 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
         purpose="verification",
         until_error=UNTIL_ERROR,
     )
+    comparison = state.with_fixed_costs(comparison)
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
     trouble, failed = memory_trouble(context, state, comparison)

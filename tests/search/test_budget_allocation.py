@@ -11,7 +11,7 @@ from autoopt.search.budget_allocation import KEPT_BACK_AT_MOST, BudgetAllocation
 
 def test_a_baseline_without_a_target_value_has_a_small_share() -> None:
     assert BudgetAllocation(budget=600.0).baseline(target_given=False) == 48.0
-    assert BudgetAllocation(budget=600.0).baseline(target_given=True) == 150.0
+    assert BudgetAllocation(budget=600.0).baseline(target_given=True) == 90.0
 
 
 def test_a_short_run_keeps_most_of_its_time_for_the_search_until_something_is_found() -> None:

@@ -1,0 +1,175 @@
+"""Simulated cases: strategies whose true gains, interactions and costs are those that were measured by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autoopt.records import Change, Estimate, JsonDict
+from autoopt.setup import Setup
+from autoopt.strategy import Case, Risk, Strategy
+
+USELESS = dict.fromkeys(("pin", "prefetch", "matmul", "fused", "cudnn"), 1.0)
+
+
+@dataclass(frozen=True)
+class SimulatedCase:
+    """A workload on a machine.
+
+    Args:
+        gains: true speedup of each strategy alone, in priority order.
+        together: the true speed of a set of changes, where that is not the product.
+        costs: seconds that a change costs once in every start, by its name.
+        companions: changes that a strategy names.
+        hangs: strategies that hang while they are set up.
+        predicted: whether a prediction is known (within a fifth of the truth; above it for what brings nothing).
+    """
+
+    name: str
+    gains: dict[str, float]
+    together: Callable[[frozenset[str]], float | None] = lambda names: None
+    costs: dict[str, float] = field(default_factory=dict)
+    companions: dict[str, str] = field(default_factory=dict)
+    hangs: frozenset[str] = frozenset()
+    start_seconds: float = 2.0
+    step_seconds: float = 0.05
+    steps: int = 600
+    predicted: bool = True
+
+    def speed(self, names: tuple[str, ...]) -> float:
+        found = self.together(frozenset(names))
+        return found if found is not None else math.prod(self.gains[name] for name in names)
+
+    def fixed(self, names: tuple[str, ...]) -> float:
+        return sum(self.costs.get(name, 0.0) for name in names)
+
+    def strategies(self, rng: np.random.Generator) -> list[Strategy]:
+        return [_made(self, name, gain, rng) for name, gain in self.gains.items()]
+
+
+def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator) -> Strategy:
+    told = max(gain, 1.0) * math.exp(abs(0.1 * float(rng.standard_normal())))
+
+    class Made(Strategy):
+        risk = Risk.EXACT
+        stages = frozenset({"storage", "preparation"}) if name in ("workers", "cache") else frozenset({"forward"})
+
+        def predict(self, known: Case, setting: JsonDict) -> Estimate | None:
+            return Estimate(value=told, low=1.0, high=1.2 * told, n=1) if case.predicted else None
+
+        def companions(self, known: Case, setting: JsonDict) -> list[Change]:
+            other = case.companions.get(name)
+            return [Change(strategy=other)] if other else []
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_flags(**{name: True})
+
+    made: Any = Made
+    made.name = name
+    return Made()
+
+
+def _images(names: frozenset[str]) -> float:
+    """Per-sample JPEG images on two cores: workers and threads compete for cores."""
+    speed = 2.1 if {"cache", "workers", "threads"} <= names else 1.58 if {"workers", "threads"} <= names else (
+        1.32 if "workers" in names else 0.93 if "threads" in names else 1.0)  # fmt: skip
+    return speed * (1.25 if "cache" in names and not {"workers", "threads"} <= names else 1.0)
+
+
+def _attention(names: frozenset[str]) -> float:
+    """A GPT with hand-written attention: two good changes together may be worse than one."""
+    speed = 1.9 if "attention" in names else 1.0
+    speed *= 0.9 if "amp" in names else 1.0
+    speed *= 1.25 if "compile" in names and "attention" not in names else 0.97 if "compile" in names else 1.0
+    return speed * (1.08 if "fused" in names else 1.0) * (0.68 if "threads" in names else 1.0)
+
+
+def _nothing(names: frozenset[str]) -> float:
+    return 0.93 ** len(names & {"threads", "checkpointing"})
+
+
+def _case(name: str, gains: dict[str, float], **more: Any) -> tuple[str, SimulatedCase]:
+    return name, SimulatedCase(name, gains, **more)
+
+
+CASES: dict[str, SimulatedCase] = dict(
+    [
+        _case(
+            "images",
+            {
+                "workers": 1.32,
+                "cache": 1.25,
+                "amp": 0.99,
+                "compile": 1.0,
+                "threads": 0.93,
+                **dict.fromkeys(USELESS, 1.0),
+            },
+            together=_images,
+            costs={"compile": 20.0},
+            companions={"workers": "threads"},
+        ),
+        _case(
+            "attention",
+            {"amp": 0.9, "fused": 1.08, "compile": 1.25, "threads": 0.68, "attention": 1.9, "pin": 1.0, "cudnn": 1.0},
+            together=_attention,
+            costs={"compile": 40.0},
+            step_seconds=0.08,
+        ),
+        _case(
+            "convolution",
+            {
+                "workers": 1.0,
+                "cache": 1.21,
+                "amp": 1.33,
+                "channels_last": 1.25,
+                "compile": 1.5,
+                **dict.fromkeys(USELESS, 1.0),
+            },
+            costs={"compile": 30.0},
+        ),
+        _case(
+            "small",
+            {"fused": 1.08, "threads": 0.68, "zero": 1.04, "compile": 0.98, "pin": 1.0},
+            costs={"compile": 30.0},
+        ),
+        _case(
+            "planted",
+            {"hangs": 1.5, "slow": 0.7, "a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "double": 2.0, "e": 1.1},
+            hangs=frozenset({"hangs"}),
+            predicted=False,
+        ),
+        _case(
+            "gpu",
+            {
+                "workers": 1.4,
+                "pin": 1.02,
+                "amp": 1.6,
+                "channels_last": 1.15,
+                "fused": 1.05,
+                "compile": 1.3,
+                "cudnn": 1.0,
+            },
+            costs={"compile": 40.0},
+            start_seconds=8.0,
+            step_seconds=0.1,
+            steps=3000,
+        ),
+        _case(
+            "nothing",
+            {
+                "workers": 1.0,
+                "amp": 1.0,
+                "threads": 0.93,
+                "compile": 1.0,
+                "checkpointing": 0.93,
+                "pin": 1.0,
+                "fused": 1.0,
+            },
+            together=_nothing,
+        ),
+    ]
+)

@@ -1,0 +1,158 @@
+"""Share of the attainable log speedup against minutes, on simulated machines whose truth is known.
+
+``python -m benchmarks.search.minutes --seeds 8 --out FILE`` runs the whole loop, every module of it real but the
+trials, whose true speed, cost and noise are given. Error: how often the final plan holds a change that brings nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections import defaultdict
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from simulated import FakeTrial, World
+
+from autoopt.errors import TrialFailed
+from autoopt.records import JsonDict, Plan
+from autoopt.testing.fakes import Behaviour, NoiseModel
+from benchmarks.search.cases import CASES, SimulatedCase
+
+INSPECTION = {"facts": 2.0, "measure_peaks": 12.0, "measure_stages": 6.0, "flops": 1.0}
+"""Seconds of a trial's tasks, as on a 2-core machine."""
+
+
+class _Trial(FakeTrial):
+    """A trial's process whose tasks take time."""
+
+    def call(self, task: str, **arguments: Any) -> JsonDict:
+        self._runner.machine.clock.advance(INSPECTION.get(task.rpartition(":")[2], 0.0))
+        return super().call(task, **arguments)
+
+
+def simulated(case: SimulatedCase, budget: float, seed: int, folder: Path) -> World:
+    """The world of a case, not yet run."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        step = case.step_seconds / case.speed(plan.names())
+        return Behaviour(step_seconds=step, startup_seconds=case.start_seconds + case.fixed(plan.names()))
+
+    world = World(
+        folder,
+        *case.strategies(np.random.default_rng(seed)),
+        speed=lambda plan: 1.0,
+        behave=behave,
+        noise=NoiseModel("heavy"),
+        reach=lambda plan: case.steps,
+        budget=budget,
+    )
+    world.runner.machine.rng = np.random.default_rng([seed, 7])
+    start = world.runner.machine.start
+
+    def limited(plan: Plan, label: str) -> Any:
+        arm = start(plan, label)
+        limit = getattr(getattr(world.runner, "limits", None), "ready", 300.0)
+        if case.hangs & set(plan.names()):
+            world.clock.advance(limit)
+            raise TrialFailed("timeout", f"no answer within {limit:g} s (ready)")
+        return arm
+
+    world.runner.start = limited
+    usual = world.runner.trial
+    world.runner.trial = lambda *a, **k: _costly(usual, world, *a, **k)
+    return world
+
+
+def _costly(usual: Any, world: World, *arguments: Any, **options: Any) -> Any:
+    from contextlib import contextmanager
+
+    @contextmanager
+    def trial() -> Any:
+        with usual(*arguments, **options) as process:
+            process.__class__ = _Trial
+            yield process
+
+    return trial()
+
+
+def seconds_to_target(case: SimulatedCase, names: tuple[str, ...]) -> float:
+    return case.start_seconds + case.fixed(names) + case.steps * case.step_seconds / case.speed(names)
+
+
+def attainable(case: SimulatedCase) -> float:
+    """The largest true log speedup of the time to the target that any plan brings."""
+    every = [name for name in case.gains if name not in case.hangs]
+    plans = [names for size in range(min(len(every), 5) + 1) for names in combinations(every, size)]
+    return max(math.log(seconds_to_target(case, ()) / seconds_to_target(case, names)) for names in plans)
+
+
+def run(case: SimulatedCase, budget: float, seed: int) -> JsonDict:
+    """One search: its share of the attainable, how many changes it kept that bring nothing, and where its time went."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = simulated(case, budget, seed, Path(folder))
+        outcome = world.go()
+        names = outcome.best.plan.names()
+        lines = (Path(folder) / "journal.jsonl").read_text().splitlines()
+    gain = math.log(seconds_to_target(case, ()) / seconds_to_target(case, names))
+    best = attainable(case)
+    useless = [n for n in names if case.speed(names) <= case.speed(tuple(o for o in names if o != n)) * 1.0001]
+    tried = {trial.strategy for trial in outcome.state.trials}
+    return {
+        "case": case.name,
+        "budget": budget,
+        "seed": seed,
+        "plan": list(names),
+        "share": gain / best if best > 0.005 else None,
+        "useless": len(useless),
+        "tried": len(tried),
+        "seconds": world.clock(),
+        "spent": _spent([json.loads(line)["record"] for line in lines]),
+    }
+
+
+def _spent(records: list[JsonDict]) -> dict[str, float]:
+    """Seconds by kind of step, from a journal."""
+    begun, found = {}, defaultdict(float)
+    for record in records:
+        if record["type"] == "start":
+            begun[record["step"]] = (record["kind"], record["at"])
+        elif record["type"] in ("end", "failed") and record["step"] in begun:
+            kind, at = begun[record["step"]]
+            found[kind] += record["at"] - at
+    return dict(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 180.0, 360.0, 600.0, 1800.0])
+    parser.add_argument("--cases", nargs="+", default=list(CASES))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    rows = []
+    for budget in options.budgets:
+        for name in options.cases:
+            rows += [run(CASES[name], budget, seed) for seed in range(options.seeds)]
+        mine = [row for row in rows if row["budget"] == budget]
+        shares = [row["share"] for row in mine if row["share"] is not None]
+        print(
+            f"{budget:6.0f} s: {fmean(shares):6.1%} of the attainable, useless changes kept in "
+            f"{fmean(row['useless'] > 0 for row in mine):.1%} of {len(mine)} runs, "
+            f"{fmean(row['tried'] for row in mine):.1f} tried, {fmean(row['seconds'] for row in mine):.0f} s",
+            flush=True,
+        )
+        options.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
