@@ -8,15 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autoopt.errors import TrialFailed
 from autoopt.events import Announcer, Event
 from autoopt.loop import Loop
 from autoopt.options import Options
 from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verdict
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import TrainingRun
+from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.gate import Gate
+from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.outcome import Outcome
@@ -51,13 +54,29 @@ def strategy(
     return Made()
 
 
+def fake_probe(behaviour: Behaviour, *, out: str, steps: int, **_: Any) -> JsonDict:
+    """A probe of a plan whose true quality is known (``Behaviour.quality``), with its arrays in the file."""
+    rng = np.random.default_rng(7)
+    gradients, weights = rng.normal(size=(8, 40)), np.cumsum(0.01 * rng.normal(size=(steps + 1, 40)), axis=0)
+    error = {"identical": 0.0, "equivalent": 0.05, "undecided": 0.4, "another": 2.0}[behaviour.quality]
+    changed = gradients + error * np.random.default_rng(8).normal(size=gradients.shape)
+    weights = weights + (1e-2 * error * np.sqrt(np.arange(steps + 1)))[:, None]
+    points = {f"gradients{number}": changed for number in range(3)}
+    shape: dict[str, Any] = {"names": np.array(["w"]), "sizes": [40], "counts": [40]}
+    np.savez(out, weights=weights, updates=gradients, draws=gradients, **shape, **points)
+    digests = tuple(str(step) for step in range(steps))
+    losses = tuple(behaviour.loss(step) for step in range(steps))
+    probe = Probe(file=Path(out).name, steps=steps, digests=digests, orders=digests, losses=losses)
+    return probe.model_dump(mode="json")
+
+
 class FakeTrial:
     """A trial's process, as ``inspect`` and ``examine`` use it."""
 
     def __init__(self, runner: FakeRunner, plan: Plan) -> None:
         self._runner, self._plan = runner, plan
 
-    def call(self, task: str, **_: Any) -> JsonDict:
+    def call(self, task: str, **arguments: Any) -> JsonDict:
         name = task.rpartition(":")[2]
         behaviour = self._runner.machine.behave(self._plan)
         if name == "facts":
@@ -79,6 +98,8 @@ class FakeTrial:
             return self._runner.survey(behaviour)
         if name == "measure_peaks" and self._runner.peaks:
             return self._runner.peaks
+        if name == "probe":
+            return fake_probe(behaviour, **arguments)
         if name == "flops":
             return {"flops_per_step": 1e6 * behaviour.samples_per_step}
         raise TrialFailed("error", f"no {name} here")
@@ -122,8 +143,8 @@ class FakeRunner:
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
         yield FakeTrial(self, plan)
 
-    def ask(self, plan: Plan, task: str, **_: Any) -> JsonDict:
-        return FakeTrial(self, plan).call(task)
+    def ask(self, plan: Plan, task: str, **arguments: Any) -> JsonDict:
+        return FakeTrial(self, plan).call(task, **arguments)
 
     def largest_of(self, plan: Plan) -> int:
         """Bytes that a training on the largest batch takes.
@@ -214,7 +235,13 @@ class World:
             seed=0,
             stopping=stopping,
             allocation=BudgetAllocation(budget=budget),
-            gate=Gate(trainings=trainings, registry=registry, seed=0, now=self.run.clock.elapsed),
+            gate=Gate(
+                trainings=trainings,
+                registry=registry,
+                seed=0,
+                now=self.run.clock.elapsed,
+                probes=Probes(runner, self.run, directory / "probes"),
+            ),
         )
         self.loop = Loop(self.context, Options(budget_seconds=budget))
 

@@ -78,7 +78,7 @@ SEARCH = {"--json", "--no-json", "--quiet", "--no-quiet"}
 OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
-    | {"--memory-limit"}
+    | {"--memory-limit", "--accept-undecided", "--no-accept-undecided"}
     | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out", "--metric"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}

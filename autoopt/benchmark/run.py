@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoopt.benchmark.blocks import train_until
+from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.steady import excess
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
@@ -40,40 +41,69 @@ class _Log:
         return self.training_seconds + self.evaluation_seconds
 
 
-def train(
-    live: TrialContext,
-    max_seconds: float,
-    max_steps: int | None,
-    target: float | None,
-    evaluate_every: int | None,
-    confirm: int,
-) -> TrainingRun:
-    """Trains a run from its first step; see ``autoopt.benchmark.tasks.train``."""
-    training = live.training if live.training.steps == 0 else live.restart(live.seed)
-    wanted = target if target is not None else live.target
-    limit = max_steps if max_steps is not None else training.total_steps
-    every = evaluate_every or training.evaluate_every
-    can_evaluate = training.evaluation is not None
-    log = _Log()
-    training.device.reset_peak()
-    stopped = ""
-    while not stopped:
-        stop_at = min(limit, (training.steps // every + 1) * every if can_evaluate else limit)
-        _leg(live, training, log, stop_at, max_seconds)
-        out_of_time = log.seconds >= max_seconds
+class RunUnderWay:
+    """A training that goes on in legs, so that two of them can take turns; its seconds are those of its legs.
+
+    Args:
+        live: the trial.
+        max_seconds, max_steps, target, evaluate_every, confirm, keep: see ``autoopt.benchmark.tasks.train``.
+    """
+
+    def __init__(
+        self,
+        live: TrialContext,
+        max_seconds: float,
+        max_steps: int | None = None,
+        target: float | None = None,
+        evaluate_every: int | None = None,
+        confirm: int = 0,
+        keep: str = "",
+    ) -> None:
+        self.live, self.max_seconds, self.confirm = live, max_seconds, confirm
+        self.training = training = live.training if live.training.steps == 0 else live.restart(live.seed)
+        self.wanted = target if target is not None else live.target
+        self.limit = max_steps if max_steps is not None else training.total_steps
+        self.every = evaluate_every or training.evaluate_every
+        self.log = _Log()
+        self.stopped = ""
+        self.kept = KeptWeights(training, keep) if keep else None
+        training.device.reset_peak()
+
+    def go_on(self, seconds: float = math.inf) -> bool:
+        """Trains so many seconds more, to the end of a step or of an evaluation. True when it is over."""
+        log, until = self.log, self.log.seconds + seconds
+        while not self.stopped and log.seconds < until:
+            self._one_leg(until)
+        return bool(self.stopped)
+
+    def _one_leg(self, until: float) -> None:
+        """To the next evaluation and through it, or to the end of the time."""
+        live, training, log = self.live, self.training, self.log
+        can_evaluate = training.evaluation is not None
+        goal = min(self.limit, (training.steps // self.every + 1) * self.every if can_evaluate else self.limit)
+        _leg(live, training, log, goal, min(self.max_seconds, until))
+        out_of_time = log.seconds >= self.max_seconds
+        if training.steps < goal and not out_of_time:
+            return  # the other one's turn
         hopeless = len(log.losses) >= _NO_HOPE and all(loss is None for loss in log.losses[-_NO_HOPE:])
         if can_evaluate and not hopeless:
             _evaluate(live, training, log)
+        if self.kept:
+            self.kept.evaluated(log.evaluations)
         _peaks(training, log)
         if hopeless:
-            stopped = "not_finite"
-        elif wanted is not None and _reached(live, log, wanted, confirm):
-            stopped = "target"
-        elif training.steps >= limit:
-            stopped = "steps"
-        elif out_of_time or log.seconds >= max_seconds:
-            stopped = "seconds"
-    return _document(live, training, log, wanted, stopped)
+            self.stopped = "not_finite"
+        elif self.wanted is not None and _reached(live, log, self.wanted, self.confirm):
+            self.stopped = "target"
+        elif training.steps >= self.limit:
+            self.stopped = "steps"
+        elif out_of_time or log.seconds >= self.max_seconds:
+            self.stopped = "seconds"
+
+    def document(self) -> TrainingRun:
+        """The run as far as it has come."""
+        found = _document(self.live, self.training, self.log, self.wanted, self.stopped)
+        return found.model_copy(update={"kept": self.kept.files()}) if self.kept else found
 
 
 def _leg(live: TrialContext, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
@@ -124,15 +154,16 @@ def _metric(live: TrialContext, metrics: dict[str, float]) -> float | None:
 
 
 def _reached(live: TrialContext, log: _Log, wanted: float, confirm: int) -> bool:
-    """Whether the target is reached, and as many evaluations beyond it are done as were asked for."""
+    """Whether the latest evaluation has the target, and so had as many before it as were asked for to confirm it.
+
+    A single noisy evaluation above the target is no crossing: the one after it must be there as well.
+    """
     metric = log.points[-1].metric if log.points else None
     target = live.workload.target
-    if log.beyond == 0:
-        if metric is None or target is None:
-            return False
-        if not (metric >= wanted if target.direction == "max" else metric <= wanted):
-            return False
-    log.beyond += 1
+    if metric is None or target is None:
+        return False
+    there = metric >= wanted if target.direction == "max" else metric <= wanted
+    log.beyond = log.beyond + 1 if there else 0
     return log.beyond > confirm
 
 

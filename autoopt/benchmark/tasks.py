@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from autoopt.benchmark import run, warmup
+from autoopt.benchmark import warmup
 from autoopt.benchmark.blocks import run_block as run_block_until
 from autoopt.benchmark.cputime import cpu_times
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
 from autoopt.benchmark.monitors import Monitor, other_users
+from autoopt.benchmark.probe import probe as probe_plan
+from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
@@ -68,6 +71,7 @@ def train(
     target: float | None = None,
     evaluate_every: int | None = None,
     confirm: int = 0,
+    keep: str = "",
 ) -> JsonDict:
     """Trains from the first step to the target or a limit: a :class:`~autoopt.records.messages.TrainingRun`.
 
@@ -76,17 +80,42 @@ def train(
         max_steps: optimizer steps; the planned run's where None.
         target: value of the target metric; the workload's where None. Without either it trains to a limit.
         evaluate_every: optimizer steps between evaluations; the setup's where None.
-        confirm: evaluations to go on with after the target was reached.
+        confirm: evaluations after the first that has the target which must have it as well.
+        keep: a folder for the weights at start, middle and end; none where empty.
     """
     if not isinstance(live, TrialContext):  # a script trains by its own loop
         document: JsonDict = live.train(max_seconds, max_steps, target, confirm).model_dump(mode="json")
         return document
-    return run.train(live, max_seconds, max_steps, target, evaluate_every, confirm).model_dump(mode="json")
+    run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, keep)
+    run.go_on()
+    return run.document().model_dump(mode="json")
+
+
+def train_leg(live: TrialContext, seconds: float, **arguments: Any) -> JsonDict:
+    """Trains a leg of a training that takes turns with another one in another process.
+
+    Args:
+        seconds: of this leg; a step and an evaluation are finished.
+        arguments: those of :func:`train`; the first leg's hold.
+
+    Returns:
+        ``over``; ``run``: the :class:`~autoopt.records.messages.TrainingRun` once it is over; ``seconds`` so far.
+    """
+    if live.under_way is None:
+        live.under_way = RunUnderWay(live, **arguments)
+    over = live.under_way.go_on(seconds)
+    run = live.under_way.document().model_dump(mode="json") if over else None
+    return {"over": over, "run": run, "seconds": live.under_way.log.seconds}
 
 
 def flops(live: TrialContext) -> JsonDict:
     """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
     return count_flops(live.training)
+
+
+def probe(live: TrialContext, **arguments: Any) -> JsonDict:
+    """Probes the plan: steps one by one, gradients at kept weights, updates (``autoopt.benchmark.probe.probe``)."""
+    return probe_plan(live, **arguments)
 
 
 def facts(live: TrialContext) -> JsonDict:

@@ -52,6 +52,7 @@ class TrialContext:
         build_seconds, setup_seconds: what importing and building, and assembling, took.
         inspected: what strategies found in it, by name; part of the facts.
         cores_at_start: cores that the process could use before the workload was imported.
+        under_way: a training that goes on in legs (``autoopt.benchmark.run``).
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class TrialContext:
         self.workload = self._build(workload)
         self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
         self._training: Training | None = None
+        self.under_way: Any = None
 
     def _build(self, given: Workload | None = None) -> Workload:
         """The user's workload, from their seed on."""

@@ -42,6 +42,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "out": {"metavar": "DIR", "help": "The run directory.  [default: autoopt-runs/<module>-<date>-<time>]"},
 }
 _FLAGS = {
+    "accept-undecided": "Keep changes whose quality is not proven to be as good.",
     "json": "Print the result as one JSON document.",
     "quiet": "No progress on standard error.",
     "open": "Show the report in the browser.",

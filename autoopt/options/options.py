@@ -42,6 +42,7 @@ class Options:
         budget_seconds: wall-clock seconds of the whole run.
         target: replaces the value of the workload's target.
         tolerance: how much of the target metric may be lost, as a fraction of it.
+        accept_undecided: keeps changes whose quality is not proven, and says so.
         min_gain: the gain below which a change is not kept, as a fraction (0.01 is 1 %).
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         memory_limit: bytes of the device that a training may take; None: all there are. On the CPU the tensors
@@ -61,6 +62,7 @@ class Options:
     budget_seconds: float = 7200.0
     target: float | None = None
     tolerance: float = 0.005
+    accept_undecided: bool = False
     min_gain: float = 0.01
     device: str = "auto"
     memory_limit: int | None = None
@@ -84,6 +86,7 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "budget": ("budget_seconds", parse_duration),
     "target": ("target", lambda value: parse_number(value, example="0.93")),
     "tolerance": ("tolerance", lambda value: parse_percent(value, most=1.0)),
+    "accept-undecided": ("accept_undecided", parse_flag),
     "min-gain": ("min_gain", lambda value: parse_percent(value, most=10.0)),
     "device": ("device", parse_device),
     "memory-limit": ("memory_limit", parse_size),

@@ -59,10 +59,19 @@ class Configuration(Record):
     curves: tuple[Curve, ...] = ()
 
 
-class Quality(Record):
-    """Findings of the quality gate. ``difference`` is candidate less baseline in the metric's unit."""
+QualityLevel = Literal["identical", "equivalent", "trained", "undecided"]
+"""How well it is known that training is as good as before (docs/measuring.md)."""
 
-    method: Literal["losses", "loss_path", "metric", "not_tested"]
+
+class Quality(Record):
+    """Findings of the quality gate. ``difference`` is candidate less baseline in the metric's unit.
+
+    ``level``: how it is known that nothing was lost; None where something was, or nothing was looked at.
+    ``gradient_error``, ``gradient_bias``: of the worst point, over the spread of gradients between batches.
+    """
+
+    method: Literal["losses", "loss_path", "probe", "metric", "not_tested"]
+    level: QualityLevel | None = None
     passed: bool | None = None
     metric: str | None = None
     baseline: float | None = None
@@ -72,6 +81,8 @@ class Quality(Record):
     largest_loss_difference: float | None = None
     steps: int | None = None
     seeds: int | None = None
+    gradient_error: float | None = None
+    gradient_bias: float | None = None
     detail: str = ""
 
 

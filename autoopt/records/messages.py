@@ -54,6 +54,7 @@ class TrainingRun(Record):
 
     ``evaluated_samples``: those that the latest evaluation read. ``once_seconds``: of training, for what is
     paid once (warming up, compiling, searches); part of ``fixed_seconds`` and of ``training_seconds``.
+    ``kept``: files of the weights at its start, middle and end, where they were to be kept.
     """
 
     seed: int
@@ -74,6 +75,38 @@ class TrainingRun(Record):
     peak_memory_bytes: int | None = None
     peak_host_memory_bytes: int | None = None
     stopped: str = "target"
+    kept: tuple[str, ...] = ()
+
+
+class EpochRead(Record):
+    """Samples of one epoch that a probe read: how many, how many different ones, and met in an earlier epoch."""
+
+    samples: int
+    distinct: int
+    seen_before: int
+
+
+class Probe(Record):
+    """The probe of a plan (``autoopt.benchmark.probe``). ``file``: its arrays, in the run's folder of probes.
+
+    ``digests``: of the batches of each trained step, then of each sixteen that were only read.
+    ``orders``: the same of their whole numbers alone (labels, indices), which augmentation leaves as they are.
+    ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
+    and ``metrics`` were taken.
+    """
+
+    file: str
+    steps: int
+    digests: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    learning_rates: tuple[float, ...] = ()
+    skipped_by_scaler: tuple[int, ...] = ()
+    epochs: tuple[EpochRead, ...] = ()
+    points: int = 0
+    metrics: tuple[float | None, ...] = ()
+    evaluated_samples: int | None = None
+    seconds: float = 0.0
 
 
 class Ready(Record):

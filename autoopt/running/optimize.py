@@ -23,6 +23,7 @@ from autoopt.running.document import result_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
 from autoopt.script.command import alone_in, command_of
 from autoopt.search.accept.gate import Gate
+from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.outcome import Outcome
@@ -150,7 +151,14 @@ def _context(
         seed=options.seed,
         stopping=interrupts.stopping,
         allocation=BudgetAllocation(budget=options.budget_seconds),
-        gate=Gate(trainings=trainings, registry=registry, seed=options.seed, now=run.clock.elapsed),
+        gate=Gate(
+            trainings=trainings,
+            registry=registry,
+            seed=options.seed,
+            now=run.clock.elapsed,
+            probes=Probes(runner, run, run.directory.path / "probes") if runner.base.script is None else None,
+            accept_undecided=options.accept_undecided,
+        ),
     )
 
 

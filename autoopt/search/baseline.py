@@ -88,9 +88,16 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
     trainings.target = objective.target
     trainings.limit_seconds = context.allocation.baseline(objective.target is not None)
     try:
-        run = trainings.get(state.baseline, context.seed, purpose=f"baseline seed {context.seed}")
+        run = trainings.get(
+            state.baseline,
+            context.seed,
+            purpose=f"baseline seed {context.seed}",
+            keep=str(context.run.directory.path / "probes" / "weights"),
+        )
     except TrialFailed as failure:
         raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
+    if context.gate.probes is not None:
+        context.gate.probes.weights = run.kept
     notes = []
     if objective.metric is not None and parts_to(run, objective) is None:
         state.objective, note = _replaced(objective, run)

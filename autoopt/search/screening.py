@@ -193,6 +193,7 @@ class Screening:
             state.noise,
             deadline=context.now(),
             number=number,
+            probe=False,
         )
         if not open_ or seen.estimate is None:
             return ruling

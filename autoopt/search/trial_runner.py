@@ -22,6 +22,9 @@ SITES = "autoopt.script.tasks:sites"
 WATCH_SECONDS = 300.0
 """A script that does not come through a few training steps within that time counts as hung."""
 
+CONFIRMED = 1
+"""Evaluations after the first that reaches the target, which must reach it as well."""
+
 OnProgress = Callable[[JsonDict], None]
 
 
@@ -110,9 +113,10 @@ class TrialRunner:
         label: str,
         target: float | None = None,
         max_steps: int | None = None,
+        keep: str = "",
         on_progress: OnProgress | None = None,
     ) -> TrainingRun:
-        """Trains from the first step to the target, or to a limit.
+        """Trains from the first step to the target, which a further evaluation confirms, or to a limit.
 
         Raises:
             TrialFailed: the trial ended badly.
@@ -125,6 +129,8 @@ class TrialRunner:
                 max_seconds=max_seconds,
                 max_steps=max_steps,
                 target=target,
+                confirm=CONFIRMED,
+                keep=keep,
             )
         return TrainingRun.model_validate(document)
 

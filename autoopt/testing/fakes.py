@@ -81,6 +81,7 @@ class Behaviour:
     ``evaluated_samples``: those that an evaluation reads.
     ``fails`` is raised when the process has trained ``fails_at`` steps (0: while it is built).
     ``loss``: loss by step, the same for every process of this plan.
+    ``quality``: what a probe of it shows beside one of the baseline.
     """
 
     step_seconds: float = 0.02
@@ -92,6 +93,7 @@ class Behaviour:
     loss: Callable[[int], float | None] = lambda step: 2.0 / (1.0 + 0.01 * step)
     fails: TrialFailed | None = None
     fails_at: int = 0
+    quality: Literal["identical", "equivalent", "undecided", "another"] = "identical"
 
 
 @dataclass

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from autoopt.records import Estimate, Noise, Objective, Verdict
+from autoopt.records import Estimate, Noise, Objective, Quality, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, required_runs
@@ -35,6 +35,7 @@ trainer = _load("breaking_trainer", HERE / "breaking_trainer.py")
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 SEEDS = (0, 1)
 PROBE = 96
+LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
 
 
 def run(setup: Setup, seed: int, jitter: float = 0.0) -> TrainingRun:
@@ -77,7 +78,7 @@ def verdict(risk: Risk, setup: Setup, baseline: tuple[TrainingRun, ...], jitter:
     first = run(setup, 0, jitter)
     comparison = faster(baseline[0], first, setup.batch.size or breakers.BATCH)
     noise = Noise(seed_noise=seed_noise(baseline, "max"))
-    evidence = Evidence(baseline_runs=baseline, deterministic=True, planned_steps=256)
+    evidence = Evidence(baseline_runs=baseline, deterministic=True, planned_steps=256, level=LEVEL)
     for _ in range(5):
         wanted = required_runs(risk, comparison, evidence, OBJECTIVE, noise)
         have = len(evidence.candidate_runs)
@@ -115,7 +116,7 @@ def test_honest_numeric_change_is_kept(jitter: float, baseline) -> None:
 def test_honest_exact_change_is_kept(jitter: float, baseline) -> None:
     found = verdict(Risk.EXACT, Setup(), baseline, jitter)
     assert found.verdict is Verdict.KEPT, found.reason
-    assert found.quality.method == "losses"
+    assert found.quality.level == "equivalent"
 
 
 def test_honest_training_change_loses_no_quality(baseline) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Change, Estimate, Noise, Objective, Plan, Verdict
+from autoopt.records import Change, Estimate, Noise, Objective, Plan, Quality, Verdict
 from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, required_runs
@@ -23,6 +23,7 @@ WORKLOADS = Path(__file__).parent.parent / "workloads"
 TASKS = "autoopt.benchmark.tasks"
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 BATCH = 32
+LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
 
 
 def _breakers():
@@ -101,7 +102,7 @@ def test_breaker_in_a_real_trial(breaker, trials) -> None:
         incumbent=trials.side(Plan(), 3200.0),
         candidate=trials.side(plan, 4480.0),
     )
-    evidence = Evidence(deterministic=True, planned_steps=256)
+    evidence = Evidence(deterministic=True, planned_steps=256, level=LEVEL)
     for _ in range(4):
         wanted = required_runs(risk, comparison, evidence, OBJECTIVE, Noise())
         if not wanted or wanted.candidate_seeds > 3:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Verdict
+from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quality, Verdict
 from autoopt.records.messages import Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
 from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
+from autoopt.search.accept.quality import metric_difference
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side, SideFailure
 from autoopt.strategy import Risk
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
 NOISE = Noise(seed_noise=0.004)
 STEPS = 64
+SAME = Quality(method="probe", level="identical", passed=True, detail="same batches, losses and weights")
+DOUBT = Quality(method="probe", level="undecided", detail="gradients differ by more than rounding would")
 
 
 def losses(seed: int = 0, steps: int = STEPS, slow: float = 1.0, jitter: float = 0.0) -> tuple[float, ...]:
@@ -88,7 +91,7 @@ def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int 
 
 def evidence(candidate: tuple[TrainingRun, ...] = (), baseline: tuple[TrainingRun, ...] | None = None, **fields):
     runs = tuple(run(seed) for seed in range(3)) if baseline is None else baseline
-    return Evidence(baseline_runs=runs, candidate_runs=candidate, **{"deterministic": True, **fields})
+    return Evidence(baseline_runs=runs, candidate_runs=candidate, **{"deterministic": True, "level": SAME, **fields})
 
 
 @pytest.mark.parametrize("risk", list(Risk))
@@ -148,7 +151,7 @@ def test_exact_needs_no_training() -> None:
     assert not required_runs(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
     judged = judge(Risk.EXACT, found, evidence(), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.KEPT
-    assert judged.quality.method == "losses"
+    assert judged.quality.level == "identical"
     assert judged.time_to_target.value > 1.1
 
 
@@ -168,15 +171,10 @@ def test_exact_on_an_incumbent_in_bf16_may_round_as_bf16() -> None:
     assert judge(Risk.EXACT, found, evidence(epsilon=2.0**-8), OBJECTIVE, NOISE).verdict is Verdict.KEPT
 
 
-def test_exact_with_random_augmentation_is_judged_on_average_and_by_the_metric() -> None:
-    found = comparison(after=losses(seed=1))
-    some = evidence(deterministic=False)
-    wanted = required_runs(Risk.EXACT, found, some, OBJECTIVE, NOISE)
-    assert wanted.candidate_seeds == 1
-    some = evidence((run(0, losses=losses(5, 100)),), deterministic=False)
-    judged = judge(Risk.EXACT, found, some, OBJECTIVE, NOISE)
-    assert judged.verdict is Verdict.KEPT, judged.reason
-    assert judged.quality.method == "metric"
+def test_exact_with_random_augmentation_is_judged_on_average() -> None:
+    found, some = comparison(after=losses(seed=1)), evidence(deterministic=False)
+    assert not required_runs(Risk.EXACT, found, some, OBJECTIVE, NOISE)
+    assert judge(Risk.EXACT, found, some, OBJECTIVE, NOISE).verdict is Verdict.KEPT
     slow = judge(Risk.EXACT, comparison(after=losses(seed=1, slow=2.0)), some, OBJECTIVE, NOISE)
     assert slow.verdict is Verdict.QUALITY_LOST
 
@@ -187,14 +185,38 @@ def test_too_few_losses_in_common_are_no_pass() -> None:
     assert found.quality.passed is False
 
 
-def test_numeric_asks_for_a_training_and_is_kept_with_it() -> None:
+@pytest.mark.parametrize("level", ["identical", "equivalent"])
+def test_numeric_with_a_level_is_kept_without_a_training(level: str) -> None:
     found = comparison(after=losses(jitter=0.004))
-    assert required_runs(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).candidate_seeds == 1
-    assert judge(Risk.NUMERIC, found, evidence(), OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE
-    judged = judge(Risk.NUMERIC, found, evidence((run(0),)), OBJECTIVE, NOISE)
-    assert judged.verdict is Verdict.KEPT, judged.reason
+    some = evidence(level=SAME.model_copy(update={"level": level}))
+    assert not required_runs(Risk.NUMERIC, found, some, OBJECTIVE, NOISE)
+    judged = judge(Risk.NUMERIC, found, some, OBJECTIVE, NOISE)
+    assert (judged.verdict, judged.quality.level) == (Verdict.KEPT, level)
+
+
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.NUMERIC])
+def test_a_probe_that_shows_another_training_is_quality_lost(risk) -> None:
+    other = SAME.model_copy(update={"level": None, "passed": False, "detail": "w is not updated in step 9"})
+    judged = judge(risk, comparison(), evidence(level=other), OBJECTIVE, NOISE)
+    assert (judged.verdict, judged.reason) == (Verdict.QUALITY_LOST, judged.quality.detail)
+    assert "not updated in step 9" in judged.reason
+
+
+def test_numeric_that_its_probe_does_not_tell_is_trained_from_two_seeds_and_kept_where_that_proves_it() -> None:
+    found, quiet = comparison(after=losses(jitter=0.004)), Noise(seed_noise=0.0005)
+    assert required_runs(Risk.NUMERIC, found, evidence(level=DOUBT), OBJECTIVE, quiet).candidate_seeds == 2
+    assert judge(Risk.NUMERIC, found, evidence(level=DOUBT), OBJECTIVE, quiet).verdict is Verdict.INCONCLUSIVE
+    judged = judge(Risk.NUMERIC, found, evidence((run(0), run(1)), level=DOUBT), OBJECTIVE, quiet)
+    assert (judged.verdict, judged.quality.level) == (Verdict.KEPT, "trained"), judged.reason
     assert judged.quality.difference.value == pytest.approx(0, abs=1e-9)
     assert judged.quality.margin == pytest.approx(0.0045)
+
+
+def test_one_seed_gives_no_verdict_on_the_metric() -> None:
+    worse = evidence((run(0, to=None, best=0.5),), level=DOUBT)
+    judged = judge(Risk.NUMERIC, comparison(), worse, OBJECTIVE, Noise(seed_noise=1e-6))
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert judged.reason.startswith("quality undecided: observed accuracy")
 
 
 def test_numeric_that_learns_slower_is_lost_without_any_training() -> None:
@@ -214,35 +236,50 @@ def test_numeric_whose_loss_is_lower_from_the_first_step_is_lost() -> None:
 
 def test_numeric_with_a_worse_metric_is_lost() -> None:
     worse = tuple(run(seed, to=None, best=0.85) for seed in range(3))
-    judged = judge(Risk.NUMERIC, comparison(), evidence(worse), OBJECTIVE, NOISE)
+    judged = judge(Risk.NUMERIC, comparison(), evidence(worse, level=DOUBT), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert judged.quality.difference.high < 0
 
 
-def test_numeric_with_a_noisy_metric_asks_for_more_seeds_and_says_so() -> None:
-    some = evidence((run(0),))
-    telling = Noise(seed_noise=0.004)
-    assert required_runs(Risk.NUMERIC, comparison(), some, OBJECTIVE, telling).candidate_seeds == 2
+def test_a_metric_noisier_than_the_tolerance_is_undecided_and_asks_for_no_more_than_could_prove_it() -> None:
+    some = evidence((run(0), run(1)), level=DOUBT)
+    assert required_runs(Risk.NUMERIC, comparison(), some, OBJECTIVE, Noise(seed_noise=0.001)).candidate_seeds in (0, 3)
     noisy = Noise(seed_noise=0.05)
     assert not required_runs(Risk.NUMERIC, comparison(), some, OBJECTIVE, noisy)
-    all_of_them = evidence(tuple(run(seed) for seed in range(3)))
-    assert not required_runs(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
-    judged = judge(Risk.NUMERIC, comparison(), all_of_them, OBJECTIVE, noisy)
-    assert judged.verdict is Verdict.KEPT
-    assert "larger than the tolerance" in judged.reason
+    judged = judge(Risk.NUMERIC, comparison(), some, OBJECTIVE, noisy)
+    assert (judged.verdict, judged.quality.level) == (Verdict.INCONCLUSIVE, "undecided")
+    assert judged.quality.difference is not None
+    taken = judge(Risk.NUMERIC, comparison(), some.model_copy(update={"accept_undecided": True}), OBJECTIVE, noisy)
+    assert (taken.verdict, taken.quality.level) == (Verdict.KEPT, "undecided")
 
 
-def test_without_a_metric_the_loss_path_decides() -> None:
+def test_without_a_metric_the_probe_decides() -> None:
     objective = OBJECTIVE.model_copy(update={"metric": None, "target": None})
     judged = judge(Risk.NUMERIC, comparison(), evidence(planned_steps=1000), objective, NOISE)
-    assert judged.verdict is Verdict.KEPT
-    assert judged.quality.method == "loss_path"
+    assert (judged.verdict, judged.quality.level) == (Verdict.KEPT, "identical")
+    doubtful = judge(Risk.NUMERIC, comparison(), evidence(planned_steps=1000, level=DOUBT), objective, NOISE)
+    assert doubtful.verdict is Verdict.INCONCLUSIVE
+
+
+def simulated_difference(rng, loss: float, seeds: int):
+    """A metric's difference over seeds whose values scatter by 0.004 each, as the gate has it."""
+    before = [run(s, to=None, best=0.9 + 0.004 * rng.standard_normal()) for s in range(seeds)]
+    after = [run(s, to=None, best=0.9 - loss + 0.004 * rng.standard_normal()) for s in range(seeds)]
+    return metric_difference(list(zip(before, after, strict=True)), OBJECTIVE, Noise(seed_noise=0.004))
+
+
+def test_rates_of_false_losses_and_of_true_losses_that_pass() -> None:
+    rng, most = np.random.default_rng(5), 4
+    same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(300)]
+    lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(300)]
+    assert np.mean([any(d.lost for d in looks) for looks in same]) <= 0.02
+    assert np.mean([any(d.proved for d in looks) for looks in lost]) <= 0.05
 
 
 @pytest.mark.parametrize("risk", [Risk.NUMERIC, Risk.TRAINING])
 def test_fewer_evaluated_samples_are_quality_lost(risk) -> None:
     few = (run(0, evaluated=100), run(1, evaluated=100))
-    judged = judge(risk, comparison(), evidence(few), OBJECTIVE, NOISE)
+    judged = judge(risk, comparison(), evidence(few, level=DOUBT), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert "evaluated on 100 samples where the baseline was evaluated on 500" in judged.reason
 
@@ -332,12 +369,15 @@ def test_training_is_timed_against_the_incumbent_and_measured_for_quality_agains
 
 def test_final_plan_is_judged_by_its_runs() -> None:
     good = judge_runs(evidence(tuple(run(s) for s in range(2))), OBJECTIVE, NOISE)
-    assert good.passed is True
+    assert (good.passed, good.level) == (True, "identical")
+    unproven = judge_runs(evidence(tuple(run(s) for s in range(2)), level=None), OBJECTIVE, NOISE)
+    assert (unproven.passed, unproven.level) == (None, "undecided")
     assert judge_runs(evidence((run(0, losses=(1.0, None), finite=False),)), OBJECTIVE, NOISE).passed is False
     assert judge_runs(evidence((run(0, losses=()),)), OBJECTIVE, NOISE).passed is False
-    assert judge_runs(evidence((run(0, to=None, best=0.8),)), OBJECTIVE, NOISE).passed is False
+    never = tuple(run(s, to=None, best=0.8) for s in range(2))
+    assert judge_runs(evidence(never), OBJECTIVE, NOISE).passed is False
     assert judge_runs(evidence((run(0, evaluated=10),)), OBJECTIVE, NOISE).passed is False
-    assert judge_runs(evidence(), OBJECTIVE, NOISE).passed is None
+    assert judge_runs(evidence(level=None), OBJECTIVE, NOISE).passed is None
 
 
 @pytest.mark.parametrize("check", [same_within_tolerance, same_on_average])

@@ -17,7 +17,8 @@ class Evidence(Record):
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
     ``failure``: how a training of the candidate ended badly.
     ``memory_limit_bytes``: of the device; None where it is not known.
-    ``verified_later``: there is no time to train now; the verification from end to end will say of the metric.
+    ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
+    ``accept_undecided``: the user takes what is not proven.
     """
 
     baseline_runs: tuple[TrainingRun, ...] = ()
@@ -28,7 +29,8 @@ class Evidence(Record):
     planned_steps: int | None = None
     failure: SideFailure | None = None
     memory_limit_bytes: int | None = None
-    verified_later: bool = False
+    level: Quality | None = None
+    accept_undecided: bool = False
 
     def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:
         """Baseline and candidate of the same seed."""

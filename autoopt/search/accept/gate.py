@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Noise, Objective, Plan
+from autoopt.records import Noise, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
-from autoopt.search.accept.judge import judge, required_runs
+from autoopt.search.accept.judge import before_quality, judge, required_runs
+from autoopt.search.accept.levels import level_of
+from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, SideFailure
 from autoopt.strategy import Risk
@@ -29,6 +31,8 @@ class Gate:
         now: the run's clock.
         baseline: the plan that everything is compared with.
         memory_limit_bytes: of the device; None where it is not known.
+        probes: durable probes; None where there are none, which leaves quality to trainings.
+        accept_undecided: keeps what is not proven to train as well.
     """
 
     trainings: Trainings
@@ -37,6 +41,8 @@ class Gate:
     now: Clock
     baseline: Plan = field(default_factory=Plan)
     memory_limit_bytes: int | None = None
+    probes: Probes | None = None
+    accept_undecided: bool = False
 
     def decide(
         self,
@@ -48,6 +54,7 @@ class Gate:
         *,
         deadline: float,
         number: int,
+        probe: bool = True,
     ) -> Judgement:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
 
@@ -55,16 +62,41 @@ class Gate:
             plan: the candidate.
             deadline: on the run's clock.
             number: of the trial, which names its trainings.
+            probe: False leaves the quality level open where no probe was made, for a look that claims nothing.
         """
         incumbent = comparison.incumbent.plan
         risk = self.risk_over(plan, incumbent)
+        evidence = self.evidence(plan, incumbent, facts)
+        early = not probe or before_quality(risk, comparison, evidence)
+        level = None if early else self.quality(plan, incumbent, facts, objective)
         for _ in range(MOST_ROUNDS):
-            evidence = self.evidence(plan, incumbent, facts)
+            evidence = self.evidence(plan, incumbent, facts).model_copy(update={"level": level})
             wanted = required_runs(risk, comparison, evidence, objective, noise)
             if not wanted or not self._gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
-        evidence = self.evidence(plan, incumbent, facts).model_copy(update={"verified_later": True})
+        evidence = self.evidence(plan, incumbent, facts).model_copy(update={"level": level})
         return judge(risk, comparison, evidence, objective, noise)
+
+    def quality(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective) -> Quality | None:
+        """The quality level of a plan beside another one, by probes alone: seconds, and no training.
+
+        ``passed`` is True with the level ``identical`` or ``equivalent``, False where it is certainly another
+        training, and None with the level ``undecided`` where only trainings can tell. The incumbent is probed once.
+
+        Returns:
+            None where the plan trains otherwise by its risk class, which a probe says nothing of.
+        """
+        risk = self.risk_over(plan, incumbent)
+        if self.probes is None or risk in (Risk.TRAINING, Risk.MODEL):
+            return None
+        self.probes.random = facts.dataset.deterministic is False
+        try:
+            before, after = self.probes.pair(incumbent, plan)
+        except TrialFailed as failure:
+            return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
+        return level_of(
+            risk, before, after, objective, deterministic=facts.dataset.deterministic, epsilon=self._epsilon(incumbent)
+        )
 
     def risk_over(self, plan: Plan, incumbent: Plan) -> Risk:
         """The class of the riskiest change that the plan has and the incumbent has not."""
@@ -79,7 +111,8 @@ class Gate:
             incumbent_runs=self.trainings.of(incumbent) if self._steps_differ(incumbent) else (),
             candidate_runs=self.trainings.of(plan),
             deterministic=facts.dataset.deterministic,
-            epsilon=ROUNDING.get(self.registry.fold(incumbent).precision.dtype, ROUNDING[None]),
+            epsilon=self._epsilon(incumbent),
+            accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
             memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure(
@@ -92,6 +125,9 @@ class Gate:
             if failure
             else None,
         )
+
+    def _epsilon(self, plan: Plan) -> float:
+        return ROUNDING.get(self.registry.fold(plan).precision.dtype, ROUNDING[None])
 
     def _steps_differ(self, plan: Plan) -> bool:
         """Whether a plan takes other steps than the baseline, by the class of its changes."""

@@ -1,9 +1,9 @@
 """The verdict on a candidate: throughput first, then quality by risk class, then time to target.
 
-* ``exact``: same losses to rounding over the probe (on average where samples themselves are random,
-  and then the metric as well).
-* ``numeric``: finite, the loss path within tolerance, the metric not inferior given its seed noise.
-* ``training``, ``model``: trained to the target from two seeds or more; time to target decides.
+* ``exact``, ``numeric``: every loss finite, the loss path as before, and by their probes the same training
+  (``identical``), or the same but for rounding (``equivalent``); where probes do not tell, the metric of several seeds
+  must be proven to be no worse than the tolerance (``trained``).
+* ``training``, ``model``: trained to the target from two seeds or more; time to target decides (``trained``).
 
 What was not captured fails: a gate that saw nothing has not been passed.
 """
@@ -20,14 +20,21 @@ from autoopt.search.accept.loss_paths import (
     same_within_tolerance,
 )
 from autoopt.search.accept.memory_margin import lost_margin
-from autoopt.search.accept.quality import fewer_evaluated, metric_difference, metric_quality, with_seed_noise
+from autoopt.search.accept.quality import (
+    FEWEST_SEEDS,
+    MetricDifference,
+    fewer_evaluated,
+    metric_difference,
+    metric_quality,
+    with_seed_noise,
+)
 from autoopt.search.accept.time_to_target import same_steps_ratio
-from autoopt.search.accept.trained import FEWEST_SEEDS, MOST_SEEDS, both_figures, judge_trained, missed_target
+from autoopt.search.accept.trained import MOST_SEEDS, both_figures, judge_trained, missed_target
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath
 from autoopt.strategy import Risk
 
-MOST_METRIC_SEEDS = 3
-"""Seeds of an ``exact`` or ``numeric`` change while its metric is undecided."""
+MOST_METRIC_SEEDS = 4
+"""Seeds of a change that its probe does not tell, while its metric is undecided."""
 
 NOT_TESTED = Quality(method="not_tested")
 
@@ -48,15 +55,15 @@ def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
         objective: metric, target, tolerance, and the gain worth having.
         noise: with the seed noise of the metric, where it was measured.
     """
-    early = _before_quality(risk, comparison, evidence)
+    early = before_quality(risk, comparison, evidence)
     if early:
         return early
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
     if risk in (Risk.TRAINING, Risk.MODEL):
         return judge_trained(comparison, evidence, objective)
-    quality = _paths(risk, comparison, evidence)
-    if quality.passed and _metric_wanted(risk, evidence, objective):
-        quality = _with_metric(risk, quality, evidence, objective, noise)
+    quality = _leveled(_paths(risk, comparison, evidence), evidence, objective, noise)
+    if quality.passed is None and evidence.accept_undecided:
+        quality = quality.model_copy(update={"passed": True, "level": "undecided"})
     if quality.passed is not True:
         verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
         return Judgement(verdict=verdict, reason=quality.detail, quality=quality)
@@ -67,7 +74,7 @@ def required_runs(
     risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise
 ) -> RequiredRuns:
     """The trainings that :func:`judge` still wants; false when it has all that it would use."""
-    if _before_quality(risk, comparison, evidence):
+    if before_quality(risk, comparison, evidence):
         return RequiredRuns()
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
     have = len(evidence.paired_with_incumbent())
@@ -84,26 +91,25 @@ def required_runs(
         return RequiredRuns(
             baseline_seeds=more, candidate_seeds=more, to_target=bool(more), why="time to target is undecided"
         )
-    if _paths(risk, comparison, evidence).passed is not True or not _metric_wanted(risk, evidence, objective):
+    known = evidence.level
+    if known is None or known.passed is not None or objective.metric is None or evidence.accept_undecided:
         return RequiredRuns()
-    exact = risk is Risk.EXACT  # its losses are compared step by step: one training to the target will do
-    seeds_of_baseline = max(2, len(evidence.baseline_runs)) if noise.seed_noise is None and not exact else 1
-    if have == 0:
-        return RequiredRuns(
-            baseline_seeds=seeds_of_baseline, candidate_seeds=1, to_target=True, why="the metric is not known yet"
-        )
-    difference = None if exact else metric_difference(evidence.paired_with_incumbent(), objective, noise)
-    if difference is None or difference.proved or difference.lost or have >= MOST_METRIC_SEEDS:
+    if _paths(risk, comparison, evidence).passed is False or have >= MOST_METRIC_SEEDS:
         return RequiredRuns()
+    difference = metric_difference(evidence.paired_with_incumbent(), objective, noise) if have >= FEWEST_SEEDS else None
+    if difference is not None and (difference.proved or difference.lost or _out_of_reach(difference, have)):
+        return RequiredRuns()
+    wanted = max(have + 1, FEWEST_SEEDS)
+    return RequiredRuns(baseline_seeds=wanted, candidate_seeds=wanted, to_target=True, why=known.detail)
+
+
+def _out_of_reach(difference: MetricDifference, have: int) -> bool:
+    """Whether not even all the seeds there may be would prove a difference like this one."""
     with_all = difference.error * (have / MOST_METRIC_SEEDS) ** 0.5
-    if difference.passed and (difference.error <= difference.margin or with_all > difference.margin):
-        return RequiredRuns()  # further seeds would not prove more than that nothing speaks against it
-    return RequiredRuns(
-        baseline_seeds=have + 1, candidate_seeds=have + 1, to_target=True, why="the metric's noise hides the tolerance"
-    )
+    return bool(difference.estimate.value - 2.0 * with_all < -difference.margin)
 
 
-def _before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> Judgement | None:
+def before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> Judgement | None:
     """A judgement that needs no look at quality: failures, throughput, losses that are missing or not finite."""
     failure = comparison.failure or evidence.failure
     if failure:
@@ -168,24 +174,45 @@ def _missing(comparison: Comparison, evidence: Evidence) -> Judgement | None:
 def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
     """Quality of the final plan's trainings against the baseline's, for verification from end to end.
 
-    ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from a
-    seed from which the baseline reaches it, or a metric that is certainly worse; None where it cannot be told.
+    ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from every seed from
+    which the baseline reaches it, losses that are not as before where the steps are the same ones (``evidence.level``),
+    or a metric that is certainly worse; None where it is not proven.
     """
-    pairs = evidence.paired()
+    pairs, level = evidence.paired(), evidence.level
     for run in evidence.candidate_runs:
         if not run.finite or any(loss is None for loss in run.losses):
             return Quality(method="metric", passed=False, detail=f"a loss from seed {run.seed} is not finite")
         if not run.losses:
             return Quality(method="not_tested", passed=False, detail=f"no loss was captured from seed {run.seed}")
-    fewer = fewer_evaluated(pairs)
-    missed = missed_target(pairs, objective)
+    if level is not None and level.passed is False:
+        return level
+    same = level is not None and level.passed is True
+    fewer, missed = fewer_evaluated(pairs), missed_target(pairs, objective, every=same)
     if fewer or missed:
         return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=fewer or missed)
+    if same and level is not None:
+        whole = _whole_runs(level, evidence)
+        if whole.passed is False:
+            return whole
     difference = metric_difference(pairs, objective, with_seed_noise(noise, evidence.baseline_runs, objective))
-    if difference is None:
+    if difference is None and level is None:
         what = objective.metric or "no metric"
-        return Quality(method="not_tested", metric=objective.metric, detail=f"{what}: not measured on both sides")
-    return metric_quality(difference, objective)
+        detail = f"quality undecided: {what} was not measured on both sides"
+        return Quality(method="not_tested", level="undecided", metric=objective.metric, detail=detail)
+    if difference is None:
+        return level or NOT_TESTED
+    quality = metric_quality(difference, objective)
+    if quality.passed is False or not same or level is None:
+        return quality
+    return quality.model_copy(
+        update={
+            "level": level.level,
+            "passed": True,
+            "gradient_error": level.gradient_error,
+            "gradient_bias": level.gradient_bias,
+            "detail": f"{level.detail}; {quality.detail.removeprefix('quality undecided: ')}",
+        }
+    )
 
 
 def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:
@@ -225,40 +252,33 @@ def _path(losses: tuple[float | None, ...]) -> LossPath:
     return LossPath(steps=tuple(range(len(losses))), losses=losses)
 
 
-def _metric_wanted(risk: Risk, evidence: Evidence, objective: Objective) -> bool:
-    """Whether the class asks for the metric; without a metric the loss path is all there is."""
-    return objective.metric is not None and (risk is Risk.NUMERIC or evidence.deterministic is False)
+def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
+    """The quality level on top of the loss paths: by the probe, or where that does not tell by the metric.
 
-
-def _with_metric(risk: Risk, paths: Quality, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
-    """The metric on top of passed loss paths.
-
-    A change of class ``exact`` whose losses are the same on average, in the same order of samples, is
-    refused by the metric only where that is certainly worse: its seed noise alone is no evidence.
-    Where there is no time to train, the loss path decides for now and the verification for good.
+    ``passed`` is None where neither proves anything; the difference that was observed stands in the document. Where no
+    probe can be made (a script), losses that are the same to rounding step by step stand in for it.
     """
-    pairs = evidence.paired_with_incumbent()
-    fewer = fewer_evaluated(pairs)
+    if paths.passed is False:
+        return paths
+    known = evidence.level
+    if known is not None and known.passed is not None:
+        detail = f"{known.detail}; {paths.detail}"
+        return known.model_copy(
+            update={"largest_loss_difference": paths.largest_loss_difference, "detail": detail, "margin": paths.margin}
+        )
+    if known is None and paths.method == "losses":
+        return paths.model_copy(update={"level": "equivalent"})
+    why = known.detail if known is not None else "no probe was made"
+    fewer = fewer_evaluated(evidence.paired_with_incumbent())
     if fewer:
         return Quality(method="metric", passed=False, metric=objective.metric, detail=fewer)
-    difference = metric_difference(pairs, objective, noise)
-    if difference is None and (risk is Risk.EXACT or evidence.verified_later):
-        detail = f"{paths.detail}; no time to measure {objective.metric} here, the verification trains to it"
-        return paths.model_copy(update={"detail": detail})
+    difference = metric_difference(evidence.paired_with_incumbent(), objective, noise)
     if difference is None:
-        return Quality(
-            method="not_tested", passed=None, metric=objective.metric, detail=f"{objective.metric} was not measured"
-        )
+        what = f"{objective.metric} was not measured" if objective.metric else "there is no metric"
+        detail = f"quality undecided: {why}; {what}"
+        return Quality(method="not_tested", level="undecided", metric=objective.metric, detail=detail)
     quality = metric_quality(difference, objective)
-    undecided = quality.passed is None and risk is Risk.EXACT
-    return quality.model_copy(
-        update={
-            "passed": True if undecided else quality.passed,
-            "detail": f"{paths.detail}; {quality.detail}",
-            "largest_loss_difference": paths.largest_loss_difference,
-            "steps": paths.steps,
-        }
-    )
+    return quality.model_copy(update={"detail": f"{quality.detail} ({why})", "steps": paths.steps})
 
 
 def _timed(comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality) -> Judgement:

@@ -15,15 +15,20 @@ from autoopt.records.messages import TrainingRun
 
 Pairs = Sequence[tuple[TrainingRun, TrainingRun]]
 
-_PRIOR_DOF = 2.0
-_ONE_SIDED = 1.645
+_PRIOR_DOF = 1.0
+FEWEST_SEEDS = 2
+"""One seed never gives a verdict on the metric."""
+
+_LOST_TAIL = 0.003
+"""Chance that an identical change reads as lost at one look; there are three at most."""
 
 
 @dataclass(frozen=True)
 class MetricDifference:
     """How much better the candidate's metric is (positive: better), over seeds.
 
-    ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric.
+    ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric; ``highest``: its upper
+    bound at the confidence that a loss is claimed with.
     """
 
     estimate: Estimate
@@ -31,26 +36,17 @@ class MetricDifference:
     margin: float
     baseline: float
     candidate: float
+    highest: float
 
     @property
     def lost(self) -> bool:
-        """Worse than tolerance and seed noise both allow, and certainly worse."""
-        return self.estimate.value < -self.allowed and self.estimate.high < 0
-
-    @property
-    def passed(self) -> bool:
-        """No worse than the tolerance, or than chance would have it where seed noise hides the tolerance."""
-        return self.estimate.value >= -self.allowed
+        """Worse than the tolerance, and certainly worse than before."""
+        return self.estimate.n >= FEWEST_SEEDS and self.estimate.value < -self.margin and self.highest < 0
 
     @property
     def proved(self) -> bool:
-        """The whole interval lies within the tolerance."""
-        return self.estimate.low >= -self.margin
-
-    @property
-    def allowed(self) -> float:
-        """A change that does nothing falls below this once in twenty times, whatever the noise."""
-        return max(self.margin, _ONE_SIDED * self.error)
+        """The lower bound of the difference is at or above the tolerance's loss."""
+        return self.estimate.n >= FEWEST_SEEDS and self.estimate.low >= -self.margin
 
 
 def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
@@ -65,8 +61,8 @@ def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
 def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> MetricDifference | None:
     """Compares the monotone fits of both at the last step that both evaluated, seed by seed.
 
-    The spread over seeds rests on these pairs and on the baseline's own seed noise (as two values;
-    where there is none, on how far evaluations scatter around the fit).
+    The spread over seeds rests on these pairs and on the baseline's own seed noise, as one value; without that, on how
+    far evaluations scatter around the fit.
 
     Returns:
         None without one pair that both evaluated, or without a metric.
@@ -94,12 +90,14 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
     error = math.sqrt(square / dof / n)
     reach = float(student.ppf(0.975, dof)) * error
     level = objective.target if objective.target is not None else float(np.mean(befores))
+    highest = value + float(student.ppf(1 - _LOST_TAIL, dof)) * error
     return MetricDifference(
         estimate=Estimate(value=value, low=value - reach, high=value + reach, n=n),
         error=error,
         margin=objective.tolerance * abs(level),
         baseline=float(np.mean(befores)),
         candidate=float(np.mean(afters)),
+        highest=highest,
     )
 
 
@@ -118,11 +116,12 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         f"{estimate.value:+.3g} [{estimate.low:+.3g}, {estimate.high:+.3g}] over {estimate.n} seed"
         f"{'s' if estimate.n > 1 else ''}, tolerance {difference.margin:.3g}"
     )
-    if difference.passed and not difference.proved:
-        seen += "; the noise of the metric itself is larger than the tolerance, so no more than that can be told"
+    if not difference.proved and not difference.lost:
+        seen = f"quality undecided: observed {seen}"
     return Quality(
         method="metric",
-        passed=True if difference.passed else (False if difference.lost else None),
+        level=None if difference.lost else "trained" if difference.proved else "undecided",
+        passed=True if difference.proved else (False if difference.lost else None),
         metric=objective.metric,
         baseline=difference.baseline,
         candidate=difference.candidate,

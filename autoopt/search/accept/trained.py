@@ -5,11 +5,10 @@ from __future__ import annotations
 from autoopt.records import CurvePoint, Estimate, Objective, Quality, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence, Judgement
-from autoopt.search.accept.quality import fewer_evaluated
+from autoopt.search.accept.quality import FEWEST_SEEDS, fewer_evaluated
 from autoopt.search.accept.time_to_target import parts_to, trained_ratio
 from autoopt.search.compare.comparison import Comparison
 
-FEWEST_SEEDS = 2
 MOST_SEEDS = 4
 """Seeds of a ``training`` or ``model`` change."""
 
@@ -21,7 +20,8 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
     quality = Quality(method="metric", metric=objective.metric, seeds=len(pairs), passed=None)
 
     def found(verdict: Verdict, reason: str, passed: bool | None, ratio: Estimate | None = None) -> Judgement:
-        seen = quality.model_copy(update={"passed": passed, "detail": reason})
+        level = "trained" if passed else "undecided" if passed is None else None
+        seen = quality.model_copy(update={"passed": passed, "detail": reason, "level": level})
         return Judgement(verdict=verdict, reason=reason, quality=seen, time_to_target=ratio)
 
     if fewer:
@@ -44,12 +44,18 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
     return found(Verdict.KEPT, both_figures("target reached from every seed", comparison, ratio), True, ratio)
 
 
-def missed_target(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective) -> str:
-    """A sentence where the target is missed from a seed from which the baseline reaches it, else empty."""
+def missed_target(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective, *, every: bool = False) -> str:
+    """A sentence where the target is missed from a seed from which the baseline reaches it, else empty.
+
+    Args:
+        every: only where it is missed from every such seed, and two at least: for plans that take the same steps,
+            of which a single seed may miss it by chance.
+    """
     if objective.target is None:
         return ""
-    short = [new for old, new in pairs if parts_to(old, objective) and not parts_to(new, objective)]
-    if not short:
+    there = [new for old, new in pairs if parts_to(old, objective)]
+    short = [new for new in there if not parts_to(new, objective)]
+    if not short or (every and (len(there) < FEWEST_SEEDS or len(short) < len(there))):
         return ""
     return (
         f"{objective.metric} {objective.target:g} not reached in {short[0].steps} steps from {len(short)} of "

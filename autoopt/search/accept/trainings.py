@@ -52,8 +52,11 @@ class Trainings:
         """How a training of that plan ended badly, if one did."""
         return self._failures.get(plan.key)
 
-    def get(self, plan: Plan, seed: int, *, purpose: str) -> TrainingRun:
+    def get(self, plan: Plan, seed: int, *, purpose: str, keep: str = "") -> TrainingRun:
         """A training from that seed, measured where it is not known.
+
+        Args:
+            keep: a folder for its weights at start, middle and end; none are kept where empty.
 
         Raises:
             TrialFailed: the trial ended badly.
@@ -68,7 +71,7 @@ class Trainings:
                 "training",
                 key,
                 lambda: self._runner.train(
-                    plan, seed=seed, max_seconds=self.limit_seconds, label=label, target=self.target
+                    plan, seed=seed, max_seconds=self.limit_seconds, label=label, target=self.target, keep=keep
                 ),
                 TrainingRun,
             )

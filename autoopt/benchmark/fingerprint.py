@@ -1,0 +1,127 @@
+"""Fingerprints of a training: digests of its batches, and sampled coordinates of its weights and gradients.
+
+Two processes that train the same give the same fingerprints; whole weights and gradients never leave a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from autoopt.benchmark.seeding import mix
+from autoopt.benchmark.transfer import tensors
+
+Array = NDArray[np.float32]
+
+MOST_COORDINATES = 16384
+LEAST_PER_TENSOR = 16
+"""Sampled coordinates of all parameters together, and of a small one."""
+
+_WHOLE = 1 << 16
+_STRIDED = 1 << 14
+_PER_SAMPLE = 64
+
+
+def digest(batch: Any, *, whole_numbers: bool = False) -> str:
+    """A digest of a batch's tensors: small ones (labels) whole, of large ones evenly spaced elements.
+
+    Args:
+        whole_numbers: of tensors of whole numbers alone; empty where there is none.
+    """
+    found = tensors(batch)
+    if whole_numbers:
+        found = [(path, tensor) for path, tensor in found if not tensor.is_floating_point()]
+        if not found:
+            return ""
+    hashed = hashlib.blake2b(digest_size=8)
+    for path, tensor in found:
+        hashed.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        flat = tensor.detach().reshape(-1)
+        if flat.numel() > _WHOLE:
+            flat = flat[:: flat.numel() // _STRIDED]
+        hashed.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def sample_keys(batch: Any) -> list[int]:
+    """A key for each sample of a batch, from evenly spaced elements of its largest tensor; empty without one."""
+    found = [tensor for _, tensor in tensors(batch) if tensor.dim() and tensor.numel()]
+    if not found:
+        return []
+    largest = max(found, key=lambda tensor: tensor.numel())
+    rows = largest.detach().reshape(largest.shape[0], -1)
+    rows = rows[:, :: max(rows.shape[1] // _PER_SAMPLE, 1)].contiguous().cpu()
+    return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]
+
+
+class Coordinates:
+    """Sampled coordinates of a model's trainable parameters, the same in every process.
+
+    Args:
+        model: whose parameters are sampled.
+        most: coordinates of all parameters together, about.
+
+    Attributes:
+        names: of the parameters in the model's own order, without the prefix of a compiled module.
+        sizes, counts: elements of each parameter, and how many of them are sampled.
+    """
+
+    def __init__(self, model: nn.Module, most: int = MOST_COORDINATES) -> None:
+        found = {name.replace("_orig_mod.", ""): p for name, p in model.named_parameters() if p.requires_grad}
+        self._parameters = list(found.values())
+        self.names = list(found)
+        self.sizes = [parameter.numel() for parameter in self._parameters]
+        total = max(sum(self.sizes), 1)
+        self.counts = [min(size, max(LEAST_PER_TENSOR, most * size // total)) for size in self.sizes]
+        self._indices = []
+        for place, (parameter, size, count) in enumerate(zip(self._parameters, self.sizes, self.counts, strict=True)):
+            drawn = np.random.default_rng(mix(place, size)).choice(size, count, replace=False)
+            self._indices.append(torch.from_numpy(np.sort(drawn)).to(parameter.device))
+
+    def weights(self) -> Array:
+        """The sampled weights, one after another."""
+        return self._sampled([parameter.detach() for parameter in self._parameters])
+
+    def gradients(self, scale: float = 1.0) -> Array:
+        """The sampled gradients over ``scale``; NaN where a parameter has none."""
+        return self._sampled([parameter.grad for parameter in self._parameters]) / np.float32(scale)
+
+    def _sampled(self, values: list[torch.Tensor | None]) -> Array:
+        parts = []
+        for value, index in zip(values, self._indices, strict=True):
+            if value is None:
+                parts.append(torch.full(index.shape, float("nan"), device=index.device))
+            else:
+                parts.append(value.reshape(-1)[index].float())
+        return torch.cat(parts).cpu().numpy() if parts else np.zeros(0, dtype=np.float32)
+
+    def set_synthetic_gradients(self, seed: int | None, size: float) -> None:
+        """Gives each parameter a gradient drawn from the seed, the same in every process; zero where None."""
+        for place, parameter in enumerate(self._parameters):
+            if seed is None:
+                parameter.grad = torch.zeros_like(parameter)
+                continue
+            generator = torch.Generator().manual_seed(mix(seed, place))
+            drawn = size * torch.randn(parameter.numel(), generator=generator).reshape(parameter.shape)
+            parameter.grad = torch.empty_like(parameter).copy_(drawn)
+
+
+@contextmanager
+def without_draws(model: nn.Module) -> Iterator[None]:
+    """The model as in training, but that nothing in it draws random numbers (dropout is off)."""
+    keep = (nn.modules.batchnorm._BatchNorm, nn.RNNBase)
+    modes = [(module, module.training) for module in model.modules()]
+    for module, training in modes:
+        module.training = training and isinstance(module, keep)
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

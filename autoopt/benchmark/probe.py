@@ -1,0 +1,244 @@
+"""The probe of a plan: what its training does step by step, its gradients at kept weights, its optimizer's update.
+
+One process, some seconds, nothing timed. What two plans' probes must have in common is decided by
+``autoopt.search.accept``; here it is written down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from autoopt.benchmark.evaluation import TimeUpError
+from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
+from autoopt.benchmark.seeding import mix, seed_everything
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.transfer import samples_of
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records import JsonDict
+from autoopt.records.messages import EpochRead, Probe
+
+LEAST_STEPS = 12
+BATCHES = 8
+DRAWN = 3
+ZERO_STEPS, UPDATE_STEPS = 2, 12
+"""Updates from a zero gradient, which show the decay of weights, and from drawn ones."""
+
+_SYNTHETIC = 1e-2
+_ROLLED = 16
+_MOST_READ = 4096
+
+
+def probe(
+    live: TrialContext, out: str, steps: int, seconds: float, weights: list[str] | None = None, batches: str = ""
+) -> JsonDict:
+    """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
+
+    Args:
+        out: the file, ``.npz``.
+        steps: trained and written down one by one, at most.
+        seconds: for them, and as much again for reading on without training and for each set of weights; at least
+            ``LEAST_STEPS`` steps and two batches are taken however long that is.
+        weights: files of weights, as the training of the baseline kept them, to compare gradients at.
+        batches: a file of batches for the gradients, written where there is none; empty: the training's first.
+    """
+    training = live.training if live.training.steps == 0 else live.restart(live.seed)
+    recorder = _Recorder(training)
+    recorder.train(steps, seconds)
+    recorder.read_on(seconds)
+    held = _batches(batches, recorder.held, training) if batches else recorder.held
+    with training.device.watched():
+        for number, path in enumerate(weights or []):
+            if not _load(training, path):
+                break
+            with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
+                recorder.at_weights(number, held, seconds)
+        recorder.updates()
+    np.savez(out, **recorder.arrays())
+    return recorder.document(out).model_dump(mode="json")
+
+
+class _Recorder:
+    """What one process shows of its plan."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.coordinates = Coordinates(training.model)
+        self.held: list[list[Any]] = []
+        self.digests: list[str] = []
+        self.orders: list[str] = []
+        self.losses: list[float | None] = []
+        self.weights = [self.coordinates.weights()]
+        self.rates: list[float] = []
+        self.skipped: list[int] = []
+        self.epochs: list[EpochRead] = []
+        self.keys: list[set[int]] = []
+        self.gradients: dict[str, Array] = {}
+        self.metrics: list[float | None] = []
+        self.evaluated: int | None = None
+        self.updated: Array | None = None
+        self.seconds = perf_counter()
+
+    def train(self, steps: int, seconds: float) -> None:
+        """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
+        training, began = self.training, perf_counter()
+        while len(self.losses) < steps:
+            if len(self.losses) >= LEAST_STEPS and perf_counter() - began > seconds:
+                break
+            group = training.next()
+            self._read(group)
+            if len(self.held) < BATCHES:
+                self.held.append(group)
+            self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
+            scale = training.scaler.get_scale() if training.scaler is not None else None
+            loss = float(training.advance(group).detach())
+            if scale is not None and training.scaler is not None and training.scaler.get_scale() < scale:
+                self.skipped.append(len(self.losses))
+            self.losses.append(loss if np.isfinite(loss) else None)
+            self.weights.append(self.coordinates.weights())
+
+    def read_on(self, seconds: float) -> None:
+        """Reads the coming batches without training on them, into the third epoch where there is time."""
+        began, rolled = perf_counter(), ""
+        for count in range(1, _MOST_READ + 1):
+            if perf_counter() - began > seconds or self.training.batch_iterator.epoch >= 3:
+                break
+            rolled = self._read(self.training.next(), rolled)
+            if count % _ROLLED == 0:
+                self.digests.append(rolled)
+
+    def _read(self, group: list[Any], rolled: str | None = None) -> str:
+        found = "".join(digest(batch) for batch in group)
+        if rolled is None:
+            self.digests.append(found)
+            self.orders.append("".join(digest(batch, whole_numbers=True) for batch in group))
+        else:
+            found = f"{mix(rolled, found):016x}"
+        epoch = max(self.training.batch_iterator.epoch, 0)
+        while len(self.keys) <= epoch:
+            self.keys.append(set())
+            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
+        keys = [key for batch in group for key in sample_keys(batch)]
+        earlier = sum(any(key in seen for seen in self.keys[:epoch]) for key in keys)
+        self.keys[epoch].update(keys)
+        known = self.epochs[epoch]
+        self.epochs[epoch] = EpochRead(
+            samples=known.samples + len(keys), distinct=len(self.keys[epoch]), seen_before=known.seen_before + earlier
+        )
+        return found
+
+    def at_weights(self, number: int, held: list[list[Any]], seconds: float) -> None:
+        """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
+        self.metrics.append(self._metric(seconds))
+        model, began = self.training.model, perf_counter()
+        found: list[Array] = []
+        with without_draws(model):
+            for group in held:
+                if len(found) >= 2 and perf_counter() - began > seconds:
+                    break
+                found.append(self._gradient(group, 0))
+        self.gradients[f"gradients{number}"] = np.stack(found)
+        if number == 0:
+            drawn = [self._gradient(group, seed) for group in held[:DRAWN] for seed in (1, 2)]
+            self.gradients["draws"] = np.stack(drawn)
+
+    def _gradient(self, group: list[Any], seed: int) -> Array:
+        training = self.training
+        training.model.zero_grad(set_to_none=True)
+        seed_everything(mix("gradient", seed))
+        counts = [samples_of(batch) or 1 for batch in group]
+        for batch, count in zip(group, counts, strict=True):
+            loss = training.plain_step.forward(training.model, batch)
+            training.plain_step.backward(loss * (count / sum(counts)))
+        scale = training.scaler.get_scale() if training.scaler is not None else 1.0
+        return self.coordinates.gradients(scale)
+
+    def _metric(self, seconds: float) -> float | None:
+        """The target's metric, where the evaluation ends in time."""
+        training = self.training
+        target = training.workload.target
+        if training.evaluation is None or target is None:
+            return None
+        training.evaluation.batches.until = perf_counter() + seconds
+        try:
+            metric = training.evaluation(training.model)[target.metric]
+        except TimeUpError:
+            return None
+        finally:
+            training.evaluation.batches.until = None
+        self.evaluated = training.evaluation.samples
+        return metric if np.isfinite(metric) else None
+
+    def updates(self) -> None:
+        """The weights' changes by the optimizer alone, from gradients that are the same in every process."""
+        training, step = self.training, self.training.plain_step
+        training.model.zero_grad(set_to_none=True)
+        state = getattr(training.optimizer, "state", None)
+        if state is None or training.setup.step:
+            return
+        state.clear()
+        before, found = self.coordinates.weights(), []
+        scale = training.scaler.get_scale() if training.scaler is not None else 1.0
+        for number in range(ZERO_STEPS + UPDATE_STEPS):
+            seed = None if number < ZERO_STEPS else number
+            self.coordinates.set_synthetic_gradients(seed, _SYNTHETIC * scale)
+            if training.scaler is not None:
+                training.scaler.scale(torch.ones((), device=training.device.torch))
+            step.update()
+            after = self.coordinates.weights()
+            found.append(after - before)
+            before = after
+        self.updated = np.stack(found)
+
+    def arrays(self) -> dict[str, Any]:
+        """What goes into the file: float32, coordinates in the last dimension."""
+        arrays: dict[str, Any] = {
+            "names": np.array(self.coordinates.names),
+            "sizes": np.array(self.coordinates.sizes),
+            "counts": np.array(self.coordinates.counts),
+            "weights": np.stack(self.weights),
+            **self.gradients,
+        }
+        return arrays if self.updated is None else {**arrays, "updates": self.updated}
+
+    def document(self, out: str) -> Probe:
+        return Probe(
+            file=Path(out).name,
+            steps=len(self.losses),
+            digests=tuple(self.digests),
+            orders=tuple(self.orders),
+            losses=tuple(self.losses),
+            learning_rates=tuple(self.rates),
+            skipped_by_scaler=tuple(self.skipped),
+            epochs=tuple(self.epochs),
+            points=len(self.metrics),
+            metrics=tuple(self.metrics),
+            evaluated_samples=self.evaluated,
+            seconds=perf_counter() - self.seconds,
+        )
+
+
+def _load(training: Training, path: str) -> bool:
+    """Puts kept weights into the model; False where they are not those of a model like this one."""
+    kept = torch.load(path, map_location=training.device.torch, weights_only=True)
+    own = training.model.state_dict()
+    if Counter(kept.keys()) != Counter(own.keys()):  # layers that were wrapped: the same tensors under other names
+        kept = dict(zip(own, kept.values(), strict=False)) if len(kept) == len(own) else {}
+    if kept.keys() != own.keys() or any(kept[name].shape != own[name].shape for name in own):
+        return False
+    training.model.load_state_dict(kept)
+    return True
+
+
+def _batches(path: str, held: list[list[Any]], training: Training) -> list[list[Any]]:
+    """The batches of the file, which is written where there is none: samples are random, so they are handed on."""
+    if not Path(path).exists():
+        torch.save(held, path)
+    found: list[list[Any]] = torch.load(path, map_location=training.device.torch, weights_only=False)
+    return found

@@ -1,0 +1,218 @@
+"""The quality level of a plan from two probes, within seconds and without training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoopt.records import Objective, Quality
+from autoopt.records.messages import Probe
+from autoopt.search.accept.fidelity import (
+    MOVED,
+    UPDATE,
+    Arrays,
+    GradientFidelity,
+    draws_ratio,
+    gradient_fidelity,
+    standing_still,
+    update_difference,
+    weight_difference,
+)
+from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding
+from autoopt.search.compare.comparison import LossPath
+from autoopt.strategy import Risk
+
+_GROSS_UPDATE = 0.02
+_FEWER = 0.02
+_DRAWS = (0.4, 2.5)
+"""Spread of gradients under other draws, over the incumbent's, that three batches leave open."""
+
+_ROUNDING_ERROR = 1e-3
+"""Error of a gradient, over its spread between batches, that rounding alone explains in float32."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A probe with its arrays."""
+
+    probe: Probe
+    arrays: Arrays
+
+
+def level_of(
+    risk: Risk,
+    before: Seen,
+    after: Seen,
+    objective: Objective,
+    *,
+    deterministic: bool | None = True,
+    epsilon: float = 2.0**-23,
+) -> Quality:
+    """What two probes tell of the candidate's training beside the incumbent's.
+
+    Args:
+        risk: ``exact`` or ``numeric``; others train otherwise by intention and are not told by a probe.
+        deterministic: the dataset gives the same sample twice.
+        epsilon: rounding of the arithmetic of both.
+
+    Returns:
+        ``passed`` True with its level; False where it is certainly another training; None, level ``undecided``, else.
+    """
+    lost = _another_training(before, after, objective, deterministic)
+    if lost:
+        return Quality(method="probe", passed=False, steps=after.probe.steps, detail=lost)
+    points = _points(before, after)
+    for number, point in enumerate(points):
+        if point.another:
+            where = ("at the start", "in the middle", "at the end")[min(number, 2)]
+            return _quality(
+                points, after, None, f"another gradient {where} of the training: {point.text}", passed=False
+            )
+    same_gradients = bool(points) and all(point.same for point in points)
+    update = update_difference(before.arrays, after.arrays)
+    same_update = update is not None and update <= UPDATE
+    identical = _identical(before, after, points, deterministic, epsilon)
+    if identical and (update is None or same_update):
+        return _quality(points, after, "identical", identical, passed=True)
+    if not same_gradients or not same_update:
+        why = _doubt(points, update)
+        return _quality(points, after, "undecided", why, passed=None)
+    worst = max(points, key=lambda point: point.error)
+    detail = f"the same training but for rounding: {worst.text} at worst of {len(points)} points, equal updates"
+    return _quality(points, after, "equivalent", detail, passed=True)
+
+
+def _quality(
+    points: list[GradientFidelity], after: Seen, level: str | None, detail: str, *, passed: bool | None
+) -> Quality:
+    finite = [point for point in points if np.isfinite(point.error)]
+    return Quality.model_validate(
+        {
+            "method": "probe",
+            "level": level,
+            "passed": passed,
+            "steps": after.probe.steps,
+            "gradient_error": max((point.error for point in finite), default=None),
+            "gradient_bias": max((point.bias for point in finite), default=None),
+            "detail": detail,
+        }
+    )
+
+
+def _another_training(before: Seen, after: Seen, objective: Objective, deterministic: bool | None) -> str:
+    """A sentence where the candidate certainly trains on other data, with other updates, or is evaluated otherwise."""
+    one, other = before.probe, after.probe
+    return (
+        _other_data(one, other, deterministic)
+        or _other_rate(one, other)
+        or _other_updates(before, after)
+        or _other_evaluation(one, other, objective)
+    )
+
+
+def _other_data(one: Probe, other: Probe, deterministic: bool | None) -> str:
+    key = "orders" if deterministic is False else "digests"
+    for step, (left, right) in enumerate(zip(getattr(one, key), getattr(other, key), strict=False)):
+        if left != right:
+            where = f"step {step}" if step < one.steps else "a batch after the probe's training"
+            return f"another batch than the incumbent's at {where}"
+    for number, (left_epoch, right_epoch) in enumerate(zip(one.epochs, other.epochs, strict=False)):
+        samples = min(left_epoch.samples, right_epoch.samples)
+        if not samples or left_epoch.samples != right_epoch.samples:
+            continue
+        if right_epoch.distinct < left_epoch.distinct - _FEWER * samples:
+            return (
+                f"{right_epoch.distinct} different samples of {samples} in epoch {number}, {left_epoch.distinct} before"
+            )
+        if right_epoch.seen_before > left_epoch.seen_before + _FEWER * samples:
+            return (
+                f"{right_epoch.seen_before} of {samples} samples of epoch {number} repeat an earlier one: frozen draws"
+            )
+    return ""
+
+
+def _other_rate(one: Probe, other: Probe) -> str:
+    for step, (left, right) in enumerate(zip(one.learning_rates, other.learning_rates, strict=False)):
+        if abs(left - right) > 1e-6 * max(abs(left), abs(right)):
+            return f"learning rate {right:.3g} at step {step} where it was {left:.3g}"
+    return ""
+
+
+def _other_updates(before: Seen, after: Seen) -> str:
+    missing = set(before.arrays.names) - set(after.arrays.names)
+    if missing and set(after.arrays.names) < set(before.arrays.names):
+        return f"{sorted(missing)[0]} is not trained"
+    if not before.arrays.alike(after.arrays):
+        return ""
+    allowed = (*before.probe.skipped_by_scaler, *after.probe.skipped_by_scaler)
+    still = standing_still(before.arrays, after.arrays, allowed)
+    if still:
+        return f"{still[1]} is not updated in step {still[0]}"
+    update = update_difference(before.arrays, after.arrays)
+    if update is not None and update > _GROSS_UPDATE:
+        return f"another update from the same gradients: {update:.2g} of its size off"
+    ratio = draws_ratio(before.arrays, after.arrays)
+    if ratio is not None and not _DRAWS[0] <= ratio <= _DRAWS[1]:
+        return f"gradients scatter {ratio:.2g} times as much under other draws (dropout)"
+    return ""
+
+
+def _other_evaluation(one: Probe, other: Probe, objective: Objective) -> str:
+    fewer, usual = other.evaluated_samples, one.evaluated_samples
+    if fewer is not None and usual is not None and fewer < usual:
+        return f"evaluated on {fewer} samples where it was {usual}"
+    for left, right in zip(one.metrics, other.metrics, strict=False):
+        if left is None or right is None:
+            continue
+        margin = max(objective.tolerance * max(abs(left), abs(objective.target or 0.0)), 1e-9)
+        if abs(right - left) > margin:
+            return f"{objective.metric or 'the metric'} {right:.4g} on the same weights where it was {left:.4g}"
+    return ""
+
+
+def _points(before: Seen, after: Seen) -> list[GradientFidelity]:
+    """Fidelity at each set of weights; empty where the parameters are not the same ones."""
+    one, other = before.arrays, after.arrays
+    if not one.alike(other):
+        return []
+    pairs = zip(one.gradients, other.gradients, strict=False)
+    return [gradient_fidelity(one, left, right) for left, right in pairs if min(len(left), len(right)) >= 2]
+
+
+def _identical(
+    before: Seen, after: Seen, points: list[GradientFidelity], deterministic: bool | None, epsilon: float
+) -> str:
+    """A sentence where losses and weights agree to rounding over the whole probe; else empty."""
+    if not before.arrays.alike(after.arrays):
+        return ""
+    paths = common(_path(before.probe), _path(after.probe))
+    if paths is None:
+        return ""
+    steps = len(paths.steps)
+    if deterministic is False:
+        exact = points and all(point.same and point.error <= max(_ROUNDING_ERROR, 64 * epsilon) for point in points)
+        if not exact or not all(before.probe.orders) or not same_on_average(paths).passed:
+            return ""
+        return f"same labels in the same order over {steps} steps, identical but for the draws of augmentation"
+    if not same_to_rounding(paths, epsilon).passed:
+        return ""
+    apart = weight_difference(before.arrays, after.arrays)
+    if not len(apart) or float(apart.max()) > MOVED:
+        return ""
+    return f"same batches, losses and weights over {steps} steps (weights {float(apart.max()):.1g} of a step apart)"
+
+
+def _path(probe: Probe) -> LossPath:
+    return LossPath(steps=tuple(range(len(probe.losses))), losses=probe.losses)
+
+
+def _doubt(points: list[GradientFidelity], update: float | None) -> str:
+    if not points:
+        return "gradients could not be compared: no kept weights fit this model"
+    odd = next((point for point in points if not point.same), None)
+    if odd is not None:
+        return f"gradients differ by more than rounding would: {odd.text}, {odd.worst:.2g} in {odd.worst_name}"
+    if update is None:
+        return "the optimizer's update could not be compared"
+    return f"updates from the same gradients differ by {update:.2g} of their size"

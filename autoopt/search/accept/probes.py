@@ -1,0 +1,83 @@
+"""Probes of plans: durable, each plan once (``autoopt.benchmark.probe``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from autoopt.records import JsonDict, Plan
+from autoopt.records.messages import Probe
+from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.levels import Seen
+from autoopt.search.accept.trainings import Steps
+
+STEPS = 64
+SECONDS = 4.0
+"""Steps of a probe, and the seconds that each of its parts may take."""
+
+_TIMEOUT = 600.0
+_CANDIDATE = 5.0
+"""A candidate may take this many times the seconds for as many steps: it may have to compile."""
+
+
+class Asks(Protocol):
+    """The part that probes use of ``autoopt.search.trial_runner.TrialRunner``."""
+
+    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: object) -> JsonDict: ...
+
+
+class Probes:
+    """Probes plans, and remembers.
+
+    Args:
+        runner: starts trials.
+        steps: makes a probe durable.
+        directory: where arrays are written; made where it is missing.
+
+    Attributes:
+        weights: files of kept weights, start to end of a training of the baseline.
+        random: samples are random, so that the first plan's batches are handed to the others.
+    """
+
+    def __init__(self, runner: Asks, steps: Steps, directory: Path) -> None:
+        self._runner, self._steps, self._directory = runner, steps, directory
+        self.weights: tuple[str, ...] = ()
+        self.random = False
+        self._seen: dict[tuple[str, int | None], Seen] = {}
+
+    def pair(self, incumbent: Plan, candidate: Plan) -> tuple[Seen, Seen]:
+        """The probes of both, the candidate's over as many steps as the incumbent's.
+
+        Raises:
+            TrialFailed: a probe ended badly.
+        """
+        before = self._probe(incumbent, None)
+        return before, self._probe(candidate, before.probe.steps)
+
+    def _probe(self, plan: Plan, steps: int | None) -> Seen:
+        wanted = steps or 0
+        mine = [seen for (key, _), seen in self._seen.items() if key == plan.key and seen.probe.steps >= wanted]
+        if mine:
+            return mine[0]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        key = {"plan": plan.model_dump(mode="json"), "steps": steps, "weights": len(self.weights)}
+        probe = self._steps.step("probe", key, lambda: self._measure(plan, steps), Probe)
+        if not (self._directory / probe.file).exists():  # a run that was moved without its probes
+            probe = self._measure(plan, steps)
+        seen = self._seen[plan.key, steps] = Seen(probe, Arrays.read(self._directory / probe.file))
+        return seen
+
+    def _measure(self, plan: Plan, steps: int | None) -> Probe:
+        number = len(list(self._directory.glob("probe-*.npz")))
+        document = self._runner.ask(
+            plan,
+            "autoopt.benchmark.tasks:probe",
+            timeout=_TIMEOUT,
+            label="probe",
+            out=str(self._directory / f"probe-{number:03d}.npz"),
+            steps=steps or STEPS,
+            seconds=SECONDS if steps is None else _CANDIDATE * SECONDS,
+            weights=[path for path in self.weights if Path(path).exists()],
+            batches=str(self._directory / "batches.pt") if self.random else "",
+        )
+        return Probe.model_validate(document)

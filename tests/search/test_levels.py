@@ -1,0 +1,124 @@
+"""Quality levels from real probes: breakers that losses do not show are named, honest changes are not."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from autoopt.benchmark.probe import probe
+from autoopt.benchmark.run import RunUnderWay
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records import Change, Objective, Plan
+from autoopt.records.messages import Probe
+from autoopt.registry import Registry, Source
+from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.levels import Seen, level_of
+from autoopt.trial.protocol import TrialSpec
+
+OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
+STEPS = 40
+
+
+def _breakers():
+    path = Path(__file__).parent.parent / "workloads" / "breakers.py"
+    spec = importlib.util.spec_from_file_location("breakers_probed", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["breakers_probed"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+breakers = _breakers()
+ALL = (*breakers.BREAKERS, *breakers.PROBED, *breakers.HONEST)
+REGISTRY = Registry([Source(breaker, "test") for breaker in ALL])
+
+
+def live(plan: Plan) -> TrialContext:
+    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:build", plan=plan, device="cpu")
+    return TrialContext(spec, REGISTRY)
+
+
+class Probes:
+    """Probes of the breakers' workload at weights that its baseline kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        context = live(Plan())
+        run = RunUnderWay(context, max_seconds=60.0, keep=str(folder / "weights"))
+        run.go_on()
+        self.weights = list(run.document().kept)
+        self.before = self.of(Plan())
+
+    def of(self, plan: Plan) -> Seen:
+        context = live(plan)
+        path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
+        threads = torch.get_num_threads()
+        try:
+            document = probe(context, str(path), STEPS, 20.0, self.weights)
+        finally:
+            context.close()
+            torch.set_num_threads(threads)
+        return Seen(Probe.model_validate(document), Arrays.read(path))
+
+    def level(self, breaker, risk=None):
+        after = self.of(Plan(changes=(Change(strategy=breaker.name),)))
+        return level_of(risk or breaker.risk, self.before, after, OBJECTIVE)
+
+
+@pytest.fixture(scope="module")
+def probes(tmp_path_factory) -> Probes:
+    return Probes(tmp_path_factory.mktemp("probes"))
+
+
+def test_the_baseline_keeps_three_sets_of_weights(probes) -> None:
+    assert len(probes.weights) == 3
+    assert probes.before.probe.points == 3
+    assert probes.before.probe.steps == STEPS
+
+
+def test_the_same_plan_is_identical(probes) -> None:
+    found = level_of(breakers.HONEST[1].risk, probes.before, probes.of(Plan()), OBJECTIVE)
+    assert (found.passed, found.level) == (True, "identical"), found.detail
+    assert found.gradient_error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("breaker", "words"),
+    [
+        (breakers.PROBED[0], "another batch than the incumbent's at step 9"),
+        (breakers.PROBED[1], "another batch than the incumbent's at a batch after the probe's training"),
+        (breakers.PROBED[2], "is not updated in step 9"),
+        (breakers.PROBED[3], "another update from the same gradients"),
+        (breakers.PROBED[4], "accuracy"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
+    found = probes.level(breaker)
+    assert found.passed is False, found.detail
+    assert found.level is None
+    assert words in found.detail
+
+
+@pytest.mark.parametrize(
+    "breaker",
+    [b for b in breakers.BREAKERS if b.risk.value == "numeric" and b.name != "fewer_evaluated"],
+    ids=lambda breaker: breaker.name,
+)
+def test_a_breaker_of_gradients_is_never_equivalent(breaker, probes) -> None:
+    found = probes.level(breaker)
+    assert found.passed is False, found.detail
+
+
+@pytest.mark.parametrize(
+    ("breaker", "level"),
+    [(breakers.HONEST[0], "equivalent"), (breakers.HONEST[1], "identical")],
+    ids=["bf16", "threads"],
+)
+def test_an_honest_change_has_its_level(breaker, level: str, probes) -> None:
+    found = probes.level(breaker)
+    assert (found.passed, found.level) == (True, level), found.detail
