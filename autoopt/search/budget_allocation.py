@@ -60,7 +60,8 @@ class BudgetAllocation:
     def verification(self, seeds: int = 2, speedup: float = 1.0) -> float:
         """Seconds to train baseline and final plan to the target from that many seeds.
 
-        The first seed of the baseline is at hand already.
+        For one seed the plan is trained alone, beside the training of the baseline that is at hand already; in turns,
+        from fresh seeds, where there is time for it.
 
         Args:
             speedup: of the final plan over the baseline, as far as it is known; 1 where it is not.

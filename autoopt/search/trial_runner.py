@@ -12,6 +12,7 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
+from autoopt.search.accept.interleaved import TrainedPair, Turns
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.time_limits import TimeLimits
@@ -134,10 +135,55 @@ class TrialRunner:
             )
         return TrainingRun.model_validate(document)
 
+    def train_in_turns(
+        self,
+        baseline: Plan,
+        plan: Plan,
+        *,
+        seed: int,
+        max_seconds: float,
+        label: str,
+        seconds: float,
+        speedup: float = 1.0,
+        target: float | None = None,
+    ) -> TrainedPair:
+        """Trains both to the target from one seed, in turns; one after the other where both do not fit into memory.
+
+        Args:
+            seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
+
+        Raises:
+            TrialFailed: a training ended badly; ``side`` is 1 where it was the plan's.
+        """
+        arguments = {"max_seconds": max_seconds, "target": target, "confirm": CONFIRMED}
+        try:
+            with self.trial(baseline, f"{label}-baseline", seed) as one:
+                _at_rest(one)
+                with self.trial(plan, label, seed) as other:
+                    before, after = Turns((one, other), arguments, seconds, speedup).run(seed % 2)
+            return TrainedPair(baseline=before, best=after)
+        except TrialFailed as failure:
+            if failure.kind != "out_of_memory":
+                raise
+        runs = []
+        for side, which in enumerate((baseline, plan)):
+            try:
+                runs.append(self.train(which, seed=seed, max_seconds=max_seconds, label=label, target=target))
+            except TrialFailed as failure:
+                failure.side = side  # type: ignore[attr-defined]
+                raise
+        return TrainedPair(baseline=runs[0], best=runs[1], interleaved=False)
+
     def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
         """Runs one task in a trial of its own."""
         with self.trial(plan, label) as process:
             return process.call(task, timeout=timeout, **arguments)
+
+
+def _at_rest(process: TrialProcess) -> None:
+    """Freezes a process that has been started, while the other one starts."""
+    if getattr(process, "can_freeze", True):
+        process.freeze()
 
 
 _MUST_TRAIN = "the workload must train as it is before it can be made faster"

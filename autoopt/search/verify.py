@@ -9,8 +9,10 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.interleaved import TrainedPair, agree, paired_ratio
 from autoopt.search.accept.judge import judge_runs
-from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio, trained_ratio
+from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
@@ -18,8 +20,11 @@ from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
 
 SEEDS = 2
-MOST_SEEDS = 3
-"""Seeds that both are trained from; the last one only where two do not settle quality."""
+MOST_SEEDS = 4
+"""Seeds that both are trained from; more than two only where those do not settle quality."""
+
+FRESH_SEEDS = 1000
+"""Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
 
 UNTIL_ERROR = 0.05
 COMPARED_SHARE = 2 / 3
@@ -81,24 +86,48 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
     trouble, failed = memory_trouble(context, state, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
-    gate.trainings.forget(plan)
-    quality = None
-    for seeds in range(SEEDS, MOST_SEEDS + 1):
-        done = _train(context, plan, seeds, end, comparison.estimate)
+    level = gate.quality(plan, state.baseline, state.facts, state.objective)
+    if level is not None and level.passed is False:
+        return Verification(speedup=Speedup(), quality=level), level.detail
+    pairs: list[TrainedPair] = []
+    quality = level
+    for number in range(MOST_SEEDS):
+        if number >= SEEDS and (quality is None or quality.passed is not None):
+            break
+        pair = _train(context, plan, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
-        evidence = gate.evidence(plan, state.baseline, state.facts)
-        quality = judge_runs(evidence, state.objective, state.noise) if done else None
-        if quality is None or quality.passed is not None:
+        if pair is None:
             break
+        pairs.append(pair)
+        quality = judge_runs(_evidence(context, state, pairs, level), state.objective, state.noise)
     if quality is not None and quality.passed is False:
         return Verification(speedup=Speedup(), quality=quality), quality.detail
-    found = _verification(context, state, comparison, quality)
+    if (quality is None or quality.passed is None) and not gate.accept_undecided:
+        why = quality.detail if quality is not None else "there was no time to train it"
+        undecided = quality or Quality(method="not_tested", level="undecided", detail=why)
+        return Verification(speedup=Speedup(throughput=comparison.estimate), quality=undecided), why
+    found = _verification(context, state, comparison, quality, pairs)
     ratio = found.speedup.time_to_target or found.speedup.throughput
     if ratio is not None and ratio.high < 1.0:
         return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
     return found, None
+
+
+def _evidence(
+    context: RunContext, state: SearchState, pairs: list[TrainedPair], level: Quality | None = None
+) -> Evidence:
+    """Evidence from these trainings alone: seeds that no decision of the search has seen."""
+    known = context.gate.evidence(state.incumbent, state.baseline, state.facts)
+    return known.model_copy(
+        update={
+            "baseline_runs": tuple(pair.baseline for pair in pairs),
+            "candidate_runs": tuple(pair.best for pair in pairs),
+            "incumbent_runs": (),
+            "level": level,
+        }
+    )
 
 
 def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
@@ -114,61 +143,78 @@ def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     return max(by, now + short)
 
 
-def _train(context: RunContext, plan: Plan, seeds: int, end: float, ratio: Estimate | None) -> int:
-    """Trains plan and baseline from the same seeds, as many as the time allows, the order turned each time.
+def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Estimate | None) -> TrainedPair | None:
+    """Plan and baseline trained in turns from a fresh seed; None where there is no time, or where one fails.
+
+    Where there is not even the time for one such pair, the plan is trained alone beside the training that the baseline
+    had at first: enough to see that nothing broke, and no verified ratio.
 
     Args:
         ratio: of the plan's speed to the baseline's; at its lower end the plan's training is expected to end.
     """
-    trainings, baseline, done = context.gate.trainings, context.gate.baseline, 0
-    usual = trainings.expected_seconds
-    expected = {baseline.key: usual, plan.key: usual / max(ratio.low if ratio else 1.0, 1.0)}
-    for offset in range(seeds):
-        seed = context.seed + offset
-        both = (plan, baseline) if offset % 2 == 0 else (baseline, plan)
-        pair = [p for p in both if not trainings.has(p, seed)]
-        if context.now() + sum(expected[p.key] for p in pair) > end and done:
-            break
-        try:
-            for which in pair:
-                name = "baseline" if which == baseline else "verification"
-                trainings.get(which, seed, purpose=f"{name} seed {seed}")
-        except TrialFailed:
-            break
-        done += 1
-    return done
+    trainings, baseline, seed = context.gate.trainings, context.gate.baseline, context.seed + FRESH_SEEDS + number
+    speedup = max(ratio.low if ratio else 1.0, 1.0)
+    fits = context.now() + trainings.expected_seconds * (1 + 1 / speedup) <= end
+    try:
+        if fits:
+            return trainings.in_turns(baseline, plan, seed, purpose=f"verification seed {seed}", speedup=speedup)
+        if number:
+            return None
+        trainings.forget(plan)
+        seed = context.seed
+        before = trainings.get(baseline, seed, purpose=f"baseline seed {seed}")
+        after = trainings.get(plan, seed, purpose=f"verification seed {seed}")
+    except TrialFailed:
+        return None
+    return TrainedPair(baseline=before, best=after, interleaved=False)
 
 
 def _verification(
-    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None
+    context: RunContext,
+    state: SearchState,
+    comparison: Comparison,
+    quality: Quality | None,
+    pairs: list[TrainedPair],
 ) -> Verification:
+    """The figures of the end: those of the trainings where two seeds or more were trained, else of equal steps."""
     gate, objective = context.gate, state.objective
-    evidence = gate.evidence(state.incumbent, state.baseline, state.facts)
+    evidence = _evidence(context, state, pairs)
+    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
+    timed = [(old, new) for old, new in both if old and new]
+    before, after = [p.seconds for p, _ in timed], [q.seconds for _, q in timed]
+    trained = paired_ratio(before, after, state.noise.process_sd)
     trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
-    trained = trained_ratio(comparison, evidence, objective)
-    ratio = trained if trains_otherwise else same_steps_ratio(comparison, evidence, objective)
-    ratio = ratio or same_steps_ratio(comparison, evidence, objective)
-    pairs = evidence.paired()
-    before = [p.seconds for run, _ in pairs if (p := parts_to(run, objective))]
-    after = [p.seconds for run in evidence.candidate_runs if (p := parts_to(run, objective))]
-    reached = bool(evidence.candidate_runs) and len(after) == len(evidence.candidate_runs)
-    whole = reached if objective.target is not None else bool(evidence.candidate_runs)
-    faster = ratio is not None and ratio.low > 1.0
+    modelled = None if trains_otherwise else same_steps_ratio(comparison, evidence, objective)
+    headline = trained if trained is not None and (trained.n >= SEEDS or modelled is None) else modelled
+    interleaved = bool(pairs) and all(pair.interleaved for pair in pairs)
+    verified = (
+        interleaved
+        and len(timed) == len(pairs)
+        and trained is not None
+        and headline is not None
+        and trained.low > 1.0
+        and agree(trained, headline)
+    )
+    level = quality.level if quality is not None else None
     notes = []
     if quality is not None and quality.passed is None:
-        notes.append(f"quality could not be told apart from its noise: {quality.detail}")
+        notes.append(f"kept although its quality is not proven: {quality.detail}")
+    if pairs and not interleaved:
+        notes.append(
+            "baseline and final plan were trained one after the other, for lack of time or memory: nothing is verified"
+        )
     return Verification(
         speedup=Speedup(
-            time_to_target=ratio,
+            time_to_target=headline,
             trained=trained,
             throughput=comparison.estimate,
-            end_to_end_verified=whole and faster,
-            detail=_detail(objective.metric, before, after, None if trains_otherwise else trained),
+            end_to_end_verified=verified,
+            detail=_detail(objective.metric, before, after, trained, headline, level),
         ),
         quality=quality,
         baseline_side=comparison.incumbent,
         best_side=comparison.candidate,
-        baseline_runs=tuple(run for run, _ in pairs),
+        baseline_runs=evidence.baseline_runs,
         best_runs=evidence.candidate_runs,
         baseline_seconds=mean_seconds(before),
         best_seconds=mean_seconds(after),
@@ -176,16 +222,25 @@ def _verification(
     )
 
 
-def _detail(metric: str | None, before: list[float], after: list[float], trained: Estimate | None) -> str:
-    if not before or not after:
-        return "no training of both reached the target; the time is modelled from its measured parts"
-    pairs = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=False))
-    told = f"trained to {metric} from start to end, baseline to final plan by seed: {pairs}"
+def _detail(
+    metric: str | None,
+    before: list[float],
+    after: list[float],
+    trained: Estimate | None,
+    headline: Estimate | None,
+    level: str | None,
+) -> str:
     if trained is None:
-        return told
+        return "no training of both reached the target; the time is modelled from its measured parts"
+    seen = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=True))
+    told = f"trained to {metric} from start to end, baseline to final plan by seed: {seen}"
+    ratio = f"{trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}]"
+    if headline is None or headline == trained:
+        return f"{told}: {ratio}"
     return (
-        f"{told}: {trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}], the spread of {trained.n} seeds in it; "
-        "the speedup is at equal steps, which changes of these classes leave as they are"
+        f"{told}: {ratio}; the speedup is that of a step in interleaved blocks, which takes "
+        f"{1 / headline.value:.2f} of the time with what is paid once; the steps are the same because the quality is "
+        f"{level or 'unknown'}"
     )
 
 
@@ -198,7 +253,7 @@ def _nothing_kept(context: RunContext, state: SearchState, aa: AAControl, notes:
         speedup=Speedup(
             time_to_target=same_steps_ratio(aa.comparison, evidence, objective),
             throughput=aa.noise.aa_ratio,
-            end_to_end_verified=bool(evidence.baseline_runs),
+            end_to_end_verified=False,
             detail="nothing was kept: these are the baseline against itself",
         ),
         baseline_side=aa.side,
@@ -216,6 +271,8 @@ def _verdict(found: Verification) -> Verdict:
     """Verdict that the trial of a change that does not pass the verification comes to be called."""
     if found.quality is not None and found.quality.passed is False:
         return Verdict.QUALITY_LOST
+    if found.quality is not None and found.quality.level == "undecided":
+        return Verdict.INCONCLUSIVE
     return Verdict.FAILED if found.speedup.throughput is None else Verdict.HARMFUL
 
 

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan, Record
 from autoopt.records.messages import TrainingRun
+from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.trial_runner import TrialRunner
 
 R = TypeVar("R", bound=Record)
@@ -80,6 +81,34 @@ class Trainings:
             raise
         self._runs[plan.key, seed] = run
         return run
+
+    def in_turns(self, baseline: Plan, plan: Plan, seed: int, *, purpose: str, speedup: float = 1.0) -> TrainedPair:
+        """Baseline and plan trained from that seed, in turns: a paired measurement of whole trainings.
+
+        Raises:
+            TrialFailed: the plan's training ended badly, or the baseline's did.
+        """
+        plans = {"baseline": baseline.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
+        try:
+            return self._steps.step(
+                "trainings",
+                {"purpose": purpose, **plans, "seed": seed, "target": self.target},
+                lambda: self._runner.train_in_turns(
+                    baseline,
+                    plan,
+                    seed=seed,
+                    max_seconds=self.limit_seconds,
+                    label=purpose.replace(" ", "-"),
+                    seconds=self.expected_seconds,
+                    speedup=speedup,
+                    target=self.target,
+                ),
+                TrainedPair,
+            )
+        except TrialFailed as failure:
+            if getattr(failure, "side", 1) == 1:
+                self._failures[plan.key] = failure
+            raise
 
     def forget(self, plan: Plan) -> None:
         """So that verification trains it again, from start to end."""

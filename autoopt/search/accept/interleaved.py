@@ -1,0 +1,128 @@
+"""Baseline and final plan trained to the target in turns: both alive, the idle one frozen, each one's own seconds.
+
+Whole trainings one after the other compare a machine with itself an hour later. In turns, a machine that drifts drifts
+for both.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import exp, log, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.stats import t as student
+
+from autoopt.errors import TrialFailed
+from autoopt.records import Estimate, JsonDict, Record
+from autoopt.records.messages import TrainingRun
+
+TRAIN_LEG = "autoopt.benchmark.tasks:train_leg"
+LEG_SECONDS = 1.0
+_LEGS = 40
+_PRIOR_DOF = 3.0
+_PRIOR_SD = 0.03
+"""A first guess of how whole trainings of one plan differ in seconds (log), where less is known to be too little."""
+
+
+class Process(Protocol):
+    """The part of ``autoopt.trial.parent.TrialProcess`` that takes turns."""
+
+    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class TrainedPair(Record):
+    """Both trainings from one seed. ``interleaved``: in turns; False where they did not fit into memory together."""
+
+    baseline: TrainingRun
+    best: TrainingRun
+    interleaved: bool = True
+
+
+class Turns:
+    """Two trainings that take turns.
+
+    Args:
+        processes: of baseline and plan, started; each is frozen while the other trains.
+        arguments: of ``autoopt.benchmark.tasks.train``, such as the target.
+        seconds: what a training of the baseline takes, about.
+        speedup: of the plan over the baseline, about, so that both end at about the same time.
+    """
+
+    def __init__(
+        self, processes: tuple[Process, Process], arguments: JsonDict, seconds: float, speedup: float = 1.0
+    ) -> None:
+        self._processes, self._arguments = processes, arguments
+        leg = max(LEG_SECONDS, seconds / _LEGS)
+        self._legs = (leg, leg / max(speedup, 0.1))
+        self._runs: list[TrainingRun | None] = [None, None]
+
+    def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
+        """Trains both to their end, in the order ABBA from ``first`` on.
+
+        Raises:
+            TrialFailed: one ended badly; its attribute ``side`` says which (0: the baseline).
+        """
+        for process in self._processes:
+            _freeze(process)
+        order = [first, 1 - first, 1 - first, first]
+        while None in self._runs:
+            for side in order:
+                if self._runs[side] is None:
+                    self._leg(side)
+        before, after = self._runs
+        assert before is not None
+        assert after is not None
+        return before, after
+
+    def _leg(self, side: int) -> None:
+        process, seconds = self._processes[side], self._legs[side]
+        timeout = 600.0 + 20 * seconds + 2 * float(self._arguments.get("max_seconds", 0.0))
+        if getattr(process, "can_freeze", True):
+            process.thaw()
+        try:
+            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, **self._arguments)
+        except TrialFailed as failure:
+            failure.side = side  # type: ignore[attr-defined]
+            raise
+        if answer["over"]:
+            self._runs[side] = TrainingRun.model_validate(answer["run"])
+            process.close()
+        else:
+            _freeze(process)
+
+
+def _freeze(process: Process) -> None:
+    if getattr(process, "can_freeze", True):
+        with suppress(TrialFailed):
+            process.freeze()
+
+
+def paired_ratio(before: list[float], after: list[float], process_sd: float | None = None) -> Estimate | None:
+    """Speedup of whole trainings, paired by seed; None without a pair.
+
+    Student's t on the log ratios, with a guess of their spread that is worth three pairs: two trainings alone would
+    give an interval ten times too wide or one that is false.
+
+    Args:
+        before, after: seconds to the target, in the same order.
+        process_sd: what is known of how two processes of one program differ (standard deviation of the log ratio).
+    """
+    if not before or len(before) != len(after):
+        return None
+    ratios = np.log(before) - np.log(after)
+    n, guess = len(ratios), max(process_sd or 0.0, _PRIOR_SD)
+    square = _PRIOR_DOF * guess**2 + float(np.sum((ratios - ratios.mean()) ** 2))
+    dof = _PRIOR_DOF + n - 1
+    reach = float(student.ppf(0.975, dof)) * sqrt(square / dof / n)
+    value = float(ratios.mean())
+    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=n)
+
+
+def agree(one: Estimate, other: Estimate) -> bool:
+    """Whether two estimates of one figure may both be true: their difference is within both their errors."""
+    errors = [log(e.high / e.low) / 2 for e in (one, other)]
+    return abs(log(one.value / other.value)) <= sqrt(errors[0] ** 2 + errors[1] ** 2)

@@ -1,0 +1,138 @@
+"""Whole trainings in turns: each one's own seconds, the idle one frozen, the ratio paired by seed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autoopt.benchmark.run import RunUnderWay
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.errors import TrialFailed
+from autoopt.records import Curve, Estimate
+from autoopt.records.messages import TrainingRun
+from autoopt.registry import Registry
+from autoopt.search.accept.interleaved import Turns, agree, paired_ratio
+from autoopt.trial.protocol import TrialSpec
+
+
+def run_of(seconds: float) -> TrainingRun:
+    return TrainingRun(
+        seed=0,
+        curve=Curve(seed=0),
+        seconds=seconds,
+        training_seconds=seconds,
+        evaluation_seconds=0.0,
+        evaluations=0,
+        steps=10,
+        samples=10,
+        fixed_seconds=0.0,
+        reached=True,
+    )
+
+
+class Machine:
+    """Two processes on one machine: no two may run at once, and its speed falls steadily."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.now = 0.0
+        self.legs: list[int] = []
+
+    @property
+    def slowness(self) -> float:
+        return 1.0 + 0.02 * self.now
+
+
+class FakeProcess:
+    can_freeze = True
+
+    def __init__(self, machine: Machine, name: int, work: float, fails: bool = False) -> None:
+        self.machine, self.name, self.work, self.spent, self.fails = machine, name, work, 0.0, fails
+        self.closed = False
+        machine.running.add(name)
+
+    def call(self, task: str, *, seconds: float, **_):
+        assert self.machine.running == {self.name}, "the other one must be frozen"
+        if self.fails:
+            raise TrialFailed("crashed", "signal 9")
+        self.machine.legs.append(self.name)
+        took = min(seconds, self.work * self.machine.slowness)
+        self.work -= took / self.machine.slowness
+        self.machine.now += took
+        self.spent += took
+        over = self.work <= 1e-9
+        return {
+            "over": over,
+            "seconds": self.spent,
+            "run": run_of(self.spent).model_dump(mode="json") if over else None,
+        }
+
+    def freeze(self) -> None:
+        self.machine.running.discard(self.name)
+
+    def thaw(self) -> None:
+        self.machine.running.add(self.name)
+
+    def close(self) -> None:
+        self.closed = True
+        self.machine.running.discard(self.name)
+
+
+def test_a_machine_that_drifts_drifts_for_both() -> None:
+    machine = Machine()
+    one, other = FakeProcess(machine, 0, 40.0), FakeProcess(machine, 1, 20.0)
+    before, after = Turns((one, other), {"max_seconds": 100.0}, seconds=40.0, speedup=2.0).run(first=0)
+    assert machine.now > 60.0 * 1.3, "the machine did become slower"
+    assert before.seconds / after.seconds == pytest.approx(2.0, rel=0.03)
+    assert machine.legs[:4] == [0, 1, 1, 0]
+    assert one.closed
+    assert other.closed
+
+
+def test_one_that_fails_says_which() -> None:
+    machine = Machine()
+    processes = (FakeProcess(machine, 0, 5.0), FakeProcess(machine, 1, 5.0, fails=True))
+    with pytest.raises(TrialFailed) as raised:
+        Turns(processes, {"max_seconds": 10.0}, seconds=5.0).run(first=0)
+    assert raised.value.side == 1
+
+
+def test_the_ratio_of_two_pairs_covers_the_truth() -> None:
+    rng, held = np.random.default_rng(0), []
+    for _ in range(400):
+        noise = 0.04 * rng.standard_normal((2, 2))
+        found = paired_ratio(list(30 * np.exp(noise[0])), list(20 * np.exp(noise[1])), process_sd=0.04 * math.sqrt(2))
+        held.append(found.low <= 1.5 <= found.high)
+    assert np.mean(held) >= 0.93
+
+
+def test_without_a_pair_there_is_no_ratio() -> None:
+    assert paired_ratio([], []) is None
+    assert paired_ratio([1.0], []) is None
+
+
+def test_intervals_agree_where_both_may_be_true() -> None:
+    blocks = Estimate(value=1.5, low=1.4, high=1.6, n=4)
+    assert agree(blocks, Estimate(value=1.6, low=1.45, high=1.75, n=2))
+    assert not agree(Estimate(value=3.43, low=3.40, high=3.46, n=3), Estimate(value=4.27, low=4.1, high=4.5, n=2))
+
+
+def test_legs_of_a_real_training_are_the_training(tmp_path) -> None:
+    def live() -> TrialContext:
+        from pathlib import Path
+
+        workload = Path(__file__).parent.parent / "workloads" / "breakers.py"
+        return TrialContext(TrialSpec(workload=f"{workload}:build", device="cpu"), Registry([]))
+
+    whole = RunUnderWay(live(), max_seconds=60.0, confirm=1)
+    assert whole.go_on()
+    legs, count = RunUnderWay(live(), max_seconds=60.0, confirm=1), 0
+    while not legs.go_on(0.02):
+        count += 1
+    assert count >= 1
+    one, other = whole.document(), legs.document()
+    assert one.losses == other.losses
+    assert [point.metric for point in one.curve.points] == [point.metric for point in other.curve.points]
+    assert one.curve.points[-1].metric >= 0.82 <= one.curve.points[-2].metric, "a second evaluation confirms the target"
