@@ -32,6 +32,7 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeClock, FakeMachine, NoiseModel, fake_facts
+from autoopt.trial.protocol import TrialSpec
 
 STEPS = 1000
 TARGET = 0.9
@@ -125,6 +126,7 @@ class FakeRunner:
     """The trial runner over a fake machine."""
 
     latest_log = None
+    base = TrialSpec(workload="fake:build")
     limits = TimeLimits()
     largest = 1.0
     """Memory of the largest batch, in times of that of an ordinary one."""
