@@ -142,6 +142,9 @@ class FakeRunner:
         self.trained: list[tuple[Plan, int]] = []
         self.start = machine.start
 
+    def watched(self) -> None:
+        """There is no script here."""
+
     @contextmanager
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
         yield FakeTrial(self, plan)
