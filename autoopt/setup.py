@@ -91,6 +91,7 @@ class Setup:
     loss: tuple[Transform, ...] = ()
     optimizer: tuple[Transform, ...] = ()
     step: tuple[Transform, ...] = ()
+    evaluation: Mapping[str, Any] = field(default_factory=_frozen)
     scheduler: tuple[Transform, ...] = ()
 
     def with_loader(self, **options: Any) -> Setup:
@@ -99,6 +100,13 @@ class Setup:
         A ``worker_init_fn`` is called after the user's own.
         """
         return replace(self, loader=_frozen({**self.loader, **options}))
+
+    def with_evaluation(self, **options: Any) -> Setup:
+        """Sets options of the validation DataLoader alone; those of ``with_loader`` hold for it where nothing is said.
+
+        ``num_workers``, ``prefetch_factor``, ``persistent_workers``, ``pin_memory``, ``multiprocessing_context``.
+        """
+        return replace(self, evaluation=_frozen({**self.evaluation, **options}))
 
     def with_transfer(self, *, non_blocking: bool | None = None, prefetch: int | None = None) -> Setup:
         """Sets how batches reach the device; what is None stays as it is."""

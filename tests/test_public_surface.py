@@ -55,6 +55,7 @@ def test_what_a_setup_can_be_asked_for() -> None:
         "with_cadence",
         "with_compile",
         "with_dataset",
+        "with_evaluation",
         "with_flags",
         "with_loader",
         "with_loss",

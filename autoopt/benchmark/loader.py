@@ -103,7 +103,13 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     data = workload.valid_data
     if data is None:
         return None
-    options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION}
+    options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
+    unknown = set(setup.evaluation) - set(_OF_VALIDATION)
+    if unknown:
+        raise WorkloadError(
+            f"an option {sorted(unknown)[0]!r} of the validation loader cannot be set by a plan",
+            hint=f"there are: {', '.join(_OF_VALIDATION)}",
+        )
     if isinstance(data, DataLoader):
         return rebuilt(data, data.dataset, options, None, seed, "valid")
     size = workload.batch_size

@@ -65,6 +65,7 @@ def loader_options(draft: Draft, *, validation: bool = False) -> dict[str, str]:
     options: dict[str, Any] = dict(draft.setup.loader)
     if validation:
         options = {name: value for name, value in options.items() if name in _OF_VALIDATION}
+        options |= draft.setup.evaluation
     workers = options.get("num_workers")
     if workers is None and draft.facts is not None:
         workers = draft.facts.loader.num_workers

@@ -30,6 +30,7 @@ BUILTIN: tuple[str, ...] = (
     "compute.flash_attention:FlashAttention",
     "memory.optimizer_in_backward:OptimizerInBackward",
     "memory.expandable_segments:ExpandableSegments",
+    "training.validation_loader:ValidationLoader",
     "training.evaluation_cadence:EvaluationCadence",
     "training.checkpoint_cadence:CheckpointCadence",
     "training.warmup_cosine:WarmupCosine",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from autoopt.benchmark.loader import training_loader
+from autoopt.benchmark.loader import training_loader, validation_loader
+from autoopt.errors import WorkloadError
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
@@ -47,35 +47,31 @@ def test_workers_are_limited_after_the_user_s_own_worker_init_fn(monkeypatch: py
     assert os.environ["OMP_NUM_THREADS"] == "8", "this process keeps its threads"
 
 
-class Spinning(Dataset[Any]):
-    """A sample that some threads work at outside the GIL, as BLAS and OpenCV do."""
+class Alone(Dataset[Any]):
+    """A sample that the reading thread works at."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self.data = np.ones(2_000_000)
+    data = np.ones(1_000_000)
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> float:
-        pool = [threading.Thread(target=np.sqrt, args=(self.data,)) for _ in range(self.threads)]
-        for thread in pool:
-            thread.start()
-        for thread in pool:
-            thread.join()
-        return 0.0
+        return float(np.sqrt(self.data).sum())
 
 
-class Waiting(Spinning):
+class Helped(Alone):
+    """A sample that another thread works at, outside the GIL, as those of BLAS and OpenCV do."""
+
     def __getitem__(self, index: int) -> float:
-        time.sleep(0.002)
+        other = threading.Thread(target=super().__getitem__, args=(index,))
+        other.start()
+        other.join()
         return 0.0
 
 
-def test_threads_at_a_sample_are_seen() -> None:
+def test_threads_that_work_at_a_sample_are_seen_whatever_else_runs() -> None:
     before = torch.get_num_threads()
-    assert parallelism(Waiting(1), samples=4) < 0.7
-    assert parallelism(Spinning(1), samples=4) < 1.2
+    assert parallelism(Alone(), samples=4) < 1.2 < parallelism(Helped(), samples=4)
     assert torch.get_num_threads() == before
 
 
@@ -90,3 +86,14 @@ def test_new_workers_bring_it_along_where_samples_take_several_threads() -> None
     case = sample_case("cuda:0", inspected={"worker_threads": {"parallelism": 3.0}})
     (companion,) = REGISTRY["workers"].companions(case, {"num_workers": 4})
     assert companion.strategy == "worker_threads"
+
+
+def test_validation_has_a_loader_of_its_own() -> None:
+    data = tiny_workload().train_data
+    workload = dataclasses.replace(tiny_workload(), valid_data=data, evaluate=lambda model, batches: {"loss": 0.0})
+    setup = REGISTRY["validation_loader"].apply(Setup(), {"num_workers": 1, "persistent_workers": True})
+    made = validation_loader(workload, setup, 0)
+    assert made is not None
+    assert (made.loader.num_workers, training_loader(workload, setup, 0).loader.num_workers) == (1, 0)
+    with pytest.raises(WorkloadError, match="'shuffle' of the validation loader"):
+        validation_loader(workload, Setup().with_evaluation(shuffle=True), 0)

@@ -11,6 +11,8 @@ from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.workers import MANY_THREADS
 
 SAMPLES = 24
+IDLE = 0.05
+"""Share of its seconds that a thread counts as working at the least, for one that only waits."""
 VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -49,8 +51,11 @@ def limit_threads(number: int) -> None:
 
 
 def parallelism(dataset: Any, samples: int = SAMPLES) -> float:
-    """CPU seconds of reading samples over the seconds that it takes, with one thread of torch's, as in a worker."""
-    from time import perf_counter, process_time
+    """Threads that work at a sample: CPU seconds of the process over those of the thread that reads it.
+
+    Unlike CPU seconds over seconds it does not depend on who else uses the cores. Torch has one thread, as in a worker.
+    """
+    from time import perf_counter, process_time, thread_time
 
     import torch
 
@@ -59,10 +64,11 @@ def parallelism(dataset: Any, samples: int = SAMPLES) -> float:
     torch.set_num_threads(1)
     try:
         dataset[indices[0]]  # what is imported or opened by the first one
-        began, busy = perf_counter(), process_time()
+        began, mine, all_of_us = perf_counter(), thread_time(), process_time()
         for index in indices:
             dataset[index]
-        return (process_time() - busy) / max(perf_counter() - began, 1e-9)
+        mine, all_of_us = thread_time() - mine, process_time() - all_of_us
+        return 1.0 + max(0.0, all_of_us - mine) / max(mine, IDLE * (perf_counter() - began), 1e-9)
     finally:
         torch.set_num_threads(before)
 
@@ -93,7 +99,7 @@ class WorkerThreads(Strategy):
         if ratio is None:
             return Applies.no("how many threads prepare a sample is not known")
         if ratio < MANY_THREADS:
-            return Applies.no(f"a sample is prepared by one thread already: {ratio:.2f} CPU seconds a second")
+            return Applies.no(f"a sample is prepared by {ratio:.1f} threads (measured): one already")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:

@@ -8,7 +8,7 @@ from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setu
 from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal, kept, seconds_of
 
 MANY_THREADS = 1.2
-"""CPU seconds of a sample over its seconds, from which on libraries are taken to prepare it in several threads."""
+"""Threads that work at a sample, on average, from which on its libraries are taken to start threads of their own."""
 UNEVEN = 0.5
 """Relative spread of the seconds of a sample from which on a longer queue is worth a try."""
 

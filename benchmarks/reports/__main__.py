@@ -1,0 +1,138 @@
+"""What does autoopt say of slow trainings as they are reported, and what does it reach?
+
+    python -m benchmarks.reports --seconds 280     # measures what is still missing; call again to go on
+    python -m benchmarks.reports --page            # docs/reported-cases.md from what was measured
+
+Each kind of report is a small workload. Its strategy is asked whether it applies and what it expects, and its first
+setting is measured beside the baseline in pairs of live processes. Run it on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from autoopt.options import Options
+from autoopt.records import Change, Environment, Plan
+from autoopt.records.facts import WorkloadFacts
+from autoopt.registry import load_strategies
+from autoopt.search.baseline import objective_of
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Rule
+from autoopt.search.planner import candidate_plan
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.strategy import Case
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.reports.cases import REPORTS, ROOT, Report
+
+FILE = RESULTS / "reports.json"
+PAGE = ROOT / "docs" / "reported-cases.md"
+RULE = Rule(max_seconds=22.0, min_pairs=2, max_pairs=3, until_error=0.05, warm_up_seconds=4.0)
+INTRODUCTION = """\
+# Reported cases
+
+Made by `python -m benchmarks.reports --page` from `benchmarks/results/reports.json`; do not edit.
+
+Slow trainings as they are reported in public issue trackers, each rebuilt as a small workload
+(`benchmarks/reports/workloads.py`). The figure is the speedup of the steps with the first setting that the strategy
+would try, and its companions, measured beside the baseline in pairs of live processes; in brackets its 95 %
+interval. These workloads are made to show one cause; in a run of your own it may be a small part.
+
+"""
+
+
+def answer(report: Report) -> dict[str, Any]:
+    """What the strategy says of the workload, and what its first setting reaches."""
+    registry = load_strategies()
+    spec = TrialSpec(workload=report.spec, directory=str(ROOT), search_path=(str(ROOT),))
+    with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:
+        runner = TrialRunner(launcher, spec, registry, Path(logs))
+        case = case_of(runner, report)
+        assert report.strategy is not None
+        strategy = registry[report.strategy]
+        applies = strategy.applies(case)
+        if not applies:
+            return {"refused": applies.reason}
+        setting = dict(next(iter(strategy.settings(case))))
+        companions = strategy.companions(case, setting)
+        changes = (Change(strategy=strategy.name, setting=setting), *companions)
+        found = compare(runner.start, Plan(), candidate_plan(registry, Plan(), changes), RULE, clock=time.monotonic)
+    estimate = found.estimate.model_dump(mode="json") if found.estimate is not None else None
+    said = [change.model_dump(mode="json") for change in changes]
+    return {"changes": said, "throughput": estimate, "inspected": case.inspected(strategy.name)}
+
+
+def case_of(runner: TrialRunner, report: Report) -> Case:
+    """The workload as a strategy is told of it, without a pipeline: what it found on real samples decides."""
+    names = [report.strategy, *(["cache"] if report.strategy == "memory_map" else [])]
+    with runner.trial(Plan(), "describe") as process:
+        facts = WorkloadFacts.model_validate(process.call("autoopt.benchmark.tasks:facts", timeout=120.0))
+        machine = Environment.model_validate(process.call("autoopt.benchmark.tasks:environment", timeout=60.0))
+        inspected = process.call("autoopt.benchmark.tasks:inspect", timeout=120.0, strategies=names)
+    known = facts.model_copy(update={"inspected": inspected})
+    return Case(workload=known, environment=machine, objective=objective_of(known, Options()), planned_steps=100_000)
+
+
+def measure(seconds: float) -> None:
+    """Measures what is missing, one report after the other, until the time is up."""
+    end = time.monotonic() + seconds
+    document = load(FILE)
+    answers = document.setdefault("reports", {})
+    for report in REPORTS:
+        if report.build is None or report.strategy is None or report.build in answers:
+            continue
+        if time.monotonic() > end:
+            break
+        answers[report.build] = {**answer(report), "environment": environment()}
+        print(report.build, answers[report.build].get("throughput") or answers[report.build].get("refused"), flush=True)
+        save(FILE, document)
+
+
+def page(document: dict[str, Any]) -> str:
+    """The table as Markdown."""
+    answers = document.get("reports", {})
+    rows = ["| reported | autoopt says | reaches |", "| --- | --- | --- |"]
+    for report in REPORTS:
+        found = answers.get(report.build or "")
+        rows.append(f"| {report.kind} | {_says(report, found)} | {_reaches(found)} |")
+    machines = sorted(
+        {f"{each['environment']['cores']} cores of {each['environment']['cpu']}" for each in answers.values()}
+    )
+    where = f"\nMeasured on {', '.join(machines)}.\n" if machines else ""
+    return INTRODUCTION + "\n".join(rows) + "\n" + where
+
+
+def _says(report: Report, found: dict[str, Any] | None) -> str:
+    if found is None:
+        return report.note or "not measured"
+    if "refused" in found:
+        return f"`{report.strategy}` does not apply: {found['refused']}"
+    return " + ".join(f"`{change['strategy']}`" for change in found["changes"])
+
+
+def _reaches(found: dict[str, Any] | None) -> str:
+    estimate = (found or {}).get("throughput")
+    if estimate is None:
+        return "not measured"
+    return f"{estimate['value']:.2f}x [{estimate['low']:.2f}-{estimate['high']:.2f}]"
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reports")
+    parser.add_argument("--seconds", type=float, default=280.0, help="begin no report after so long")
+    parser.add_argument("--page", action="store_true", help="write docs/reported-cases.md")
+    chosen = parser.parse_args(words)
+    if chosen.page:
+        PAGE.write_text(page(load(FILE)), encoding="utf-8")
+    else:
+        measure(chosen.seconds)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

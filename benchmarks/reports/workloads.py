@@ -1,0 +1,186 @@
+"""One small workload for each kind of report; each is slow for the reason that its report found."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import autoopt
+
+
+def workload(data: Any, model: nn.Module, batch_size: int | None = 16, **others: Any) -> autoopt.Workload:
+    """Classification of batches ``(x, label)``."""
+    optimizer = partial(torch.optim.SGD, lr=0.01)
+    return autoopt.Workload(
+        model=model, train_data=data, batch_size=batch_size, loss=F.cross_entropy, optimizer=optimizer,
+        max_steps=2000, **others,
+    )  # fmt: skip
+
+
+def small_net(width: int, classes: int = 10) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, classes))
+
+
+def lost_affinity() -> autoopt.Workload:
+    """An import binds the process to one core, as some builds of BLAS and OpenCV do."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    data = TensorDataset(torch.randn(512, 3, 32, 32), torch.randint(0, 10, (512,)))
+    convolutions = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU())
+    return workload(data, nn.Sequential(convolutions, nn.AdaptiveAvgPool2d(4), small_net(512)), 32)
+
+
+class Products(Dataset[Any]):
+    """A sample is a product of matrices, as in resizing and colour spaces: BLAS takes a thread for each core."""
+
+    def __init__(self) -> None:
+        self.factor = np.random.default_rng(0).standard_normal((256, 256)).astype("float32")
+
+    def __len__(self) -> int:
+        return 2048
+
+    def __getitem__(self, index: int) -> Any:
+        made = self.factor
+        for _ in range(4):
+            made = np.tanh(self.factor @ made / 16)
+        return torch.from_numpy(made[:8, :8].copy()), index % 10
+
+
+def threads_in_workers() -> autoopt.Workload:
+    """Loader workers whose library starts a thread for every core."""
+    return workload(DataLoader(Products(), batch_size=16, num_workers=2, persistent_workers=True), small_net(64), None)
+
+
+class Photographs(Dataset[Any]):
+    """JPEG photographs of 1536 x 1024 pixels, decoded by Pillow and shrunk to 64 x 64."""
+
+    def __init__(self, count: int = 24) -> None:
+        from PIL import Image
+
+        x, y = np.meshgrid(np.linspace(0, 9, 1536), np.linspace(0, 6, 1024))
+        self.files = []
+        for number in range(count):
+            bands = [127 + 120 * np.sin((band + 1) * x + number + y * band) for band in range(3)]
+            file = io.BytesIO()
+            Image.fromarray(np.stack(bands, -1).astype("uint8")).save(file, "JPEG", quality=90)
+            self.files.append(file.getvalue())
+
+    def __len__(self) -> int:
+        return 8 * len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(self.files[index % len(self.files)])).convert("RGB").resize((64, 64))
+        return torch.from_numpy(np.asarray(image, dtype="float32") / 255), index % 10
+
+
+def jpeg_decoding() -> autoopt.Workload:
+    """Large photographs decoded whole and then shrunk."""
+    return workload(Photographs(), small_net(64 * 64 * 3), 8)
+
+
+def decoded_every_epoch() -> autoopt.Workload:
+    """The same images decoded in every epoch again, though they would fit into memory."""
+    return workload(Photographs(12), small_net(64 * 64 * 3), 8)
+
+
+def _tokens(rows: list[Any]) -> Any:
+    return torch.stack([torch.as_tensor(row["ids"]) for row in rows]), torch.tensor([int(row["label"]) for row in rows])
+
+
+class Embedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(1000, 16), nn.Linear(16, 10)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(ids).mean(1))
+
+
+def lists_of_numbers() -> autoopt.Workload:
+    """A Hugging Face dataset without a format: token ids become Python lists, and tensors again."""
+    import datasets
+
+    ids = np.random.default_rng(0).integers(0, 1000, (1024, 2048))
+    data = datasets.Dataset.from_dict({"ids": ids.tolist(), "label": (ids[:, 0] % 10).tolist()})
+    return workload(DataLoader(data, batch_size=16, shuffle=True, collate_fn=_tokens), Embedding(), None)
+
+
+class Remote(Dataset[Any]):
+    """A sample waits for its storage."""
+
+    def __init__(self, seconds: float = 0.004) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 2048
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return torch.full((8, 8), float(index % 7)), index % 10
+
+
+def remote_storage() -> autoopt.Workload:
+    """Samples on slow remote storage, read one after the other."""
+    return workload(Remote(), small_net(64))
+
+
+class Prepared(Dataset[Any]):
+    """A sample takes a few milliseconds of Python."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> Any:
+        total = sum(i * index % 7 for i in range(30_000))
+        return torch.full((8, 8), float(total % 5)), index % 10
+
+
+def no_workers() -> autoopt.Workload:
+    """Samples prepared in Python in the training process."""
+    return workload(Prepared(), small_net(64))
+
+
+def workers_every_epoch() -> autoopt.Workload:
+    """Workers that start again in every short epoch."""
+    return workload(DataLoader(Remote(0.001), batch_size=256, num_workers=1), small_net(64), None)
+
+
+class Records(Dataset[Any]):
+    """Hundreds of thousands of Python objects in memory, and samples that make many more."""
+
+    def __init__(self) -> None:
+        self.records = [{"box": [i, i + 1], "label": i % 10} for i in range(300_000)]
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> Any:
+        made = [{"box": list(self.records[index + k]["box"])} for k in range(600)]
+        return torch.full((8, 8), float(len(made) % 3)), self.records[index]["label"]
+
+
+def garbage() -> autoopt.Workload:
+    """A dataset of many Python objects, all of which a full collection visits."""
+    return workload(Records(), small_net(64))
+
+
+def _collecting(rows: list[Any]) -> Any:
+    gc.collect()
+    return torch.utils.data.default_collate(rows)
+
+
+def forced_collection() -> autoopt.Workload:
+    """``gc.collect()`` called for every batch."""
+    data = TensorDataset(torch.randn(512, 8, 8), torch.randint(0, 10, (512,)))
+    return workload(DataLoader(data, batch_size=16, collate_fn=_collecting), small_net(64), None)

@@ -1,0 +1,37 @@
+"""The table of reported cases: made of what was measured, each row answered by a strategy that there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoopt.loading.importing import load as load_builder
+from autoopt.loading.validation import build
+from autoopt.registry import load_strategies
+from benchmarks.documents import load
+from benchmarks.reports.__main__ import FILE, PAGE, page
+from benchmarks.reports.cases import REPORTS, ROOT, Report
+
+
+def test_the_page_is_made_of_what_was_measured() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(load(FILE)), "run python -m benchmarks.reports --page"
+
+
+def test_a_case_that_was_not_measured_says_so() -> None:
+    row = next(line for line in page({}).splitlines() if line.startswith("| JPEG images"))
+    assert row.endswith("| not measured | not measured |")
+
+
+def test_every_report_names_a_strategy_that_there_is_or_says_why_not() -> None:
+    names = set(load_strategies())
+    for report in REPORTS:
+        assert report.strategy in names or (report.strategy is None and report.note), report.kind
+
+
+QUICK = [report for report in REPORTS if report.build not in (None, "lost_affinity", "garbage", "lists_of_numbers")]
+
+
+@pytest.mark.parametrize("report", QUICK, ids=lambda report: report.build)
+def test_its_workload_can_be_built(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    workload = build(load_builder(report.spec, (str(ROOT),)))
+    assert next(iter(workload.model.parameters())).requires_grad
