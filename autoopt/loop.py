@@ -14,6 +14,7 @@ from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, inspected
 from autoopt.search.incumbent_profile import simplify
 from autoopt.search.outcome import Outcome, outcome_of
+from autoopt.search.recollection import recall, remember
 from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -41,6 +42,7 @@ class Loop:
         self.context.begin("benchmark")
         state = self.state = inspected(self.context, self.options)
         self.context.warn(state, *self.context.runner.registry.warnings, *state.facts.warnings)
+        recall(self.context, state)
         benchmark(self.context, state, self.options)
         stop = self._rounds(state)
         rows = self._ablate(state)
@@ -89,6 +91,7 @@ class Loop:
     def _end(self, state: SearchState, verification: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
         outcome = outcome_of(state, verification, stop, rows, self.options.price)
         self.context.announce(Verified(at=self.context.now(), best=outcome.best, speedup=outcome.speedup))
+        remember(self.context, outcome)
         self.context.announce(Stopped(at=self.context.now(), stop=stop))
         return outcome
 

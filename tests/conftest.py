@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+os.environ["AUTOOPT_HISTORY"] = "off"  # what one test finds must not order another's search
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tests of logic must not spin on two cores
 
 from hypothesis import HealthCheck, settings

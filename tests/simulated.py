@@ -149,6 +149,9 @@ class FakeRunner:
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
         yield FakeTrial(self, plan)
 
+    def watched(self) -> None:
+        """No script was watched: the workload is a function."""
+
     def ask(self, plan: Plan, task: str, **arguments: Any) -> JsonDict:
         return FakeTrial(self, plan).call(task, **arguments)
 
@@ -231,6 +234,7 @@ class World:
         files = RunDirectory(directory)
         opened = Run.resume if resume else Run.create
         arguments: tuple[Any, ...] = () if resume else ({}, {})
+        directory.mkdir(exist_ok=True)
         self.run = opened(files, *arguments, monotonic=self.clock)
         self.events: list[Event] = []
         announce = Announcer()

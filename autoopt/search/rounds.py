@@ -15,6 +15,7 @@ from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
 from autoopt.search.planner import Proposal, Queue, build_queue
 from autoopt.search.proof import Proof
+from autoopt.search.recollection import confirmed
 from autoopt.search.required_time import FEWEST_PAIRS, seconds_to_prove
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screening import Screened, Screening
@@ -81,9 +82,11 @@ class Rounds:
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         with closing(Screening(context, state, case, context.now() + SCREENING * self._left())) as screening:
-            unseen = screening.run(proposals)
-            look_at_stacks(screening, state, context.runner.registry, context.min_gain)
-        self._no_time(unseen)
+            known = confirmed(context, state, screening)
+            unseen = list(proposals) if known else screening.run(proposals)
+            if not known:
+                look_at_stacks(screening, state, context.runner.registry, context.min_gain)
+                self._no_time(unseen)
         proposals = [proposal for proposal in proposals if proposal not in unseen]
         waiting = sorted(screening.found, key=lambda screened: -screened.gain)
         open_ = {screened.candidate.strategy.name for screened in waiting}

@@ -16,6 +16,7 @@ from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.storage.history import History
 from autoopt.storage.run import Run
 
 MOST_PAIRS = 200
@@ -50,6 +51,7 @@ class RunContext:
     stopping: Callable[[], bool]
     allocation: BudgetAllocation
     gate: Gate
+    history: History | None = None
 
     def now(self) -> float:
         return self.run.clock.elapsed()

@@ -23,6 +23,7 @@ from autoopt.registry import Registry
 from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.simplify.stage_profile import StageProfile
+from autoopt.storage.history import Remembered
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
@@ -37,6 +38,7 @@ class SearchState:
     ``looks``: those of the screening, which prove nothing;
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
+    ``remembered``: what an earlier run found, which orders this one and proves nothing.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
@@ -66,6 +68,7 @@ class SearchState:
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    remembered: Remembered = field(default_factory=Remembered)
 
     def next_id(self) -> int:
         self.numbers += 1

@@ -1,0 +1,72 @@
+"""Recollection: the plan that an earlier run found for this workload on this device is looked at first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from math import log
+from pathlib import Path
+
+from autoopt.search.candidate import Candidate
+from autoopt.search.outcome import Outcome
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, unwanted
+from autoopt.search.run_context import RunContext
+from autoopt.search.screening import Screening
+from autoopt.search.state import SearchState
+from autoopt.storage.history import Remembered
+from autoopt.strategy import Risk
+
+AS_GOOD = 0.7
+"""A remembered plan whose look shows so much of its log gain again goes to its proof at once."""
+
+
+def recall(context: RunContext, state: SearchState) -> None:
+    """Puts what is remembered of this workload into the state; durably, so that a resumed run remembers the same."""
+    history = context.history
+    if history is not None:
+        key = _key(state)
+        state.remembered = context.run.step("history", {"key": key}, lambda: history.recall(key), Remembered)
+
+
+def remember(context: RunContext, outcome: Outcome) -> None:
+    """Writes down the final plan of a run that was verified."""
+    speedup = outcome.speedup.time_to_target or outcome.speedup.throughput
+    found = bool(outcome.state.found) and outcome.speedup.end_to_end_verified
+    if context.history is not None and found and speedup is not None:
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = Remembered(plan=outcome.best.plan, speedup=speedup.value, finished=finished)
+        context.history.remember(_key(outcome.state), entry)
+
+
+def confirmed(context: RunContext, state: SearchState, screening: Screening) -> bool:
+    """Looks at the remembered plan. True where it does about as well as it did: the rest can wait for its proof."""
+    candidate, known = _candidate(context, state), state.remembered.speedup
+    if candidate is None or known is None or state.rounds[1:] or screening.over:
+        return False
+    seen = screening.look(candidate)
+    return seen is not None and seen.plain and seen.gain >= AS_GOOD * log(known)
+
+
+def _candidate(context: RunContext, state: SearchState) -> Candidate | None:
+    """The remembered plan on the incumbent; None where there is none, or a part of it cannot be."""
+    registry, changes = context.runner.registry, state.remembered.plan.changes
+    try:
+        case = state.case(registry, None, None)
+        for change in changes:
+            if change.strategy not in registry:
+                return None
+            strategy = registry[change.strategy]
+            if unwanted(strategy, context.choice) or not strategy.applies(case):
+                return None
+            if strategy.risk in (Risk.TRAINING, Risk.MODEL):
+                return None  # proved by trainings, not by looks
+        plan = candidate_plan(registry, state.incumbent, changes)
+        if not changes or registry.fold(plan) == registry.fold(state.incumbent) or not state.first_time(changes):
+            return None
+    except PLUGIN_ERRORS:
+        return None
+    return Candidate(registry[changes[0].strategy], changes[0], changes[1:], plan, None, stacked=True)
+
+
+def _key(state: SearchState) -> str:
+    """The workload where it stands, and the device."""
+    return f"{state.facts.spec} in {Path.cwd()} on {state.environment.device_name or state.environment.device}"

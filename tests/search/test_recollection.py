@@ -1,0 +1,47 @@
+"""A second run of the same workload begins with the plan that the first one found, and proves it again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from autoopt.events import Kept
+from autoopt.records import Change, Plan
+from autoopt.storage.history import History, Remembered
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from simulated import World, product, strategy
+
+SPEEDS = {"a": 1.0, "b": 1.3, "c": 1.0, "d": 0.9, "e": 1.6}
+
+
+def world(folder: Path, history: History, budget: float = 900.0) -> World:
+    made = World(folder, *(strategy(name) for name in SPEEDS), speed=product(SPEEDS), budget=budget)
+    made.context.history = history
+    return made
+
+
+def first_kept(made: World) -> float:
+    return next(event.at for event in made.events if isinstance(event, Kept))
+
+
+def test_the_second_run_keeps_the_plan_of_the_first_sooner_and_proves_it(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.json")
+    first, second = world(tmp_path / "first", history), world(tmp_path / "second", history)
+    found = first.go().best.plan
+    again = second.go()
+    assert {"b", "e"} <= set(found.names())
+    assert set(again.best.plan.names()) >= {"b", "e"}
+    control = next(event.at for event in second.events if type(event).__name__ == "RoundMeasured")
+    assert first_kept(second) - control < (first_kept(first) - control) / 1.5
+    (kept,) = [trial for trial in again.state.trials if trial.verdict == "kept" and trial.round == 1]
+    assert len(kept.ratios) >= 2  # fresh pairs of processes
+
+
+def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.json")
+    made = world(tmp_path / "run", history)
+    key = f"fake:build in {Path.cwd()} on cpu"
+    history.remember(key, Remembered(plan=Plan(changes=(Change(strategy="d"),)), speedup=3.0))
+    assert set(made.go().best.plan.names()) == {"b", "e"}
