@@ -149,9 +149,6 @@ class FakeRunner:
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
         yield FakeTrial(self, plan)
 
-    def watched(self) -> None:
-        """No script was watched: the workload is a function."""
-
     def ask(self, plan: Plan, task: str, **arguments: Any) -> JsonDict:
         return FakeTrial(self, plan).call(task, **arguments)
 
