@@ -12,6 +12,7 @@ from pathlib import Path
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
+from autoopt.export.script_patch import patch_of
 from autoopt.export.snippets import snippets
 from autoopt.loop import Loop
 from autoopt.options import Options
@@ -165,7 +166,7 @@ def _context(
 
 
 def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:
-    """result.json, plan.json and optimized_train.py; the journal's last record."""
+    """result.json, plan.json, patch.diff or optimized_train.py; the journal's last record."""
     plan, files = outcome.best.plan, run.directory
     result = result_of(
         spec,
@@ -176,6 +177,10 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
         directory=files.path,
         snippets=snippets(plan, registry),
     )
+    if result.sites is not None:
+        patch = patch_of(result.sites, plan, registry, result.environment.device.partition(":")[0])
+        result = result.model_copy(update={"patch": patch})
+        files.write(files.patch, patch.diff)
     files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
     files.write(files.result, result.model_dump_json(indent=2) + "\n")
     if result.sites is None:  # a script's result is a patch

@@ -16,6 +16,7 @@ from autoopt.script.observer import Observer
 from autoopt.script.period import anchor_of
 from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
+from autoopt.script.refusals import refuse_processes
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
 
@@ -39,6 +40,7 @@ class Script:
         self.registry: Registry = load_strategies(spec.strategies)
         self.setup = self.registry.fold(spec.plan)
         if stops:
+            refuse_processes()
             seed_everything(spec.seed)  # the script's own seeds, where it sets any, come after
             self.joints.watchers.append(self.recording)
         if self.observer is not None:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from autoopt.errors import WorkloadError
+from autoopt.script.refusals import of_reading
 from autoopt.script.session import ScriptEnded
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, seal
@@ -61,12 +62,14 @@ class ScriptServer(TaskServer):
         self._where = "start"
         script, error = self._script.get()
         if error is not None:
-            raise error
+            raise of_reading(error) or error
         self._session = script.session
         try:
             script.session.first_step()
         except ScriptEnded:
             raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
+        except EOFError as asked:
+            raise of_reading(asked) or asked from None
         return script.session.in_main(lambda: script.context(self.emit))
 
     def run(self, live: Any, call: Call) -> Any:

@@ -30,7 +30,12 @@ class ScriptEnded(TrialFailed):
     """The script came to its end before it had trained as far as it was asked to."""
 
     def __init__(self, steps: int) -> None:
-        super().__init__("error", f"the script ended after {steps} training steps", where=ENDED)
+        super().__init__(
+            "error",
+            f"the script ended after {steps} training steps, before they could be measured: give it more to train, "
+            "such as more epochs behind --",
+            where=ENDED,
+        )
 
 
 @dataclass

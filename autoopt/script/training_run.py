@@ -6,6 +6,7 @@ import statistics
 from typing import Any
 
 from autoopt.benchmark.steady import excess
+from autoopt.errors import UsageError
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import TrainingRun
 from autoopt.script.metric import direction_of, name_of
@@ -47,6 +48,12 @@ def train(live: Any, max_seconds: float, max_steps: int | None, target: float | 
         return False
 
     goal = session.run_until_over(enough)
+    if metric is not None and not goal.metrics and (session.evaluations or session.over):
+        raise UsageError(
+            f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
+            f"and {session.evaluations} evaluations",
+            hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
+        )
     return _document(live, goal, wanted, str(seen["stopped"]), metric)
 
 

@@ -37,6 +37,7 @@ class RunDirectory:
         self.report = self.path / "report.html"
         self.plan = self.path / "plan.json"
         self.script = self.path / "optimized_train.py"
+        self.patch = self.path / "patch.diff"
         self.traces = self.path / "traces"
         self.logs = self.path / "logs"
         # The run's own: what an earlier run compiled would make this one's first start look cheap.

@@ -1,0 +1,79 @@
+"""Scripts that cannot be measured: each gets one clear error, and nothing hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
+from autoopt.script.command import alone_in, command_of, said, spec_of
+from tests.script.conftest import StartScript, sites_of
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("fails", "a fault of the script's own"),
+        ("no_torch", "without having imported torch"),
+        ("asks", "standard input"),
+        ("exits", "wrong words"),
+        ("spawns", "several processes"),
+        ("never", "without having called a model in training"),
+    ],
+)
+def test_a_script_that_does_not_train_says_why(start_script: StartScript, how: str, said: str) -> None:
+    with pytest.raises(AutooptError) as caught:
+        start_script("faulty.py", how)
+    assert said in caught.value.message
+    assert isinstance(caught.value, WorkloadError | TrialFailed)
+    if how == "fails":
+        assert "faulty.py" in caught.value.detail, "the script's own traceback"
+
+
+def test_a_script_that_ends_before_it_can_be_measured(start_script: StartScript) -> None:
+    with start_script("faulty.py", "short") as process:
+        sites = sites_of(process)
+        assert sites.steps == 5
+    with start_script("faulty.py", "short", sites=sites) as process:
+        with pytest.raises(TrialFailed, match="ended after 5 training steps") as caught:
+            process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=60.0)
+        assert caught.value.where == "script ended"
+
+
+def test_a_command_line_says_which_form_it_has() -> None:
+    assert spec_of("my_module:build", ()) == "my_module:build"
+    assert spec_of("train.py", ("--epochs", "10")) == "train.py --epochs 10"
+    assert spec_of("examples/photos.py:build", ()) == "examples/photos.py:build"
+    assert command_of("my_module:build") is None
+    assert command_of("examples/photos.py:build") is None
+    assert command_of("train.py --epochs 10")[1:] == ("train.py", "--epochs", "10")  # type: ignore[index]
+    assert command_of("python -m pkg.train x")[1:] == ("-m", "pkg.train", "x")  # type: ignore[index]
+    assert said("train.py --epochs 10") == "train.py -- --epochs 10"
+    assert said("python -m pkg.train") == "-- python -m pkg.train"
+    assert said("m:build") == "m:build"
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "message"),
+    [
+        ("m:build", ("--epochs", "1"), "takes no words of its own"),
+        (None, (), "nothing to train"),
+    ],
+)
+def test_words_that_do_not_fit_are_usage(target: str | None, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        spec_of(target, words)
+
+
+@pytest.mark.parametrize("spec", ["torchrun --nproc-per-node 2 train.py", "python -I train.py"])
+def test_commands_that_cannot_be_listened_to_are_usage(spec: str) -> None:
+    with pytest.raises(UsageError):
+        command_of(spec)
+
+
+def test_a_second_measurement_of_a_folder_is_refused(tmp_path: Path) -> None:
+    with alone_in(str(tmp_path)), pytest.raises(EnvironmentLacks, match="another autoopt"), alone_in(str(tmp_path)):
+        pass
+    with alone_in(str(tmp_path)):
+        pass

@@ -1,0 +1,27 @@
+"""Ends badly, in the way that its word names."""
+
+import sys
+
+how = sys.argv[1]
+if how == "no_torch":
+    print("nothing to train here")
+    sys.exit(0)
+
+import torch
+from torch import nn
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if how == "fails":
+    raise ValueError("a fault of the script's own")
+if how == "asks":
+    input("learning rate? ")
+if how == "exits":
+    sys.exit("wrong words")
+if how == "spawns":
+    torch.multiprocessing.spawn(print, nprocs=2)
+if how == "never":
+    sys.exit(0)
+for _ in range(5):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
