@@ -12,11 +12,11 @@ from pathlib import Path
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
-from autoopt.export.script_patch import patch_of
+from autoopt.export.script_patch import patch_of, patched_files
 from autoopt.export.snippets import snippets
 from autoopt.loop import Loop
 from autoopt.options import Options
-from autoopt.records import PlanDocument, Result, StopReason
+from autoopt.records import Plan, PlanDocument, Result, StopReason
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
@@ -143,6 +143,8 @@ def _context(
 ) -> RunContext:
     base = baseline_spec(spec, options, registry, str(run.directory.path))
     runner = TrialRunner(launcher, base, registry, run.directory.logs)
+    if base.script is not None:
+        runner.patched_files = lambda plan: _patched(runner, plan)
     trainings = Trainings(runner, run)
     return RunContext(
         runner=runner,
@@ -163,6 +165,17 @@ def _context(
             accept_undecided=options.accept_undecided,
         ),
     )
+
+
+def _patched(runner: TrialRunner, plan: Plan) -> dict[str, str] | None:
+    """The files that a plan's patch changes, by path; None where the patch leaves a part of the plan out."""
+    sites = runner.watched()
+    assert sites is not None, "only a script is patched"
+    device = next((str(site.options.get("device", "cpu")) for site in sites.of("model")), "cpu")
+    if any(change.how != "patched" for change in patch_of(sites, plan, runner.registry, device).changes):
+        return None
+    files = patched_files(sites, plan, runner.registry, device)
+    return {os.path.join(sites.cwd, name): text for name, text in files.items()}
 
 
 def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import site
 import sys
@@ -12,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from autoopt.records import Place
 
 _OWN = str(Path(__file__).resolve().parents[1]) + os.sep
-_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_TORCH = tuple(
+    str(Path(place).resolve()) + os.sep
+    for place in getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def user_place(frame: FrameType | None = None) -> Found | None:
         name = frame.f_code.co_filename
         if is_users(name):
             return Found(place_of(frame), direct)
-        direct = direct and name.startswith((_OWN, _TORCH))
+        direct = direct and name.startswith((_OWN, *_TORCH))
         frame = frame.f_back
     return None
 
@@ -75,7 +77,7 @@ def is_users(file: str) -> bool:
         return False
     path = os.path.abspath(file)
     installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-    return not installed and not path.startswith((_OWN, _TORCH, *_libraries()))
+    return not installed and not path.startswith((_OWN, *_TORCH, *_libraries()))
 
 
 @functools.cache

@@ -141,7 +141,11 @@ class Observer:
         found = self._modules.get(inner)
         if found is not None:
             seen = _Seen("model", found, call=type(inner).__name__, name=type(inner).__name__)
-            seen.options = {"parameters": sum(p.numel() for p in inner.parameters())}
+            parameters = list(inner.parameters())
+            seen.options = {
+                "parameters": sum(p.numel() for p in parameters),
+                "device": parameters[0].device.type,
+            }
             if inner is not model:
                 seen.options["wrapped_by"] = type(model).__name__
             self._made[model] = seen

@@ -36,13 +36,3 @@ def refuse_processes() -> None:
 
 def _refuse(*_: Any, **__: Any) -> None:
     raise WorkloadError("the script trains in several processes, which it starts itself", hint=_HINT)
-
-
-def of_reading(error: BaseException) -> WorkloadError | None:
-    """What to say of a script that asks its user; None of any other error."""
-    if isinstance(error, EOFError) and "reading a line" in str(error):
-        return WorkloadError(
-            "the script asks for something on standard input, which is empty while it is measured",
-            hint="give the answer as one of its words behind --",
-        )
-    return None

@@ -7,8 +7,7 @@ import threading
 from typing import Any
 
 from autoopt.errors import WorkloadError
-from autoopt.script.refusals import of_reading
-from autoopt.script.session import ScriptEnded
+from autoopt.script.endings import ScriptEnded, of_reading
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, seal
 from autoopt.trial.protocol import Call, TrialSpec

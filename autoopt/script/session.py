@@ -17,25 +17,11 @@ from autoopt.benchmark.clock import Lap, StageClock, clock_for
 from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.errors import TrialFailed
+from autoopt.script.endings import ScriptEnded
 
 Enough = Callable[[int, float], bool]
 
-ENDED = "script ended"
-"""Where a trial failed whose script has come to its end."""
 _INLINE = 3
-
-
-class ScriptEnded(TrialFailed):
-    """The script came to its end before it had trained as far as it was asked to."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__(
-            "error",
-            f"the script ended after {steps} training steps, before they could be measured: give it more to train, "
-            "such as more epochs behind --",
-            where=ENDED,
-        )
 
 
 @dataclass

@@ -49,6 +49,7 @@ class TrialRunner:
         self._logs = logs
         self._number = itertools.count(1 + sum(1 for _ in logs.glob("*.log")) if logs.exists() else 1)
         self.latest_log: str | None = None
+        self.patched_files: Callable[[Plan], dict[str, str] | None] | None = None
         self.limits = TimeLimits()
 
     def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
@@ -122,7 +123,7 @@ class TrialRunner:
         Raises:
             TrialFailed: the trial ended badly.
         """
-        with self.trial(plan, label, seed) as process:
+        with self._adopted(plan, label, seed) as process:
             document = process.call(
                 "autoopt.benchmark.tasks:train",
                 timeout=max_seconds * 2 + 120.0,
@@ -175,6 +176,32 @@ class TrialRunner:
                 failure.side = side  # type: ignore[attr-defined]
                 raise
         return TrainedPair(baseline=runs[0], best=runs[1], interleaved=False)
+
+    @contextmanager
+    def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[TrialProcess]:
+        """A trial of the plan in the form in which it is adopted.
+
+        A script's is its patch: the patched files are trained as they are, and the files as they were are trained
+        so, too; nothing is put on them but the step clock. What the patch cannot say is put on the script.
+        """
+        files = self.patched_files(plan) if self.patched_files is not None else None
+        script = self.base.script
+        if script is None or script.sites is None or files is None:
+            with self.trial(plan, label, seed) as process:
+                yield process
+            return
+        before = self.base
+        bare = script.sites.model_copy(update={"sites": ()})
+        patched = script.model_copy(update={"sites": bare, "patched": files})
+        self.base = before.model_copy(update={"script": patched})
+        try:
+            process = self.launch(Plan(), label, seed)
+        finally:
+            self.base = before
+        try:
+            yield process
+        finally:
+            process.close()
 
     def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
         """Runs one task in a trial of its own."""

@@ -1,0 +1,30 @@
+"""How scripts end that cannot be measured further; torch is not imported here, so that the script's own import is."""
+
+from __future__ import annotations
+
+from autoopt.errors import TrialFailed, WorkloadError
+
+ENDED = "script ended"
+"""Where a trial failed whose script has come to its end."""
+
+
+class ScriptEnded(TrialFailed):
+    """The script came to its end before it had trained as far as it was asked to."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(
+            "error",
+            f"the script ended after {steps} training steps, before they could be measured: give it more to train, "
+            "such as more epochs behind --",
+            where=ENDED,
+        )
+
+
+def of_reading(error: BaseException) -> WorkloadError | None:
+    """What to say of a script that asks its user; None of any other error."""
+    if isinstance(error, EOFError) and "reading a line" in str(error):
+        return WorkloadError(
+            "the script asks for something on standard input, which is empty while it is measured",
+            hint="give the answer as one of its words behind --",
+        )
+    return None

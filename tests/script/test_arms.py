@@ -1,0 +1,111 @@
+"""A script as an arm: it stops at steps' ends, trains the same steps everywhere, and takes a setup at its sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoopt.errors import AutooptError
+from autoopt.records import Change, Plan, Site, Sites
+from autoopt.script.sayable import unsayable
+from autoopt.script.view import LINKED_FROM, open_view
+from autoopt.search.compare.arm import TrialArm
+from autoopt.setup import Setup
+from tests.script.conftest import StartScript, sites_of
+
+STEPS = 20
+
+
+@pytest.fixture
+def sites(start_script: StartScript) -> Sites:
+    with start_script("plain.py", "100000") as process:
+        return sites_of(process, steps=18)
+
+
+def plan(strategy: str, **setting: object) -> Plan:
+    return Plan(changes=(Change(strategy=strategy, setting=setting),))
+
+
+def test_arms_train_the_same_steps_and_stand_still_between_blocks(start_script: StartScript, sites: Sites) -> None:
+    with (
+        start_script("plain.py", "100000", sites=sites) as one,
+        start_script(
+            "plain.py", "100000", sites=sites, plan=plan("workers", num_workers=1, prefetch_factor=2)
+        ) as other,
+    ):
+        arms = [TrialArm(process, process.spec.plan) for process in (one, other)]
+        assert arms[0].ready().facts.loader.num_workers == 0
+        assert arms[1].ready().facts.loader.num_workers == 1
+        blocks = [[], []]  # type: ignore[var-annotated]
+        for turn in range(4):
+            index = turn % 2
+            arms[1 - index].freeze()
+            arms[index].thaw()
+            blocks[index].append(arms[index].block(0.0, STEPS, 0.0))
+    for (before, after), (same, later) in [blocks]:
+        assert before.losses == same.losses, "the loader's own order holds, whatever its workers"
+        assert after.losses == later.losses
+    first, second = blocks[0]
+    assert first.steps == second.steps == STEPS
+    assert second.first_step == first.first_step + STEPS, "nothing was trained between two blocks"
+    assert sum(first.stage_seconds.values()) == pytest.approx(first.seconds, rel=0.02)
+    assert first.samples == STEPS * 16
+
+
+def test_evaluations_and_checkpoints_are_timed_apart_and_the_metric_is_read(
+    start_script: StartScript, sites: Sites
+) -> None:
+    with start_script("plain.py", "64", sites=sites, metric="val acc ([0-9.]+)") as process:
+        facts = process.ready.facts
+        assert (facts.metric, facts.mode) == ("val acc", "max")
+        run = process.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0)
+    assert run["stopped"] == "steps", "the script came to its own end"
+    assert run["steps"] == 64
+    assert [point["step"] for point in run["curve"]["points"]] == [16, 32, 48, 64]
+    assert run["evaluation_seconds"] > 0
+    assert run["seconds"] == pytest.approx(run["training_seconds"] + run["evaluation_seconds"])
+
+
+def test_a_setup_is_put_on_at_its_sites(start_script: StartScript, sites: Sites) -> None:
+    losses = []
+    for changes in (Plan(), plan("amp", dtype="bfloat16"), plan("fused_optimizer", implementation="fused")):
+        with start_script("plain.py", "100000", sites=sites, plan=changes) as process:
+            losses.append(process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=8)["losses"])
+    plainly, cast, fused = losses
+    assert plainly != cast
+    assert cast == pytest.approx(plainly, rel=0.1)
+    assert fused == pytest.approx(plainly, rel=1e-4)
+
+
+def test_patched_files_are_read_in_place_of_the_users(start_script: StartScript, sites: Sites, folder: Path) -> None:
+    text = (folder / "plain.py").read_text().replace("batch_size=16", "batch_size=8")
+    with start_script("plain.py", "100000", sites=sites, patched={str(folder / "plain.py"): text}) as process:
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
+    assert block["samples"] == 4 * 8
+    assert "batch_size=16" in (folder / "plain.py").read_text()
+
+
+def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, sites: Sites) -> None:
+    assert unsayable(Setup().with_loader(num_workers=2), sites) is None
+    assert "build()" in str(unsayable(Setup().with_step(abs), sites))
+    assert "no DataLoader" in str(unsayable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))
+    compiled = Sites(command=("x",), cwd="/", sites=(Site(kind="compile", file="a.py", line=1, end_line=1),))
+    assert "compiles already" in str(unsayable(Setup().with_compile(), compiled))
+    with pytest.raises(AutooptError, match="needs build"):
+        start_script("plain.py", "100000", sites=sites, plan=plan("accumulation", size=8, accumulation=2))
+
+
+def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path) -> None:
+    user, scratch = tmp_path / "user", tmp_path / "scratch"
+    (user / "data").mkdir(parents=True)
+    scratch.mkdir()
+    (user / "train.py").write_text("print(1)")
+    with (user / "data" / "big.bin").open("wb") as file:
+        file.truncate(LINKED_FROM)
+    view = open_view([str(user), str(user / "data")], scratch, copy=True)
+    copied = Path(view.path(str(user / "train.py")))
+    assert copied != user / "train.py"
+    assert copied.read_text() == "print(1)"
+    assert Path(view.path(str(user / "data" / "big.bin"))).is_symlink(), "large files are not copied"
+    assert view.path("/etc/hosts") == "/etc/hosts"
