@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from autoopt.errors import WorkloadError
+from autoopt.script.guard import guard
 from autoopt.script.orders import Orders
 from autoopt.trial.channel import Channel
 
@@ -27,6 +28,8 @@ def begin(words: str) -> None:
     """
     orders = Orders.model_validate_json(words)
     process = _Process(orders)
+    if orders.writable is not None:
+        guard(orders.writable)
     if orders.channel is not None:
         process.answer(Channel(socket.socket(fileno=orders.channel)))
     if "torch" in sys.modules:
@@ -71,7 +74,7 @@ class _Process:
         """torch has been imported."""
         from autoopt.script.process import Script
 
-        self._script = Script(self.orders.spec)
+        self._script = Script(self.orders.spec, stops=self._server is not None)
         if self._server is not None:
             self._server.found(self._script)
 

@@ -55,6 +55,7 @@ class Script:
         from autoopt.script.context import ScriptContext
 
         self.recording.stop()
+        self.joints.watchers.remove(self.recording)
         return ScriptContext(self, emit)
 
     def why_never_trained(self) -> str:

@@ -29,7 +29,8 @@ class Goal:
     """How far to train, and what is measured on the way.
 
     ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
-    the metric with the step and the seconds at which each was told, evaluations included.
+    the metric with the step and the seconds at which each was told, evaluations included. ``before``: seconds of the
+    stretches that are over.
     """
 
     enough: Enough
@@ -39,9 +40,15 @@ class Goal:
     aside: dict[str, float] = field(default_factory=dict)
     metrics: list[tuple[int, float, float]] = field(default_factory=list)
     other: float = 0.0
+    before: float = 0.0
+
+    def put(self, lap: Lap) -> None:
+        """One more stretch of training."""
+        self.laps.append(lap)
+        self.before += lap.seconds
 
     def elapsed(self, clock: StageClock) -> float:
-        return sum(lap.seconds for lap in self.laps) + clock.elapsed()
+        return self.before + clock.elapsed()
 
     def lap(self) -> Lap:
         """All laps as one, with what followed the steps among ``other``."""
@@ -179,7 +186,7 @@ class Session:
         goal, clock = self._goal, self.clock
         if goal is None or clock is None or self.device is None:
             return
-        seconds = sum(lap.seconds for lap in goal.laps) + sum(goal.aside.values())
+        seconds = goal.before + sum(goal.aside.values())
         seconds += clock.elapsed() if self._aside is None else self.device.now() - self._aside[1]
         goal.metrics.append((self.steps, seconds, value))
 
@@ -203,7 +210,7 @@ class Session:
         if self.deferred_cost is not None and self.deferred_cost.watching:
             self.deferred_cost.note([])
         if goal.enough(goal.steps, goal.elapsed(self.clock)):
-            goal.laps.append(self.clock.stop())
+            goal.put(self.clock.stop())
             self._goal = None
             self._stand(goal)
 
@@ -218,7 +225,7 @@ class Session:
         else:
             self.checkpoints += 1
         if self._goal is not None:
-            self._goal.laps.append(self.clock.stop())
+            self._goal.put(self.clock.stop())
         assert self.device is not None
         self._aside = (stage, self.device.now())
         return True
@@ -244,7 +251,7 @@ class Session:
         self.over = self.standing = True
         told = _Raised(error if error is not None else ScriptEnded(self.steps))
         if self._goal is not None and self.clock is not None and self._aside is None:
-            self._goal.laps.append(self.clock.stop())
+            self._goal.put(self.clock.stop())
         self._answers.put(told)
         while True:
             job = self._jobs.get()

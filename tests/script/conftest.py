@@ -26,8 +26,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_script(folder: Path, tmp_path: Path) -> Iterator[StartScript]:
+def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartScript]:
     """``start_script(name, *words, sites=, plan=)`` starts a script and waits for its first step."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that spin for each other are slow where cores are shared
     with Launcher(fork_server=False) as launcher:
 
         def start(

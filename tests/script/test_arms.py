@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan, Site, Sites
+from autoopt.script.launch import run_with_plan
 from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
 from autoopt.search.compare.arm import TrialArm
@@ -109,3 +111,12 @@ def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path) -> None:
     assert copied.read_text() == "print(1)"
     assert Path(view.path(str(user / "data" / "big.bin"))).is_symlink(), "large files are not copied"
     assert view.path("/etc/hosts") == "/etc/hosts"
+
+
+def test_a_script_trains_for_real_with_a_plan(sites: Sites, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    command = [sys.executable, "plain.py", "32"]
+    assert run_with_plan(command, plan("workers", num_workers=1, prefetch_factor=2), sites) == 0
+    assert (folder / "model.pt").exists(), "its files are written where it writes them"
+    (folder / "broken.py").write_text("raise SystemExit(7)")
+    assert run_with_plan([sys.executable, "broken.py"], Plan(), sites) == 7

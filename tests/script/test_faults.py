@@ -31,6 +31,15 @@ def test_a_script_that_does_not_train_says_why(start_script: StartScript, how: s
         assert "faulty.py" in caught.value.detail, "the script's own traceback"
 
 
+def test_a_script_that_would_write_outside_of_its_folder_is_stopped(
+    start_script: StartScript,
+) -> None:
+    elsewhere = Path(__file__).parent / "precious.txt"  # neither a temporary file nor below the script's folder
+    with pytest.raises(AutooptError, match=r"does not let a measured script change .*precious\.txt"):
+        start_script("faulty.py", "writes", str(elsewhere))
+    assert not elsewhere.exists()
+
+
 def test_a_script_that_ends_before_it_can_be_measured(start_script: StartScript) -> None:
     with start_script("faulty.py", "short") as process:
         sites = sites_of(process)

@@ -16,6 +16,8 @@ if how == "fails":
     raise ValueError("a fault of the script's own")
 if how == "asks":
     input("learning rate? ")
+if how == "writes":
+    open(sys.argv[2], "w").write("changed")
 if how == "exits":
     sys.exit("wrong words")
 if how == "spawns":
