@@ -23,6 +23,7 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
+from autoopt.script.advice import advice_of
 from autoopt.script.command import said
 from autoopt.search.outcome import Outcome
 
@@ -60,7 +61,10 @@ def result_of(
         ablation=tuple(outcome.ablation),
         stop=outcome.stop,
         sites=state.sites,
-        advice=tuple(located(item, Path.cwd()) for item in state.advice),
+        advice=(
+            *(located(item, Path.cwd()) for item in state.advice),
+            *(advice_of(state.sites) if state.sites else ()),
+        ),
         warnings=tuple(state.warnings),
         snippets=snippets,
         reproduce=Reproduce(

@@ -6,6 +6,7 @@ import time
 
 from autoopt.options import Options
 from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
+from autoopt.script.advice import advice_of
 from autoopt.search.baseline import objective_of
 from autoopt.search.configuration import configuration
 from autoopt.search.planner import Choice, build_queue
@@ -45,7 +46,7 @@ def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str
         baseline=configuration(Plan(), description.environment, examined=seen),
         round=round_,
         predictions=predictions,
-        advice=seen.advice,
+        advice=(*seen.advice, *(advice_of(sites) if sites is not None else ())),
         warnings=seen.missing,
         sites=sites,
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import SiteKind, Sites
+from autoopt.records import Site, SiteKind, Sites
+from autoopt.script.advice import advice_of
 from autoopt.script.period import anchor_of, period_of
 from tests.script.conftest import SCRIPTS, StartScript, sites_of
 
@@ -95,3 +96,12 @@ def test_nothing_of_the_users_changes_while_a_script_runs(start_script: StartScr
     with start_script("plain.py", "100000") as process:
         assert sites_of(process, steps=40).of("checkpoint"), "it has written model.pt"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_waits_for_a_device_in_each_step_are_advice() -> None:
+    place = {"file": "train.py", "line": 7, "end_line": 7, "kind": "device_wait", "call": "item"}
+    often = Site(**place, per_step=1.0, options={"device": "cuda"})
+    seldom = Site(**place, per_step=0.02, options={"device": "cuda"})
+    at_home = Site(**place, per_step=1.0, options={"device": "cpu"})
+    found = advice_of(Sites(command=("train.py",), cwd="/", sites=(often, seldom, at_home)))
+    assert [(item.file, item.line) for item in found] == [("train.py", 7)]
