@@ -163,7 +163,7 @@ def _between(name: str, resource: Resource, timing: Timing, every: int) -> Stage
 
 
 def _host(timings: StageTimings) -> float | None:
-    """What the whole step on cached batches takes beyond its stages alone: Python around them."""
+    """Python around the stages: the whole step on cached batches beyond its stages alone."""
     if timings.device != "cpu" and timings.issue is not None:
         return timings.issue.seconds
     if timings.host is not None:
@@ -175,7 +175,7 @@ def _host(timings: StageTimings) -> float | None:
 
 
 def _loader_overhead(timings: StageTimings) -> float:
-    """What a loader without workers takes beyond samples and collate: its own Python, in the training process."""
+    """Python of a loader without workers, in the training process: its batches beyond samples and collate."""
     inputs = timings.inputs
     if timings.workers or not (inputs.loader and inputs.sample and inputs.collate):
         return 0.0
@@ -189,10 +189,10 @@ def _cpu(timing: Timing) -> float:
 
 
 def _exposed(stage: Stage, block: Block, stages: list[Stage]) -> float | None:
-    """What the stage adds to the running step; the wait for data is shared out by the input stages' weight.
+    """Exposed seconds of a stage, which it adds to the running step.
 
-    None of what stands between steps (evaluation, checkpoints): the step is as long without it, and what is in the step
-    adds up to it.
+    The wait for data is shared out by the input stages' weight. None of what stands between steps (evaluation,
+    checkpoints): the step is as long without it, and what is in the step adds up to it.
     """
     steps = max(block.steps, 1)
     if stage.name in _EXPOSED:

@@ -18,7 +18,7 @@ def stage_ceilings(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
     """Seconds per optimizer step by stage; a stage whose ceiling is not known is left out.
 
     Preparation: its CPU seconds over all cores. Storage: waiting over the reads that a storage is commonly
-    asked for at once, or its bytes over the measured rate, whichever is more. Collate and pinning: bytes over the
+    asked for at once. Collate and pinning: bytes over the
     host's bandwidth. Copies and the optimizer: bytes over bandwidth. Forward and backward: arithmetic at the best
     allowed precision. Host: nothing, since all of it can be compiled away.
     """

@@ -22,7 +22,7 @@ class Opened:
 
 
 def open_dataset(dataset: Any, read: Callable[[], int], cpu: float, wait: float, time_limit: float) -> Opened:
-    """What one sample spends where. Meant for a forked child: it changes the dataset's transforms in place.
+    """Chains below one sample. Meant for a forked child: it changes the dataset's transforms in place.
 
     Args:
         read: reads some samples and says how many.

@@ -20,7 +20,7 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class Demand:
-    """What one micro-batch asks for, in seconds, and of whom.
+    """Demand of one micro-batch, in seconds, by whom it is asked of.
 
     Args:
         wait: of a worker, without a core (storage).

@@ -7,7 +7,7 @@ import itertools
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from autoopt.simplify.timing import MOST, is_steady, repeat, summary
 
 _CHUNK_SECONDS = 2e-3
 _STATS = Path("/proc/thread-self/schedstat")
-_IO = Path("/proc/self/io")
 
 
 class Clock:
@@ -48,7 +47,7 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
     """Measures the input side of a loader. Meant for a forked child: it leaves caches warm behind it."""
     notes: list[str] = []
     fetch = Fetch(loader)
-    sample, spread, read_bytes = _sample(fetch, time_limit * 0.3)
+    sample, spread = _sample(fetch, time_limit * 0.3)
     batch, collate = _collate(fetch, time_limit * 0.1)
     alone = _loader(loader, time_limit * 0.25, notes)
     handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
@@ -63,7 +62,6 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         loader=alone,
         handover=handover,
         receive=receive,
-        sample_bytes=read_bytes,
         deeper=opened.working,
         waiting=opened.waiting,
         collating=collating,
@@ -111,7 +109,7 @@ class Fetch:
         return found
 
 
-def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None, float | None]:
+def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
     """One sample alone, in chunks long enough to be timed; spread: deviation of one sample over its mean."""
     many = hasattr(fetch.dataset, "__getitems__")
     pending: list[Any] = []
@@ -122,8 +120,7 @@ def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None, floa
     readings: list[float] = []
     reference = ReferenceSpeed()
     cold = None
-    start, read = time.perf_counter(), _bytes_read()
-    total = 0
+    start = time.perf_counter()
     while time.perf_counter() - start < time_limit or len(walls) < 2:
         if len(walls) >= MOST:
             break
@@ -138,7 +135,6 @@ def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None, floa
         wall, cpu, wait = clock.read()
         beside = (before + reference.now()) / 2
         count = max(1, len(got) if fetch.iterable else len(chunk))
-        total += count
         if cold is None:
             cold = wall / count
             size = max(1, min(256, int(_CHUNK_SECONDS / max(cold, 1e-6))))
@@ -148,15 +144,13 @@ def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None, floa
         waits.append(wait / count)
         readings.append(beside)
     spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
-    after = _bytes_read()
-    read_bytes = (after - read) / total if read is not None and after is not None else None
     working = sensitivity(cpus, readings, SAMPLES)
     # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's
     cpu, wait = _trimmed(normalized(cpus, readings, working)), _trimmed(waits)
-    timing = summary(walls, cold, readings=readings, usual=SAMPLES * cpu / max(cpu + wait, 1e-12), cpu_seconds=cpu)
+    timing = summary(walls, readings=readings, usual=SAMPLES * cpu / max(cpu + wait, 1e-12), cpu_seconds=cpu)
     # its own degree, not that of the wall-clock, in which waiting is
     degree = min(1.0, working * cpu / max(timing.seconds, 1e-12))
-    return timing.model_copy(update={"wait_seconds": wait, "sensitivity": degree}), spread, read_bytes
+    return timing.model_copy(update={"wait_seconds": wait, "sensitivity": degree}), spread
 
 
 def _collate(fetch: Fetch, time_limit: float) -> tuple[Any, Timing | None]:
@@ -186,11 +180,9 @@ def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Tim
     """Seconds per micro-batch of the user's loader when nobody uses the batches."""
     clone = fresh_loader(loader)
     ahead = clone.num_workers * (clone.prefetch_factor or 0) + clone.num_workers
-    start = time.perf_counter()
     stream = iter(clone)
     if next(stream, None) is None:
         return None
-    cold = time.perf_counter() - start
     for _ in range(ahead):  # the queue is full at first
         if next(stream, None) is None:
             stream = iter(clone)
@@ -224,10 +216,10 @@ def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Tim
         notes.append("the loader alone was not measured: an epoch is shorter than its queue")
         return None
     if clone.num_workers:  # they work while the reference is read, and each at its own
-        return summary(walls, cold, cpu_seconds=statistics.median(cpus))
+        return summary(walls, cpu_seconds=statistics.median(cpus))
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
     even = normalized(cpus, readings, sensitivity(cpus, readings, SAMPLES))
-    return summary(walls, cold, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
+    return summary(walls, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
 
 
 def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | None]:
@@ -292,16 +284,7 @@ def _trimmed(values: list[float]) -> float:
 
 def _run_delay() -> float:
     """Seconds that this thread was ready and got no core; 0 where the system does not tell."""
-    return _number(_STATS, lambda text: float(text.split()[1]) / 1e9) or 0.0
-
-
-def _bytes_read() -> float | None:
-    """Bytes that this process has read from files, cached or not."""
-    return _number(_IO, lambda text: float(text.split("rchar:")[1].split()[0]))
-
-
-def _number(path: Path, parse: Callable[[str], float]) -> float | None:
     try:
-        return parse(path.read_text())
+        return float(_STATS.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
-        return None
+        return 0.0

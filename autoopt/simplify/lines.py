@@ -144,7 +144,7 @@ class _Clock:
         self.entered = (0.0, 0.0)
 
     def enter(self) -> tuple[float, float]:
-        """What the traced code has used so far; from here to ``leave`` it is the tracer's own time."""
+        """Seconds that the traced code has used so far; from here to ``leave`` it is the tracer's own time."""
         self.entered = (time.perf_counter(), time.thread_time())
         return self.entered[0] - self.wall, self.entered[1] - self.cpu
 

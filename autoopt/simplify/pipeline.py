@@ -142,7 +142,7 @@ class Pipeline:
         return changed.get(name, stage.seconds) * stage.parallel / self._simulation.accumulation
 
     def _issue(self, changed: Mapping[str, float]) -> float:
-        """What the training process needs to issue a micro-batch to a device: there its ``host`` stage is that."""
+        """Seconds in which the training process issues a micro-batch to a device: there its ``host`` stage is that."""
         if self.stage("host") is None:
             return (self._simulation.host_seconds or 0.0) / self._simulation.accumulation
         return self._seconds("host", changed)

@@ -10,7 +10,7 @@ from autoopt.simplify.stage_profile import StageProfile
 Measured = TypeVar("Measured")
 
 FOREIGN_CORES = 0.3
-"""What others may use of the machine meanwhile: two busy-waiting compute threads lose far more than that share."""
+"""Cores that others may use meanwhile: two busy-waiting compute threads lose far more than that share."""
 DRIFT = 1.3
 """How far the profile's own step may be from the one that the paired comparison measured."""
 MODEL_ERROR = 0.2

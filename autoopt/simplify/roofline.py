@@ -51,12 +51,11 @@ _LIBRARY = (
 
 @dataclass
 class Count:
-    """What all calls of one operator in a step add up to."""
+    """Sums over all calls of one operator in a step."""
 
     calls: int = 0
     flops: float = 0.0
     bytes: float = 0.0
-    largest: float = 0.0
     kind: Kind = "elementwise"
 
 
@@ -80,7 +79,6 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count.calls += 1
         moved = float(_tensor_bytes(args) + _tensor_bytes(kwargs or {}) + _tensor_bytes(out))
         count.bytes += moved
-        count.largest = max(count.largest, moved)
         formula = flop_registry.get(packet)
         if formula is not None:
             count.kind = "matmul"

@@ -84,7 +84,7 @@ def _parse(text: str) -> ast.AST | None:
 
 
 def _lambda(text: str) -> str:
-    """What follows ``lambda`` in a line of an argument list, up to the last point at which it can be read."""
+    """Source that follows ``lambda`` in a line of an argument list, up to the last point at which it can be read."""
     begin = text.find("lambda")
     if begin < 0:
         return "!"
@@ -100,7 +100,7 @@ def _lambda(text: str) -> str:
 
 
 def step_functions(loss: Any, model: nn.Module | None) -> list[Function]:
-    """What runs in every step: the loss, and the forward of each kind of the user's modules."""
+    """Functions that run in every step: the loss, and the forward of each kind of the user's modules."""
     found = [function_of(loss)] if loss is not None else []
     if isinstance(loss, nn.Module):
         found.append(function_of(loss.forward))

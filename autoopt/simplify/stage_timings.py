@@ -10,10 +10,9 @@ from autoopt.records import Contention, Deeper, Operator, Record
 class Timing(Record):
     """One microbenchmark, repeated. ``seconds``: the median; ``low`` and ``high``: its quartiles.
 
-    ``cold_seconds``: the first call, where it differs. ``cpu_seconds``: CPU time of the calling
-    thread. ``wait_seconds``: neither on a core nor waiting for one: storage, network, sleep.
-    ``reference``: seconds of the speed reference (``simplify.drift``) while it was timed, to which the repeats were
-    normalized; ``sensitivity``: how far ``seconds`` follow it; None where that was not read.
+    ``cpu_seconds``: CPU time of the calling thread. ``wait_seconds``: neither on a core nor waiting for one: storage,
+    network, sleep. ``reference``: seconds of the speed reference (``simplify.drift``) while it was timed, to which the
+    repeats were normalized; ``sensitivity``: how far ``seconds`` follow it; None where that was not read.
     """
 
     seconds: float
@@ -22,7 +21,6 @@ class Timing(Record):
     n: int
     cpu_seconds: float | None = None
     wait_seconds: float | None = None
-    cold_seconds: float | None = None
     reference: float | None = None
     sensitivity: float | None = None
 
@@ -38,12 +36,11 @@ class Overlap(Record):
 class InputTimings(Record):
     """The input side, measured in a forked process so that nothing of it stays behind.
 
-    ``sample``: one sample of the dataset, one process, one thread. ``collate``: one micro-batch from
-    samples that are there. ``loader``: seconds per micro-batch of the user's own loader with nobody
-    using the batches. ``handover``: a ready micro-batch from one worker to the training process, as
-    wall-clock; ``receive``: the part of it that the training process spends. ``sample_bytes``: what
-    reading one sample took from files, as the kernel counts it. ``deeper``, ``waiting``: the sample opened,
-    by a core's work and by waiting, seconds per sample; ``collating``: the collate function, per micro-batch.
+    ``sample``: one sample of the dataset, one process, one thread. ``collate``: one micro-batch from samples that are
+    there. ``loader``: seconds per micro-batch of the user's own loader with nobody using the batches. ``handover``: a
+    ready micro-batch from one worker to the training process, as wall-clock; ``receive``: the part of it that the
+    training process spends. ``deeper``, ``waiting``: the sample opened, by a core's work and by waiting, seconds per
+    sample; ``collating``: the collate function, per micro-batch.
     """
 
     sample: Timing | None = None
@@ -52,7 +49,6 @@ class InputTimings(Record):
     loader: Timing | None = None
     handover: Timing | None = None
     receive: Timing | None = None
-    sample_bytes: float | None = None
     deeper: tuple[Deeper, ...] = ()
     waiting: tuple[Deeper, ...] = ()
     collating: tuple[Deeper, ...] = ()

@@ -35,7 +35,6 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 def summary(
     values: list[float],
-    cold: float | None = None,
     *,
     readings: Sequence[float] = (),
     usual: float = TENSORS,
@@ -45,7 +44,6 @@ def summary(
 
     Args:
         values: of each repeat.
-        cold: of the first call.
         readings: of the speed reference beside each repeat; empty where they were not read.
         usual: sensitivity where the repeats do not tell it.
         cpu_seconds: of the calling thread.
@@ -59,7 +57,6 @@ def summary(
         low=low,
         high=high,
         n=len(values),
-        cold_seconds=cold,
         cpu_seconds=cpu_seconds,
         reference=statistics.median(readings) if readings else None,
         sensitivity=degree,
@@ -90,7 +87,7 @@ def repeat(
     With a reference all of the time is used: what is steady for a moment may be so at one speed alone.
 
     Args:
-        call: what is timed. The first call is kept apart as cold.
+        call: what is timed. The first call does not count.
         time_limit: seconds for all of it; at least two calls are made however long they take.
         before: made ready before each repeat, not timed.
         wait: ends what ``call`` started (a device's synchronize), timed.
@@ -112,7 +109,7 @@ def repeat(
         walls.append(wall)
         cpus.append(cpu)
     share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
-    return summary(walls, cold, readings=readings, usual=usual * share, cpu_seconds=statistics.median(cpus))
+    return summary(walls, readings=readings, usual=usual * share, cpu_seconds=statistics.median(cpus))
 
 
 def interleaved(
@@ -146,8 +143,8 @@ def interleaved(
             walls[number].append(wall)
             cpus[number].append(cpu)
     found = [
-        summary(values, cold, readings=seen, cpu_seconds=statistics.median(cpu))
-        for values, cold, cpu, seen in zip(walls, colds, cpus, readings, strict=True)
+        summary(values, readings=seen, cpu_seconds=statistics.median(cpu))
+        for values, cpu, seen in zip(walls, cpus, readings, strict=True)
     ]
     turns = list(zip(*walls, strict=True))
     by_turn = [statistics.fmean(seen) for seen in zip(*readings, strict=True)]

@@ -45,7 +45,7 @@ def missing(wanted: list[str], done: dict[str, Any]) -> list[str]:
 
 
 def foreign_cores(document: dict[str, Any]) -> float | None:
-    """What others used while a case was looked at; None where it is not known. Pairs of processes do not need it."""
+    """Cores that others used while a case was looked at; None where it is not known, and for pairs of processes."""
     found: float | None = document.get("profile", document).get("foreign_cores")
     return found
 

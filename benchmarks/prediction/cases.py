@@ -1,4 +1,4 @@
-"""What prediction.py looks at: planted pipelines, steps that are simulated, changes whose gain is predicted."""
+"""Cases of the prediction benchmark: planted pipelines, steps that are simulated, changes whose gain is predicted."""
 
 from __future__ import annotations
 

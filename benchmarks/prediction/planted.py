@@ -35,7 +35,7 @@ SPEED = _rounds_per_second()
 
 
 def work(seconds: float) -> range:
-    """What to add up for so many seconds of a core: a built-in's work, so that the chain ends where it is called."""
+    """Numbers to add up for so many seconds of a core: a built-in's work, so that the chain ends where it is called."""
     return range(max(1, int(seconds * SPEED)))
 
 
@@ -200,7 +200,7 @@ def workload(**changes: Any) -> autoopt.Workload:
 
 @dataclass(frozen=True)
 class Plant:
-    """What was planted, and what must be said of it. ``bottleneck``: any of these; empty: none."""
+    """A planted pipeline, and the bottleneck that must be named. ``bottleneck``: any of these; empty: none."""
 
     name: str
     build: Callable[[], autoopt.Workload]

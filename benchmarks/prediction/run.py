@@ -164,7 +164,7 @@ def plan_of(change: Change, done: dict[str, Any], registry: Registry) -> Plan:
 
 
 def case_of(workload: str, done: dict[str, Any], registry: Registry, number: int = 0) -> Case:
-    """What a strategy is told after the workload was looked at for the ``number``-th time."""
+    """The case that a strategy is asked about after the workload was looked at for the ``number``-th time."""
     document = done[f"step:{workload}:{number}"]
     description = Description.model_validate(document["description"])
     profile = StageProfile.model_validate(document["profile"])

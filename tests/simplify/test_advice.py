@@ -17,7 +17,7 @@ from autoopt.simplify.measure import measure_training
 from autoopt.simplify.source import Function, step_functions
 from autoopt.simplify.watch import Watch, WatchedStep, watch
 
-PEAKS = Peaks(launch_seconds=2e-6, memory_bytes_per_second=1e10)
+PEAKS = Peaks(launch_seconds=2e-5, memory_bytes_per_second=1e10)
 
 CASES = {
     "creation": (

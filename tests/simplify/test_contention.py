@@ -1,4 +1,4 @@
-"""What cores are worth while workers and the training step compete: measured, and what follows from it."""
+"""Contention for the cores, measured and modelled, and steps that are fed by workers."""
 
 from __future__ import annotations
 

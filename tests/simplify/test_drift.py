@@ -38,7 +38,7 @@ QUIET, SHARED, SLOW = 1.2e-4, 2.2e-4, 3.0e-4
 
 
 def seconds_at(reference: float, base: float, degree: float) -> float:
-    """What work takes whose sensitivity at the quiet reference is ``degree``."""
+    """Seconds of work whose sensitivity at the quiet reference is ``degree``."""
     return base * (1 + degree * (reference / QUIET - 1))
 
 

@@ -1,4 +1,4 @@
-"""What a CUDA device tells of itself while a plan trains, and what is doubtful about it; a fake trial answers."""
+"""Readings of a CUDA device while a plan trains, and doubts about them; a fake trial answers."""
 
 from __future__ import annotations
 
