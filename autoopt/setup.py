@@ -52,6 +52,11 @@ class Compile:
     regional: bool = False
     fullgraph: bool = False
 
+    @property
+    def replays_graphs(self) -> bool:
+        """Whether this mode records CUDA graphs and replays them."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from autoopt.benchmark.clock import StageClock
+from autoopt.benchmark.copy_ahead import END, CopyAhead
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.sizes import Sizes, sizes_of
-from autoopt.benchmark.transfer import Move, samples_of, tensors
+from autoopt.benchmark.transfer import Move, samples_of
 from autoopt.errors import WorkloadError
-
-_END = object()
 
 
 class BatchIterator:
@@ -48,7 +46,9 @@ class BatchIterator:
         self._move = move
         self._accumulation = accumulation
         self._clock, self.mark = clock, clock.mark
-        self.ahead = _Ahead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
+        self.ahead = (
+            CopyAhead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
+        )
         self.epoch = -1
         self.batch = 0
         self.on_epoch: Callable[[], None] | None = None
@@ -68,16 +68,16 @@ class BatchIterator:
             WorkloadError: the loader gave no batch in a whole epoch.
         """
         first = self._next()
-        if first is _END:
+        if first is END:
             self._start_epoch()
             first = self._next()
-            if first is _END:
+            if first is END:
                 raise self._no_batch()
         self.latest = group = [first]
         self.taken = self._size(first)
         while len(group) < self._accumulation:
             following = self._next()
-            if following is _END:
+            if following is END:
                 break
             group.append(following)
             self.taken += self._size(following)
@@ -159,12 +159,12 @@ class BatchIterator:
 
     def _read(self) -> Any:
         if self._iterator is None:
-            return _END
-        batch = next(self._iterator, _END)
+            return END
+        batch = next(self._iterator, END)
         self.mark("data")
-        if batch is _END:
+        if batch is END:
             self._iterator = None
-            return _END
+            return END
         if self._move is not None:
             batch = self._move(batch)
             self.mark("copy")
@@ -173,11 +173,11 @@ class BatchIterator:
     def _read_ahead(self) -> Any:
         assert self.ahead is not None
         if self._iterator is None:
-            return _END
+            return END
         self.ahead.fill(self._iterator, 1)
         self.mark("data")
         batch = self.ahead.take()
-        if batch is _END:
+        if batch is END:
             self._iterator = None
         self.mark("copy")
         return batch
@@ -213,39 +213,3 @@ class BatchIterator:
             shutdown = getattr(iterator, "_shutdown_workers", None)
             if shutdown is not None:
                 shutdown()
-
-
-class _Ahead:
-    """Batches that are copied on a stream of their own while the device computes."""
-
-    def __init__(self, device: torch.device, move: Move, depth: int) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._move = move
-        self._depth = depth
-        self._ready: deque[tuple[Any, Any, Any]] = deque()
-        self._ended = False
-
-    def fill(self, iterator: Iterator[Any], depth: int | None = None) -> None:
-        """Reads and copies until so many batches are on their way."""
-        while not self._ended and len(self._ready) < (depth or self._depth):
-            batch = next(iterator, _END)
-            if batch is _END:
-                self._ended = True
-                return
-            with torch.cuda.stream(self._stream):
-                moved = self._move(batch)
-                event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                event.record()
-            self._ready.append((moved, event, batch))  # the source lives until its copy is done
-
-    def take(self) -> Any:
-        if not self._ready:
-            self._ended = False
-            return _END
-        moved, event, _ = self._ready.popleft()
-        current = torch.cuda.current_stream()
-        current.wait_event(event)
-        for _, tensor in tensors(moved):
-            if tensor.is_cuda:
-                tensor.record_stream(current)
-        return moved

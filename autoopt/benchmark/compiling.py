@@ -11,9 +11,6 @@ from torch import nn
 
 from autoopt.setup import Compile
 
-GRAPH_MODES = ("reduce-overhead", "max-autotune")
-"""Modes that replay CUDA graphs."""
-
 
 def compile_model(model: nn.Module, compile_: Compile) -> None:
     """Compiles in place: names, parameters and state dict stay as they are."""
@@ -63,7 +60,7 @@ def repeated_blocks(model: nn.Module) -> list[str]:
 
 def new_graph_hook(device: torch.device, compile_: Compile | None) -> Callable[[], None] | None:
     """What CUDA graphs need to be told before each forward pass; None where none are replayed."""
-    if device.type != "cuda" or compile_ is None or compile_.mode not in GRAPH_MODES:
+    if device.type != "cuda" or compile_ is None or not compile_.replays_graphs:
         return None
     return torch.compiler.cudagraph_mark_step_begin
 

@@ -95,7 +95,7 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
         return rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
     options = dict(setup.loader)
     size = setup.batch.size or workload.batch_size
-    return _from_dataset(dataset, options, size, seed, shuffle=True)
+    return loader_of_dataset(dataset, options, size, seed, shuffle=True)
 
 
 def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | None:
@@ -115,10 +115,11 @@ def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | N
     size = workload.batch_size
     if size is None and isinstance(workload.train_data, DataLoader):
         size = workload.train_data.batch_size
-    return _from_dataset(data, options, size or 32, seed, shuffle=False)
+    return loader_of_dataset(data, options, size or 32, seed, shuffle=False)
 
 
-def _from_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
+def loader_of_dataset(dataset: Any, options: dict[str, Any], size: int | None, seed: int, *, shuffle: bool) -> Loader:
+    """A DataLoader over a Dataset, its order drawn from a generator of its own."""
     generators = Generators(seed, "train" if shuffle else "valid")
     warnings = check_workers(dataset, {}, options.get("num_workers", 0), changed="num_workers" in options)
     sampler = None

@@ -23,7 +23,7 @@ def users_factory(given: Any, model: nn.Module, names: dict[int, str]) -> Factor
         model: as it is trained, on its device, transformed.
         names: id of each parameter of the model as the user gave it, to its name.
     """
-    return _Rebuild(given, model, names) if isinstance(given, torch.optim.Optimizer) else given
+    return RebuiltOptimizer(given, model, names) if isinstance(given, torch.optim.Optimizer) else given
 
 
 def make_optimizer(
@@ -64,7 +64,7 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
-class _Rebuild:
+class RebuiltOptimizer:
     """A factory that makes the user's instance again: same class, same groups, every option, no state."""
 
     def __init__(self, given: torch.optim.Optimizer, model: nn.Module, names: dict[int, str]) -> None:

@@ -26,20 +26,20 @@ def mix(*parts: int | str) -> int:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every generator that ``seed_everything`` seeds."""
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    """Where every generator that ``seed_everything`` seeds stands: plain data and tensors, as checkpoints hold them."""
+    kind, keys, *rest = np.random.get_state()
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    state["numpy"] = (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
 
 def set_random_state(state: dict[str, Any]) -> None:
+    """Puts every generator where it stood."""
+    kind, keys, *rest = state["numpy"]
     random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
     if "cuda" in state:
         torch.cuda.set_rng_state_all(state["cuda"])

@@ -1,9 +1,12 @@
-"""One optimizer step: forward and backward over its micro-batches, unscale, clip, step, forget the gradients."""
+"""One optimizer step: forward and backward over its micro-batches, unscale, clip, step, forget the gradients.
+
+Exported scripts print this class, folded by what their plan needs (``export.fold``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -17,7 +20,7 @@ _CHECKED_STEPS = 3
 
 
 class TrainingStep:
-    """The one training step, ``step(batches) -> loss``: what ``Setup.with_step`` wraps.
+    """``step(batches) -> loss``: one optimizer step over its micro-batches, which are on the device.
 
     The gradient is that of the mean over all samples of the micro-batches, so that a short last one
     counts for what it holds.
@@ -27,13 +30,8 @@ class TrainingStep:
         autocast: entered around each forward pass; None where there is none.
         scaler: gradient scaler, or None.
         clip: largest norm of the gradient, or None.
-        clock: told where each stage ends.
         begin: called before the first micro-batch of each step, where CUDA graphs are replayed.
-
-    Attributes:
-        forward: ``forward(model, batch) -> loss``; the loss itself where nothing surrounds it, since each frame
-            costs a short step a thousandth and more.
-        backward: ``backward(loss)``; scaled where there is a scaler.
+        clock: told where each stage ends.
     """
 
     def __init__(
@@ -42,15 +40,19 @@ class TrainingStep:
         loss: Loss,
         optimizer: torch.optim.Optimizer,
         *,
-        autocast: AbstractContextManager[Any] | None,
-        scaler: torch.amp.GradScaler | None,
-        clip: float | None,
-        clock: StageClock,
+        autocast: AbstractContextManager[Any] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        clip: float | None = None,
         begin: Callable[[], None] | None = None,
+        clock: StageClock | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
-        self.autocast, self.scaler, self.clip, self.clock = autocast or nullcontext(), scaler, clip, clock
+        self.autocast = autocast
+        self.scaler = scaler
+        self.clip = clip
         self.begin = begin
+        self.clock = clock or StageClock()
+        # Called as they are where nothing surrounds them: each frame costs a short step a thousandth and more.
         self.forward: Loss = loss if autocast is None else self._under_autocast
         self.backward: Callable[[torch.Tensor], None] = torch.Tensor.backward if scaler is None else self._scaled
         self._plain_update = scaler is None and clip is None
@@ -65,22 +67,18 @@ class TrainingStep:
 
         Returns:
             The loss, detached: the mean over the samples of all micro-batches.
-
-        Raises:
-            WorkloadError: the loss is no scalar tensor that requires a gradient.
         """
         return self.train(batches).detach()
 
     def train(self, batches: list[Any]) -> torch.Tensor:
-        """The same; the loss may still have its graph.
-
-        The last loss, and its graph, is let go of once there is a new one, as in a loop by hand: where else that
-        happens costs a short step a thousandth, too.
-        """
+        """The same; the loss may still have its graph."""
+        # The last loss is let go of, with its graph, once there is a new one, as in a loop by hand: where else that
+        # happens costs a short step a thousandth, too.
         if self.begin is not None:
             self.begin()
         fine = self.clock.fine
-        if len(batches) == 1:
+        single = len(batches) == 1
+        if single:
             self._latest = loss = self.forward(self.model, batches[0])
             if self._unchecked:
                 self._check(loss)
@@ -119,23 +117,23 @@ class TrainingStep:
 
     def update(self) -> None:
         """What follows the last backward: unscale, clip, step, forget the gradients."""
-        optimizer, scaler = self.optimizer, self.scaler
         if self.clip is not None:
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.clip)
-        if scaler is None:
-            optimizer.step()
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_([p for group in self.optimizer.param_groups for p in group["params"]], self.clip)
+        if self.scaler is None:
+            self.optimizer.step()
         else:
-            scaler.step(optimizer)
-            scaler.update()
-        optimizer.zero_grad(set_to_none=True)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _check(self, loss: Any) -> None:
         check_loss(loss)
         self._unchecked -= 1
 
     def _under_autocast(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        assert self.autocast is not None
         with self.autocast:
             return self.loss(model, batch)
 

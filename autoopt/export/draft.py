@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autoopt.export.fold import Code
 from autoopt.export.inline import Inliner, NotExportable
 from autoopt.export.text import literal
 from autoopt.loading.importing import dotted
@@ -22,7 +23,6 @@ _TRIVIAL_BATCH = (1.0, 0)
 class Draft:
     """One script in the making.
 
-    ``imports``: (module, attribute or None, name); ``pieces``: definitions before the training function;
     ``notes``: what could not be exported, a sentence each.
     """
 
@@ -31,7 +31,6 @@ class Draft:
     setup: Setup
     facts: WorkloadFacts | None
     inliner: Inliner = field(default_factory=Inliner)
-    pieces: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def use(self, module: str, *names: str) -> None:
@@ -41,17 +40,12 @@ class Draft:
         for name in names:
             self.inliner.imports.add((module, name, name))
 
-    def add(self, piece: str) -> None:
-        text = piece.strip("\n")
-        if text not in self.pieces:
-            self.pieces.append(text)
-
-    def expressions(self, items: Iterable[Any], what: str) -> list[str]:
+    def expressions(self, items: Iterable[Any], what: str) -> list[Code]:
         """Each transform as Python; one that cannot be printed is noted and left out."""
         made = []
         for item in items:
             try:
-                made.append(self.inliner.expression(item))
+                made.append(Code(self.inliner.expression(item)))
             except NotExportable as problem:
                 self.notes.append(f"a change of the {what} is missing here: {problem}")
         return made
@@ -123,8 +117,12 @@ class Draft:
         return self.setup.precision.dtype
 
 
-def user_import(spec: str) -> tuple[list[str], list[str], str]:
+def user_import(spec: str, taken: Collection[str] = ()) -> tuple[list[str], list[str], str]:
     """How the script gets at the user's ``build``.
+
+    Args:
+        spec: the import string.
+        taken: names that the script has of its own.
 
     Returns:
         Lines before the import, the import's own lines, and the name to call.
@@ -137,5 +135,6 @@ def user_import(spec: str) -> tuple[list[str], list[str], str]:
         folder, module = dotted(Path(where))
         if folder != Path():
             before.append(f"sys.path.insert(0, {literal(folder.as_posix())})")
-    name = ".".join([first, *rest])
-    return before, [f"from {module} import {first}"], name
+    name = f"your_{first}" if first in taken else first
+    renamed = f" as {name}" if name != first else ""
+    return before, [f"from {module} import {first}{renamed}"], ".".join([name, *rest])

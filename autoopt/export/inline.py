@@ -14,15 +14,25 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.abc import InspectLoader
 from typing import Any
 
+from autoopt.export.fold import Known, fold
 from autoopt.export.text import call, literal
 
 OURS = ("autoopt", "autoopt_strategies")
+_IMPORTED = ("autoopt.adapters",)
+"""Of ours, and imported by a script all the same: it takes a Trainer apart, whose libraries the script needs anyway."""
+_FOLDED = ("autoopt.export.printed", "autoopt.benchmark.training_step")
+"""Code with conditions on the plan."""
+
+
+_IGNORED = re.compile(r"  # type: ignore\[[a-z, -]+\]")
 
 
 class NotExportable(Exception):  # noqa: N818 - reads as the sentence that the user gets
@@ -45,9 +55,11 @@ class Inliner:
 
     Args:
         inlined: top-level packages, and single modules, that are copied rather than imported.
+        known: what is decided of printed code.
     """
 
     inlined: tuple[str, ...] = OURS
+    known: Known = field(default_factory=dict)
     imports: set[tuple[str, str | None, str]] = field(default_factory=set)
     _modules: dict[str, _Module] = field(default_factory=dict)
     _order: list[str] = field(default_factory=list)
@@ -55,10 +67,10 @@ class Inliner:
     _owner: dict[str, tuple[str, str]] = field(default_factory=dict)
     _renamed: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def reserve(self, *names: str) -> None:
-        """Names that the script has already; a definition that is copied gets another."""
+    def reserve(self, *names: str, module: str = "") -> None:
+        """Names that the script has already, or that a module's definitions keep; others of the name get another."""
         for name in names:
-            self._owner.setdefault(name, ("", name))
+            self._owner.setdefault(name, (module, name))
 
     def expression(self, item: Any) -> str:
         """Python that makes the same object, its definitions collected on the way.
@@ -109,7 +121,8 @@ class Inliner:
         return self._imported(module, outer) + inner
 
     def _copied(self, module: str) -> bool:
-        return module.split(".")[0] in self.inlined or module in self.inlined or module == "__main__"
+        ours = module.split(".")[0] in self.inlined or module in self.inlined or module == "__main__"
+        return ours and module not in _IMPORTED
 
     def _imported(self, module: str, name: str) -> str:
         if module == "builtins":
@@ -179,7 +192,7 @@ class Inliner:
 
     def _read(self, module: str) -> _Module:
         if module not in self._modules:
-            self._modules[module] = _parse(module)
+            self._modules[module] = _parse(module, self.known)
         return self._modules[module]
 
     def definitions(self) -> list[str]:
@@ -228,17 +241,31 @@ def _case(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-def _parse(module: str) -> _Module:
-    try:
-        loaded = sys.modules.get(module) or importlib.import_module(module)
-        source = inspect.getsource(loaded)
-    except (OSError, TypeError, ImportError) as error:
-        raise NotExportable(f"the source of {module} cannot be read: {error}") from None
+def _parse(module: str, known: Known) -> _Module:
+    source = _source_of(module)
+    if module.startswith(_FOLDED):
+        source = fold(source, known)
     found = _Module(module, source.splitlines(), {}, {})
-    package = module if hasattr(loaded, "__path__") else module.rpartition(".")[0]
+    spec = importlib.util.find_spec(module) if module != "__main__" else None
+    package = module if spec is not None and spec.submodule_search_locations else module.rpartition(".")[0]
     for node in ast.parse(source).body:
         _note(node, node, found, package)
     return found
+
+
+def _source_of(module: str) -> str:
+    """A module's source; one that is not imported yet is not imported for it: its libraries may not be there."""
+    try:
+        if module in sys.modules:
+            return inspect.getsource(sys.modules[module])
+        spec = importlib.util.find_spec(module)
+        loader = spec.loader if spec is not None else None
+        source: str | None = loader.get_source(module) if isinstance(loader, InspectLoader) else None
+    except (OSError, TypeError, ImportError, ValueError) as error:
+        raise NotExportable(f"the source of {module} cannot be read: {error}") from None
+    if source is None:
+        raise NotExportable(f"the source of {module} cannot be read")
+    return source
 
 
 def _note(node: ast.stmt, top: ast.stmt, found: _Module, package: str) -> None:
@@ -313,7 +340,7 @@ def _source(known: _Module, node: ast.stmt, names: Mapping[str, str], unknown: s
     while first and known.lines[first - 1].startswith("#"):
         first -= 1
         lines.insert(0, known.lines[first].encode())
-    return b"\n".join(lines).decode()
+    return _IGNORED.sub("", b"\n".join(lines).decode())
 
 
 def _edits(node: ast.stmt, names: Mapping[str, str], unknown: set[str]) -> list[tuple[int, int, int, int, str]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoopt.export import pieces
-from autoopt.export.data import add_data
 from autoopt.export.draft import Draft, user_import
 from autoopt.export.inline import OURS, Inliner
-from autoopt.export.loop import train_function
+from autoopt.export.known import known_of
 from autoopt.export.text import commented, literal
 from autoopt.records import Plan
 from autoopt.records.facts import WorkloadFacts
@@ -47,40 +45,34 @@ def export_script(
         base = Setup().with_precision(dtype=facts.precision) if facts and facts.precision else Setup()
     homes = {type(registry[change.strategy]).__module__ for change in plan.changes}
     draft = Draft(workload_spec, plan, registry.fold(plan, base), facts, Inliner((*OURS, *homes)))
-    before, imported, build = user_import(workload_spec)
-    draft.inliner.reserve(*_NAMES, build.split(".")[0])
-    _helpers(draft)
-    train = train_function(draft, build)
-    text = _assembled(draft, before, imported, train)
-    return Script(text, tuple(draft.notes))
+    before, imported, build = user_import(workload_spec, _NAMES)
+    inliner = draft.inliner
+    inliner.reserve(build.split(".")[0])
+    for module, names in _PRINTED.items():
+        inliner.reserve(*names, module=module)
+    inliner.known = known_of(draft, build)
+    for module, names in _PRINTED.items():
+        for name in names:
+            inliner.want(module, name)
+    return Script(_assembled(draft, before, imported), tuple(draft.notes))
 
 
-_NAMES = (
-    *("seed_everything", "mix", "random_state", "set_random_state", "to_device", "moved", "arrived", "groups"),
-    *("loader_like", "training_loader", "validation_loader", "OnDevice", "evaluate", "save", "arguments"),
-    *("default_device", "train", "main"),
-)
+_PRINTED = {
+    "autoopt.export.printed.data": ("groups",),
+    "autoopt.export.printed.run": ("train",),
+    "autoopt.export.printed.command": ("arguments", "main"),
+}
+"""What a script is asked for by name: from outside, and by who runs it."""
+_NAMES = tuple(name for names in _PRINTED.values() for name in names)
+_ENTRY = 'if __name__ == "__main__":\n    main()'
 
 
-def _helpers(draft: Draft) -> None:
-    for module in ("argparse", "hashlib", "os", "random", "sys", "time", "torch"):
-        draft.use(module)
-    draft.inliner.imports.add(("numpy", None, "np"))
-    draft.add(pieces.SEEDING)
-    add_data(draft)
-    draft.add(pieces.GROUPS)
-    if draft.has_evaluate:
-        draft.add(pieces.ON_DEVICE)
-        autocast = f", torch.autocast(device.type, dtype=torch.{draft.dtype})" if draft.dtype else ""
-        draft.add(pieces.EVALUATE.format(device=", device" if draft.dtype else "", autocast=autocast))
-    draft.add(pieces.SAVE)
-    draft.add(pieces.ARGUMENTS.format(checkpoint_every='help="steps between checkpoints"'))
-
-
-def _assembled(draft: Draft, before: list[str], imported: list[str], train: str) -> str:
+def _assembled(draft: Draft, before: list[str], imported: list[str]) -> str:
     setup = draft.setup
     blocks = [_docstring(draft), "from __future__ import annotations"]
     environment = dict(setup.flags.get("env", {}))
+    draft.use("os")
+    draft.use("sys")
     copied = draft.inliner.definitions()  # first: their annotations may need an import
     lines = draft.inliner.import_lines()
     if environment:
@@ -90,8 +82,7 @@ def _assembled(draft: Draft, before: list[str], imported: list[str], train: str)
     blocks.append("\n".join(lines))
     blocks.append("\n".join(before))
     blocks.append("\n".join(f"{line}  # noqa: E402" for line in imported))
-    definitions = [*copied, *draft.pieces, train, pieces.MAIN.strip("\n")]
-    return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(definitions) + "\n"
+    return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join([*copied, _ENTRY]) + "\n"
 
 
 def _docstring(draft: Draft) -> str:

@@ -89,7 +89,7 @@ def test_a_whole_step_is_recorded_by_the_script_and_runs_as_it_is_on_a_cpu(tmp_p
     plan = Plan(changes=(Change(strategy="cuda_graphs", setting={"whole": True}),))
     made = printed(plan)
     stands_alone(made)
-    assert "train_step = RecordStep(warm_up=3)(train_step)" in made.text
+    assert "self.train_step = RecordStep(warm_up=3)(self.train_step)" in made.text
     losses, _ = script_losses(loaded(made.text, tmp_path), "--seed", str(SEED))
     assert losses == trial_losses(plan) == trial_losses(Plan())
 

@@ -152,8 +152,8 @@ def test_nothing_is_printed_that_the_plan_does_not_need() -> None:
     changed = script(
         spec_of("plain"), made_plan({"with_precision": {"dtype": "float16", "loss_scaling": True}}), REGISTRY
     )
-    assert "torch.autocast(device.type, dtype=torch.float16)" in changed
-    assert "scaler.step(optimizer)" in changed
+    assert "torch.autocast(self.device.type, dtype=torch.float16)" in changed
+    assert "scaler.step(self.optimizer)" in changed
 
 
 def setups() -> st.SearchStrategy[dict[str, Any]]:
