@@ -33,6 +33,7 @@ BUILTIN: tuple[str, ...] = (
     "training.validation_loader:ValidationLoader",
     "training.evaluation_cadence:EvaluationCadence",
     "training.checkpoint_cadence:CheckpointCadence",
+    "training.muon:Muon",
     "training.warmup_cosine:WarmupCosine",
     "training.one_cycle:OneCycle",
 )
