@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
-from autoopt_strategies.input import cache, reduced_decoding, torch_format
+from autoopt_strategies.input import cacheable, drafts, torch_format
 from autoopt_strategies.input.memory_map import MapSamples
 from autoopt_strategies.input.reduced_decoding import DecodeReduced
 
@@ -50,15 +50,15 @@ class Photographs(Dataset[Any]):
 
 
 def test_the_size_that_images_are_shrunk_to_is_seen() -> None:
-    found = reduced_decoding.probe(Photographs(side=48))
+    found = drafts.probe(Photographs(side=48))
     assert found["shorter"] == 48
     assert 0 < found["ratio"] <= 1
-    assert "decoded whole" in reduced_decoding.probe(Photographs(side=300))["reason"]
-    assert "no JPEG" in reduced_decoding.probe(torch.utils.data.TensorDataset(torch.ones(3)))["reason"]
+    assert "decoded whole" in drafts.probe(Photographs(side=300))["reason"]
+    assert "no JPEG" in drafts.probe(torch.utils.data.TensorDataset(torch.ones(3)))["reason"]
 
 
 def test_labels_that_follow_from_an_image_s_size_refuse_it() -> None:
-    assert "more than the pixels" in reduced_decoding.probe(Photographs(boxes=True))["reason"]
+    assert "more than the pixels" in drafts.probe(Photographs(boxes=True))["reason"]
 
 
 def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:
@@ -96,11 +96,11 @@ def test_rows_of_files_are_the_samples(workers: int, tmp_path: Path) -> None:
     plain = Varied()
     rows = MapSamples(workers=workers, directory=str(tmp_path))(plain)
     for index in range(len(plain)):
-        assert cache.equal(rows[index], plain[index])
+        assert cacheable.equal(rows[index], plain[index])
     again = pickle.loads(pickle.dumps(rows))  # as a worker that is spawned gets it
-    assert cache.equal(again[3], plain[3])
+    assert cacheable.equal(again[3], plain[3])
     loaded = list(DataLoader(rows, batch_size=None, collate_fn=same, num_workers=1))
-    assert cache.equal(loaded[4], plain[4])
+    assert cacheable.equal(loaded[4], plain[4])
     assert len(list(tmp_path.iterdir())) == 1
     del rows, again
     assert list(tmp_path.iterdir()) == [], "the files go with the dataset, and not with a worker"
@@ -112,7 +112,7 @@ class Uneven(Varied):
 
 
 def test_samples_that_differ_in_shape_are_refused(tmp_path: Path) -> None:
-    assert cache.probe(Uneven())["static"] is False
+    assert cacheable.probe(Uneven())["static"] is False
     with pytest.raises(ValueError, match="sample 1 is float32"):
         MapSamples(directory=str(tmp_path))(Uneven())
 

@@ -15,7 +15,7 @@ from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.compute.fused_optimizer import on_copies, rebuilt, update_ratio, update_ratios
 from autoopt_strategies.input.batch_fetch import seconds_ratio
-from autoopt_strategies.input.cache import probe as probe_cache
+from autoopt_strategies.input.cacheable import probe as probe_cache
 
 REGISTRY = load_strategies()
 RATIO = 0.6
