@@ -6,9 +6,7 @@ import copy
 import json
 import pickle
 import re
-import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +19,10 @@ from autoopt_strategies.compute.attention.forward import RewriteAttention
 from autoopt_strategies.compute.attention.prove import NoDropout
 from autoopt_strategies.compute.attention.survey import rewrite, survey_training
 from autoopt_strategies.compute.flash_attention import switch_attention
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "attention"))
-from models import OWN, Model, NanoGPT, Size
+from benchmarks.attention.models import OWN, Model, NanoGPT, Size
 
 SIZE = Size(layers=1)
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name == "swin")) for name in OWN]
 CAUSAL = {"nanogpt", "mingpt", "rotary", "grouped_query"}
 WIDTH = 16
 
@@ -77,7 +74,7 @@ def same_training(plain: nn.Module, rewritten: nn.Module, *inputs: Any) -> None:
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_spelling_of_a_public_model_is_rewritten_and_equal(name: str) -> None:
     plain, rewritten, found = pair(name)
     assert found["refused"] == {}
@@ -91,7 +88,7 @@ def test_a_spelling_of_a_public_model_is_rewritten_and_equal(name: str) -> None:
         same_training(plain.train(training), rewritten.train(training), tokens())
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", NAMES)
 def test_other_lengths_and_batches_than_the_captured_ones_compute_the_same(name: str) -> None:
     plain, rewritten, _ = pair(name)
     for batch, length in ((3, 8), (1, 16), (5, 12), (2, 4)):
@@ -107,7 +104,7 @@ def test_shorter_sequences_and_other_batches_are_fused_too(name: str) -> None:
     assert is_fused(rewritten, tokens(2, 9))
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_computes_the_same_under_autocast(name: str) -> None:
     plain, rewritten, _ = pair(name)
     with torch.autocast("cpu", dtype=torch.bfloat16):

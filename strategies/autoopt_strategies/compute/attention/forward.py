@@ -32,6 +32,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 """Functions that are no operators of ATen, by the names that stand for them in the data."""
 
+MODES = ("training", "evaluation")
+
 
 @dataclass(frozen=True)
 class RewriteAttention:
@@ -40,9 +42,10 @@ class RewriteAttention:
     Args:
         modules: names of modules, ``*`` for a number.
         cache: False where a library's models make no cache of keys and values in training (``config.use_cache``).
-        forwards: the forward of each: ``training`` and ``evaluation`` (steps of a graph), and when it may run: ``call``
-            (the arguments), ``sizes`` (a graph that answers with a truth value) and ``attributes`` (flags by path),
-            both for either mode, ``autocast`` (dtypes that were tried), ``any_float`` (no dtype is fixed inside).
+        forwards: the forward of each: ``training`` and ``evaluation`` (steps of a graph; a mode without them runs the
+            forward as it was written), and when it may run: ``call`` (the arguments), ``sizes`` (a graph that answers
+            with a truth value) and ``attributes`` (flags by path), both by mode, ``autocast`` (dtypes that were
+            tried), ``any_float`` (no dtype is fixed inside).
     """
 
     modules: tuple[str, ...]
@@ -81,8 +84,8 @@ def without_cache(model: nn.Module) -> list[Any]:
 
 def check_attributes(module: nn.Module, forward: dict[str, Any]) -> None:
     """Raises ``AttributeError`` where a module lacks what a forward reads."""
-    for mode in ("training", "evaluation"):
-        for kind, target, *_ in forward[mode]:
+    for mode in MODES:
+        for kind, target, *_ in forward.get(mode, ()):
             if kind in ("attribute", "module"):
                 attribute(module, target)
 
@@ -100,13 +103,13 @@ def rewritten_class(kind: Any, forward: dict[str, Any]) -> type:
     """
     plain = kind.forward
     accepts = acceptance(plain, forward)
-    in_training, in_evaluation = (as_function(decoded(forward[mode])) for mode in ("training", "evaluation"))
+    functions = {mode: as_function(decoded(forward[mode])) for mode in MODES if mode in forward}
 
     def forward_rewritten(self: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = accepts(self, args, kwargs)
         if tensors is None:
             return plain(self, *args, **kwargs)
-        return in_training(self, *tensors) if self.training else in_evaluation(self, *tensors)
+        return functions["training" if self.training else "evaluation"](self, *tensors)
 
     def reduced(self: Any, protocol: Any) -> Any:
         """Pickled as the module that its author wrote, which any process can load."""
@@ -140,13 +143,15 @@ def acceptance(plain: Callable[..., Any], forward: dict[str, Any]) -> Callable[.
         mode: [
             (path, name, value) for path, each in forward["attributes"][mode].items() for name, value in each.items()
         ]
-        for mode in ("training", "evaluation")
+        for mode in MODES
+        if mode in forward
     }
     proven, any_float = [getattr(torch, name) for name in forward["autocast"]], bool(forward["any_float"])
-    fits = {mode: as_function(decoded(forward["sizes"][mode])) for mode in ("training", "evaluation")}
+    fits = {mode: as_function(decoded(forward["sizes"][mode])) for mode in MODES if mode in forward}
 
     def accepts(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
-        if len(args) > len(places):
+        mode = "training" if self.training else "evaluation"
+        if mode not in fits or len(args) > len(places):
             return None
         given = {**defaults, **dict(zip(places, args, strict=False)), **kwargs}
         tensors: list[torch.Tensor] = []
@@ -157,7 +162,6 @@ def acceptance(plain: Callable[..., Any], forward: dict[str, Any]) -> Callable[.
         device = tensors[0].device.type
         if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) not in proven:
             return None
-        mode = "training" if self.training else "evaluation"
         if any(getattr(attribute(self, path), name, None) != value for path, name, value in attributes[mode]):
             return None
         return tensors if fits[mode](self, *tensors) else None

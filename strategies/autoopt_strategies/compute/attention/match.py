@@ -150,7 +150,8 @@ def only_reader(node: fx.Node, reason: str) -> fx.Node:
     Sizes, a dtype that is taken over, and the maximum that makes a softmax stable do not count.
     """
     asks = {user for user in node.users if called(user) == "type_as" and user.args[0] is not node}
-    readers = [user for user in node.users if called(user) not in (*SIZES, "amax", "max") and user not in asks]
+    asks |= {user for user in node.users if called(user) in SIZES or stabilizes(user)}
+    readers = [user for user in node.users if user not in asks]
     if any(reader.op == "output" for reader in readers):
         raise Refused(reason.replace("used a second time", "returned to the caller"), outside=True)
     if len(readers) != 1:
@@ -239,8 +240,8 @@ def peeled(node: fx.Node, steps: list[Step]) -> Any:
             raise Refused("something that is not made of floating-point numbers is added to the scores")
         steps.append(Step("add", other, factor=given["alpha"] * (-1 if name == "sub" else 1)))
         return scores
-    if name in ("maximum", "clamp", "clamp_min"):
-        scores, least = (given["self"], given["min"]) if name != "maximum" else sides(node, given)
+    if name in ("maximum", "clamp", "clamp_min") or ("other" in given and name == "max"):
+        scores, least = sides(node, given) if "other" in given else (given["self"], given["min"])
         if number(least) is not None and number(least) <= NEVER and given.get("max") is None:  # type: ignore[operator]
             return scores
     if not has_product(node):
@@ -266,7 +267,7 @@ def batch_sizes(view: fx.Node, given: dict[str, Any]) -> list[Any]:
 def sides(node: fx.Node, given: dict[str, Any]) -> tuple[Any, Any]:
     """The scores and the other operand."""
     left, right = given["self"], given["other"]
-    pairs = [(left, right)] + ([(right, left)] if called(node) in ("add", "mul", "maximum") else [])
+    pairs = [(left, right)] + ([(right, left)] if called(node) in ("add", "mul", "maximum", "max") else [])
     large = [pair for pair in pairs if is_large(pair[0], node)]
     for pair in large:
         if from_product(pair[0]):
@@ -288,16 +289,22 @@ def from_product(node: Any) -> bool:
         return True
     if name in ("where",):
         return any(from_product(item) for item in node.args[1:3])
-    if name in ("add", "mul", "maximum"):
+    if name in ("add", "mul", "maximum", "max"):
         return any(from_product(item) for item in node.args[:2])
     return name in (*CASTS, *VIEWS, "masked_fill", "div", "sub", "clamp", "clamp_min") and from_product(node.args[0])
+
+
+def stabilizes(node: fx.Node) -> bool:
+    """Whether a node is the maximum over a dimension, taken from scores so that no exponential overflows."""
+    return called(node) == "amax" or (called(node) == "max" and "dim" in arguments(node))
 
 
 def maximum_of(item: Any) -> Any:
     """What an item is the maximum of, over the last dimension; None where it is none."""
     while called(item) == "detach" or (isinstance(item, fx.Node) and getattr(item.target, "__name__", "") == "getitem"):
         item = item.args[0]
-    return item.args[0] if called(item) in ("amax", "max") and item.args[1:2] in ((-1,), ([-1],)) else None
+    over_keys = isinstance(item, fx.Node) and stabilizes(item) and item.args[1:2] in ((-1,), ([-1],))
+    return item.args[0] if over_keys else None
 
 
 def number(item: Any) -> float | None:

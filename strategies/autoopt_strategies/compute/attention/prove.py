@@ -78,12 +78,14 @@ def check(
     got: list[torch.Tensor | None],
     what: str,
     exact: list[torch.Tensor | None] | None = None,
+    share: float | None = None,
 ) -> None:
     """Compares tensors pair by pair.
 
     Args:
         exact: the same in full precision, where both were computed in a lower one: they may be as far from each other
             as the expected ones are from the exact ones.
+        share: the largest difference in units of the largest number; that of the dtype where None.
 
     Raises:
         Refused: they differ by more than rounding.
@@ -99,9 +101,9 @@ def check(
     for a, b, true in pairs:
         if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(a.isfinite(), b.isfinite()):
             raise Refused(f"the {what} differ in shape, dtype or in what is not finite")
-        share = LOWER if exact is not None else TOLERANCE.get(a.dtype, 1e-4)
+        most = share or (LOWER if exact is not None else TOLERANCE.get(a.dtype, 1e-4))
         # Some gradients are zero but for rounding (a bias of the keys), so the others' size counts a little.
-        limit = share * max(_size(a), (LOWER if exact is not None else 1e-3) * largest, 1e-9)
+        limit = most * max(_size(a), (LOWER if exact is not None else 1e-3) * largest, 1e-9)
         limit = max(limit, 2 * _distance(a, true))
         if (off := _distance(a, b)) > limit:
             raise Refused(f"the {what} differ by {off:.2g}, of {_size(a):.2g}")

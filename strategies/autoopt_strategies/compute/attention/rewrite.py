@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from autoopt_strategies.compute.attention.capture import Captured, Refused, called
 from autoopt_strategies.compute.attention.forward import attribute
-from autoopt_strategies.compute.attention.match import NEVER, SIZES, Attention, Operand, find, tensor
+from autoopt_strategies.compute.attention.match import (
+    CASTS,
+    NEVER,
+    SIZES,
+    SOFTMAX,
+    Attention,
+    Operand,
+    find,
+    tensor,
+)
 
 aten = torch.ops.aten
 LENGTHS = (1, 2, 1024, 4096)
@@ -281,6 +291,19 @@ def depends_on_sizes(node: fx.Node, seen: set[fx.Node] | None = None) -> bool:
     if torch.Tag.nondeterministic_seeded in tags:
         return False
     return all(depends_on_sizes(each, seen) for each in node.all_input_nodes)
+
+
+def drop_probabilities(graph: fx.Graph) -> list[int]:
+    """Takes probabilities out of what a forward returns; their places in it, flattened."""
+    probabilities = {node for node in graph.nodes if called(node) in SOFTMAX}
+    for node in graph.nodes:
+        if called(node) in (*CASTS, "dropout") and node.args[0] in probabilities:
+            probabilities.add(node)
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    leaves, spec = pytree.tree_flatten(output.args[0])
+    places = [place for place, leaf in enumerate(leaves) if leaf in probabilities]
+    output.args = (pytree.tree_unflatten([None if leaf in probabilities else leaf for leaf in leaves], spec),)
+    return places
 
 
 def sweep(graph: fx.Graph) -> None:

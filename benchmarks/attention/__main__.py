@@ -1,0 +1,150 @@
+"""Attention as public models spell it: what is found of it, how equal it is, and what it brings on this machine.
+
+    python -m benchmarks.attention --write        # benchmarks/results/attention.json
+    python -m benchmarks.attention --page         # docs/attention.md from it
+
+Run it on a machine that does nothing else: some five minutes. Needs transformers (the extra of that name).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from autoopt_strategies.compute.attention.survey import gradients, survey_training
+from autoopt_strategies.compute.flash_attention import switch_attention, transforms
+from benchmarks.attention.library import LIBRARY
+from benchmarks.attention.models import OWN, Model, Size
+from benchmarks.documents import environment, save
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "attention.json"
+PAGE = ROOT / "docs" / "attention.md"
+MARK = "<!-- table -->"
+
+SIZE = Size(width=256, heads=8, layers=2, length=256, batch=4, words=512)
+PAIRS = 8
+CONFIDENCE = 0.95
+
+
+def loss_of(kind: str) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    def next_token(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+    def labels(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
+        return found
+
+    return next_token if kind == "own" else labels
+
+
+def once(model: nn.Module, loss: Callable[[nn.Module, torch.Tensor], torch.Tensor], tokens: torch.Tensor) -> float:
+    """Seconds of one forward and backward."""
+    model.zero_grad(set_to_none=True)
+    began = time.perf_counter()
+    loss(model, tokens).backward()
+    return time.perf_counter() - began
+
+
+def median_interval(values: list[float]) -> tuple[float, float, float]:
+    """The median with its interval from order statistics, which holds for any distribution."""
+    ordered, n = sorted(values), len(values)
+    tail = 0.0
+    rank = 0
+    while tail + math.comb(n, rank) / 2**n <= (1 - CONFIDENCE) / 2:
+        tail += math.comb(n, rank) / 2**n
+        rank += 1
+    low = max(rank - 1, 0)
+    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    return middle, ordered[low], ordered[n - 1 - low]
+
+
+def measured(name: str, kind: str, model: nn.Module) -> dict[str, Any]:
+    """One row: what was found in a model, how far it is from the original, and the ratio of seconds in turn."""
+    loss = loss_of(kind)
+    tokens = torch.randint(3, SIZE.words, (SIZE.batch, SIZE.length), generator=torch.Generator().manual_seed(0))
+    found = survey_training(model, loss, tokens, switch_attention)
+    row: dict[str, Any] = {"model": name, "switched": found["switch"], "rewritten": found["found"]}
+    row |= {"causal": found["causal"], "refused": found["refused"]}
+    changed = copy.deepcopy(model)
+    for change in transforms(found):
+        changed = change(changed)
+    if not transforms(found):
+        return row | {"difference": None, "speedup": None, "low": None, "high": None, "n": 0}
+    pairs = list(zip(gradients(model, loss, tokens), gradients(changed, loss, tokens), strict=True))[1:]
+    largest = max(float(a.abs().max()) for a, _ in pairs if a is not None)
+    off = max(float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None)
+    for each in (model, changed):
+        once(each, loss, tokens)
+    ratios = []
+    for turn in range(PAIRS):
+        order = (model, changed) if turn % 2 == 0 else (changed, model)
+        seconds = {id(each): once(each, loss, tokens) for each in order}
+        ratios.append(seconds[id(model)] / seconds[id(changed)])
+    middle, low, high = median_interval(ratios)
+    return row | {"difference": off / largest, "speedup": middle, "low": low, "high": high, "n": PAIRS}
+
+
+def rows() -> list[dict[str, Any]]:
+    found = []
+    for name, (kind, make) in {
+        **{name: ("own", lambda layer=layer: Model(layer, SIZE)) for name, layer in OWN.items()},
+        **{name: ("library", lambda make=make: make(SIZE)) for name, make in LIBRARY.items()},
+    }.items():
+        torch.manual_seed(0)
+        found.append(measured(name, kind, make()))
+        sys.stderr.write(f"{line(found[-1])}\n")
+    return found
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    how = "switched" if row["switched"] else f"{row['rewritten']} rewritten" if row["rewritten"] else "left alone"
+    mask = f", {row['causal']} causal" if row["causal"] else ""
+    if row["speedup"] is None:
+        reason = next(iter(row["refused"].values()), "no attention found")
+        return f"| {row['model']} | {how}: {reason} | not measured | not measured |"
+    gain = f"{row['speedup']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] ({row['n']} pairs)"
+    return f"| {row['model']} | {how}{mask} | {row['difference']:.0e} | {gain} |"
+
+
+def page(document: dict[str, Any]) -> str:
+    """The page with its table made anew."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
+    tail = rest.partition(MARK)[2]
+    table = [
+        "| model | attention | largest difference | speedup of forward and backward |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines = "\n".join([*table, *(line(row) for row in document["rows"])])
+    known = document["environment"]
+    where = f"{known['cpu']}, {known['cores']} cores, torch {known['torch']}, Python {known['python']}."
+    return f"{head}{MARK}\n\n{lines}\n\n{where}\n\n{MARK}{tail}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/attention.json")
+    parser.add_argument("--page", action="store_true", help="write the table in docs/attention.md")
+    options = parser.parse_args()
+    if options.page:
+        PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+        return
+    document = {"size": vars(SIZE), "rows": rows()}
+    if options.write:
+        save(document | {"environment": environment() | {"torch": torch.__version__}}, RESULTS)
+
+
+if __name__ == "__main__":
+    main()
