@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,16 +96,16 @@ def measured(name: str, kind: str, model: nn.Module) -> dict[str, Any]:
     return row | {"difference": off / largest, "speedup": middle, "low": low, "high": high, "n": PAIRS}
 
 
-def rows() -> list[dict[str, Any]]:
-    found = []
+def rows() -> Iterator[dict[str, Any]]:
+    """The row of each model as soon as it is measured."""
     for name, (kind, make) in {
         **{name: ("own", lambda layer=layer: Model(layer, SIZE)) for name, layer in OWN.items()},
         **{name: ("library", lambda make=make: make(SIZE)) for name, make in LIBRARY.items()},
     }.items():
         torch.manual_seed(0)
-        found.append(measured(name, kind, make()))
-        sys.stderr.write(f"{line(found[-1])}\n")
-    return found
+        found = measured(name, kind, make())
+        sys.stderr.write(f"{line(found)}\n")
+        yield found
 
 
 def line(row: dict[str, Any]) -> str:
@@ -141,9 +141,12 @@ def main() -> None:
     if options.page:
         PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
         return
-    document = {"size": vars(SIZE), "rows": rows()}
-    if options.write:
-        save(document | {"environment": environment() | {"torch": torch.__version__}}, RESULTS)
+    document: dict[str, Any] = {"size": vars(SIZE), "rows": []}
+    where = environment() | {"torch": torch.__version__}
+    for row in rows():
+        document["rows"].append(row)
+        if options.write:
+            save(document | {"environment": where}, RESULTS)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from autoopt_strategies.compute.attention.capture import (
     bound,
     capture,
     described,
+    first_line,
     one_smaller,
     tensors_of,
 )
@@ -64,9 +65,13 @@ def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
             model(*args, **kwargs)
 
     found = survey(model, run)
+    if not found["modules"]:
+        return found
     change = RewriteAttention(tuple(found["modules"]), tuple(found["forwards"]), found["cache"])
-    other = change(copy.deepcopy(model)) if found["modules"] else model
-    if not same(_outputs(model, args, kwargs), lambda: _outputs(other, args, kwargs)):
+    plain, changed = copy.deepcopy(model), change(copy.deepcopy(model))
+    if not found["cache"]:
+        without_cache(plain)
+    if not same(_outputs(plain, args, kwargs), lambda: _outputs(changed, args, kwargs)):
         found["refused"][""] = "the rewritten model computes something else"
         return found | NOTHING
     change(model)
@@ -116,6 +121,8 @@ def _survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
                 reasons[name] = str(error)
                 if error.outside:
                     continue
+            except Exception as error:  # a model that does not like to be looked at is left alone, too
+                reasons[name] = f"it cannot be looked at: {first_line(error)}"
             break
         if name not in forwards:
             refused[path] = next(iter(reasons.values()))
