@@ -98,6 +98,9 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         for row in rows
         if row.without is not None
         and row.without.value < 1 + context.min_gain
-        and row.without.high < 1 + max(context.min_gain, state.noise.floor or 0.0)
+        and (
+            row.without.high < 1 + max(context.min_gain, state.noise.floor or 0.0)
+            or row.strategy in state.proved_together  # never proved by itself: the simpler plan stands
+        )
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)

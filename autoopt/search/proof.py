@@ -96,6 +96,8 @@ class Proof:
             plan = plan.without(companion.strategy)
             if old is not None:
                 plan = plan.with_change(Change(strategy=companion.strategy, setting=old))
+        if candidate.stacked:
+            self.state.proved_together |= {change.strategy for change in candidate.changes}
         self.state.incumbent = self.context.runner.registry.order(plan)
         self.state.base = str(trial.id)
 

@@ -35,6 +35,8 @@ from autoopt.strategy import Case
 CLOSE = 0.03
 """A look that is so far below no gain (log) may still be at a change worth having: processes differ by more."""
 MOST_HALVINGS = 3
+PLAIN = 2.0
+"""Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Screened:
     @property
     def plain(self) -> bool:
         """Whether the gain stands out of its own noise."""
-        return self.gain > self.error
+        return self.gain > PLAIN * self.error
 
     @property
     def seconds(self) -> float:

@@ -38,6 +38,7 @@ class SearchState:
     ``looks``: those of the screening, which prove nothing;
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
+    ``proved_together``: strategies whose changes were kept as parts of a stack, each not proved by itself.
     ``remembered``: what an earlier run found, which orders this one and proves nothing.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
@@ -68,6 +69,7 @@ class SearchState:
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    proved_together: set[str] = field(default_factory=set)
     remembered: Remembered = field(default_factory=Remembered)
 
     def next_id(self) -> int:

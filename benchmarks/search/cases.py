@@ -156,7 +156,7 @@ CASES: dict[str, SimulatedCase] = dict(
             costs={"compile": 40.0},
             start_seconds=8.0,
             step_seconds=0.1,
-            steps=3000,
+            steps=600,
         ),
         _case(
             "nothing",
