@@ -107,7 +107,7 @@ class Applying:
                 raise WorkloadError(f"{transform!r} replaces the model, which a script holds on to: it needs build()")
         if setup.optimizer:
             own = {id(parameter) for parameter in model.parameters()}
-            for optimizer in self.joints.optimizers:
+            for optimizer in list(self.joints.optimizers):
                 held = {id(p) for group in optimizer.param_groups for p in group["params"]}
                 if held & (own | set(before)) and not any(optimizer is known for known in self._updated):
                     self._updated.append(optimizer)

@@ -191,7 +191,11 @@ class Joints:
             self.session.train_on(parameters[0].device)
         self.roots.append(module)
         if self.on_root is not None:
-            self.on_root(module)
+            self.session.standing = True  # what it makes is not the script's
+            try:
+                self.on_root(module)
+            finally:
+                self.session.standing = False
         for watcher in self.watchers:
             watcher.root_found(module)
         self._time(module)

@@ -19,10 +19,16 @@ from tests.script.conftest import StartScript, sites_of
 STEPS = 20
 
 
+_WATCHED: list[Sites] = []
+
+
 @pytest.fixture
 def sites(start_script: StartScript) -> Sites:
-    with start_script("plain.py", "100000") as process:
-        return sites_of(process, steps=18)
+    """Those of ``plain.py``; it is watched once, which takes a process."""
+    if not _WATCHED:
+        with start_script("plain.py", "100000") as process:
+            _WATCHED.append(sites_of(process, steps=18))
+    return _WATCHED[0]
 
 
 def plan(strategy: str, **setting: object) -> Plan:
