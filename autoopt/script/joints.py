@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.transfer import samples_of
 from autoopt.script.session import Session
@@ -68,7 +69,7 @@ class Joints:
         self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
         self.around_forward: Callable[[], None] | None = None
         self.before_backward: Callable[[], None] | None = None
-        self._roles: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._roles: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._recent: list[tuple[Any, int]] = []
         self._given = False
         self._in_scaler = False

@@ -7,7 +7,7 @@ import functools
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
@@ -60,8 +61,9 @@ class Observer:
         self.joints = joints
         self.seeded = False
         self._sites: dict[Any, _Seen] = {}
-        self._made: weakref.WeakKeyDictionary[Any, _Seen] = weakref.WeakKeyDictionary()
-        self._modules: weakref.WeakKeyDictionary[Any, Found] = weakref.WeakKeyDictionary()
+        # by identity: what users make may have a hash of its own, or none yet
+        self._made: MutableMapping[Any, _Seen] = WeakIdKeyDictionary()
+        self._modules: MutableMapping[Any, Found] = WeakIdKeyDictionary()
         self._lines: Counter[Any] = Counter()
         self._loaders: list[tuple[weakref.ref[Any], _Seen]] = []
         self._order: list[int] = []
