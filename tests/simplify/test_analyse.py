@@ -191,3 +191,52 @@ def test_what_is_in_a_step_adds_up_to_it_and_evaluation_is_not_in_it(
     assert [stage.exposed_seconds for stage in between.values()] == [None, None]
     assert between["evaluate"].seconds == pytest.approx(0.1 / every)
     assert f"once in {every}" in between["evaluate"].note
+
+
+def test_what_lies_below_a_stage_is_told_in_seconds_of_a_step() -> None:
+    """A line of 1 ms a sample is 10 ms of a step of ten; two workers do them in half the time."""
+    chain = (Deeper(name="x", kind="line", seconds=0.001, file="f.py", line=1),)
+    sample = timing(0.002, cpu_seconds=0.002, wait_seconds=0.0)
+    alone = round_of(survey_of(inputs={"sample": sample, "deeper": chain}))
+    assert alone.deeper[-1].seconds == pytest.approx(0.010)
+    shared = round_of(survey_of(inputs={"sample": sample, "deeper": chain}, workers=2))
+    assert shared.deeper[-1].seconds == pytest.approx(0.005)
+    changes, _, device = PLANTS["evaluate"]
+    below = {"evaluate": (Deeper(name="y", kind="line", seconds=0.1, file="f.py", line=2),)}
+    interrupted = round_of(survey_of(device, **changes, deeper=below))
+    assert interrupted.deeper[-1].seconds == pytest.approx(0.1 / 5)
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(0.0011, False), (0.0025, True)])
+def test_an_operator_is_named_where_it_weighs_a_tenth_of_its_stage(seconds: float, named: bool) -> None:
+    changes, _, device = PLANTS["forward"]
+    lone = (Operator(name="aten::tanh", seconds=seconds, bytes=1e6, calls=5, kind="elementwise"),)
+    found = round_of(survey_of(device, **changes, operators=lone))
+    assert [item.name for item in found.deeper if item.kind == "operator"] == (["aten::tanh"] if named else [])
+
+
+def test_each_ceiling_is_what_its_peak_allows() -> None:
+    survey = survey_of("cuda", pin=timing(0.02), pin_memory=True, cores=4, accumulation=2,
+                       inputs={"sample": timing(0.002, cpu_seconds=0.001, wait_seconds=0.001)})  # fmt: skip
+    peaks = PEAKS.model_copy(update={"host_memory_bytes_per_second": 2e9})
+    found = stage_ceilings(survey, peaks)
+    assert found["preparation"] == pytest.approx(20 * 0.001 / 4)
+    assert found["storage"] == pytest.approx(20 * 0.001 / 32)
+    assert found["collate"] == pytest.approx(20_000 / 2e9 / 4)
+    assert found["pin"] == pytest.approx(20_000 / 2e9)
+    assert found["copy"] == pytest.approx(20_000 / 1e10)
+    assert found["backward"] == pytest.approx(2 * found["forward"])
+    assert found["host"] == found["evaluate"] == 0.0
+    assert "collate" not in stage_ceilings(survey, PEAKS), "the host's rate is not known"
+    assert "copy" not in stage_ceilings(
+        survey, PEAKS.model_copy(update={"copy_pinned_to_device_bytes_per_second": None})
+    )
+
+
+def test_the_exposed_wait_for_data_is_shared_out_by_weight() -> None:
+    survey = survey_of(inputs={"sample": timing(0.0004, cpu_seconds=0.0001, wait_seconds=0.0003)})
+    block = Block(steps=10, samples=100, seconds=0.1, stage_seconds={"data": 0.06})
+    stages = {stage.name: stage.exposed_seconds for stage in analyse(0, Plan(), survey, block, PEAKS).stages}
+    assert stages["storage"] == pytest.approx(0.006 * 3.0 / 4.2)
+    assert stages["preparation"] == pytest.approx(0.006 * 1.0 / 4.2)
+    assert stages["collate"] == pytest.approx(0.006 * 0.2 / 4.2)

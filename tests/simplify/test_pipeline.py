@@ -191,3 +191,55 @@ def test_a_try_that_was_disturbed_moves_nothing_by_more_than_twice() -> None:
     fed = (Fed(workers=2, threads=2, seconds=30 * plain.simulate(workers=2)),)
     held = Pipeline(round_of(cores=8, threads=2, fed=fed))
     assert held.simulate(workers=2) == pytest.approx(2 * plain.simulate(workers=2))
+
+
+def test_saving_is_what_a_step_would_be_shorter_without_a_stage() -> None:
+    pipeline = Pipeline(round_of({**ALONE, "evaluate": 0.04}))
+    assert pipeline.saving("preparation") == pytest.approx(0.030)
+    assert pipeline.saving("evaluate") == 0.04
+    assert pipeline.saving("no such stage") == 0.0
+    hidden = Pipeline(round_of({"preparation": 0.002, "forward": 0.01}, workers=1, cores=8, threads=1))
+    assert hidden.saving("preparation") == pytest.approx(0.0, abs=1e-4), "workers hide it"
+
+
+def test_the_width_of_an_interval_goes_with_error_and_change() -> None:
+    pipeline = Pipeline(round_of().model_copy(update={"simulation_error": 0.1}))
+    found = pipeline.gain({"preparation": 0.0})
+    off = 0.1 * ((4.0 - 1.0) / 4.0) ** 0.5
+    assert (found.low, found.high) == (pytest.approx(4.0 / (1 + off)), pytest.approx(4.0 * (1 + off)))
+    exact = Pipeline(round_of()).gain({"preparation": 0.0})
+    assert exact.high == pytest.approx(4.0 * (1 + 0.01 * 0.75**0.5)), "never surer than a hundredth"
+    assert pipeline.gain({}).low == pipeline.gain({}).high == 1.0
+
+
+def test_threads_in_between_lie_on_a_line_in_their_inverse() -> None:
+    known = Simulation(threads=8, compute_by_threads={1: 8.0, 4: 2.0, 8: 1.0})
+    assert thread_ratio(known, 2) == pytest.approx(2.0 + (1 / 2 - 1 / 4) / (1 - 1 / 4) * 6.0)
+    assert thread_ratio(known, 6) == pytest.approx(1.0 + (1 / 6 - 1 / 8) / (1 / 4 - 1 / 8) * 1.0)
+    assert thread_ratio(known.model_copy(update={"compute_by_threads": {8: 1.0}}), 4) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("known", "path"),
+    [
+        ({"device": "cpu"}, ("preparation", "forward", "backward", "host")),
+        ({"device": "cpu", "workers": 1}, ("preparation",)),
+        ({"device": "cuda", "host_seconds": 0.001}, ("preparation", "host")),
+    ],
+)
+def test_stages_of_one_resource_stand_on_one_path(known: dict[str, Any], path: tuple[str, ...]) -> None:
+    assert Pipeline(round_of({**ALONE, "host": 0.001}, **known)).critical_path() == path
+
+
+def test_a_step_after_a_pause_takes_longer_by_as_much_of_the_pause_as_there_was() -> None:
+    plain = Demand(prepare=0.004, compute=0.010, cores=4, threads=1)
+    assert period(plain) == pytest.approx(0.014)
+    woken = Demand(prepare=0.004, compute=0.010, cores=4, threads=1, wakeup_ratio=1.5, pause=0.008)
+    assert period(woken) == pytest.approx(0.004 + 0.010 * 1.25)
+
+
+def test_a_worker_that_prepares_ahead_waits_for_nobody_and_its_queue_is_bounded() -> None:
+    """Ten times as fast as the step: the step decides, whatever the queue holds."""
+    for prefetch in (1, 4):
+        demand = Demand(prepare=0.001, receive=0.002, compute=0.010, workers=2, prefetch=prefetch, cores=8, threads=1)
+        assert period(demand) == pytest.approx(0.012, rel=0.01)
