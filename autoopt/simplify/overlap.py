@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,17 +74,19 @@ def combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, int]]
 
 def _tried(training: Training, indices: list[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     loader = training.loader.loader
-    source: DataLoader[Any] = DataLoader(
-        loader.dataset,
-        batch_sampler=_Sequence(indices),
-        num_workers=workers,
-        collate_fn=loader.collate_fn,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context="fork",
-        prefetch_factor=_PREFETCH,
-        generator=torch.Generator(),
-    )
-    stream = iter(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # more workers than cores, and a fork beside threads, are what is tried
+        source: DataLoader[Any] = DataLoader(
+            loader.dataset,
+            batch_sampler=_Sequence(indices),
+            num_workers=workers,
+            collate_fn=loader.collate_fn,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context="fork",
+            prefetch_factor=_PREFETCH,
+            generator=torch.Generator(),
+        )
+        stream = iter(source)
     try:
         return _timed(training, stream, workers, threads, time_limit)
     finally:

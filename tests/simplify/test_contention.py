@@ -142,6 +142,13 @@ def test_where_samples_wait_more_workers_than_cores_are_tried() -> None:
     assert overlap.combinations(1, 1, waits=False) == [(1, 1)]
 
 
+def test_more_workers_than_cores_are_no_warning_to_the_user(plant: Callable[[str], Any]) -> None:
+    training = plant("def build(): return workload()").training()
+    with kept_random_state(), restored(training):
+        found = measure_overlap(training, 0.05, waits=True)
+    assert found[0].workers == 2 * usable_cores()
+
+
 def test_a_stream_has_no_samples_to_ask_for(plant: Callable[[str], Any]) -> None:
     planted = plant("""
         from torch.utils.data import DataLoader, IterableDataset
