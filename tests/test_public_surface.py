@@ -90,6 +90,7 @@ OPTIONS = {
     "export": {"--to", "--out", "--code", "--patch", "--write"},
     "apply": set(),
     "revert": set(),
+    "run": {"--plan", "--device", "--seed", "--strategies"},
     "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
     "verify": SEARCH | {"--against", "--budget"},
     "strategies": {"--strategies", "--json", "--no-json"},

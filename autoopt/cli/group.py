@@ -17,6 +17,7 @@ COMMANDS = (
     "export",
     "apply",
     "revert",
+    "run",
     "train",
     "verify",
     "strategies",

@@ -13,6 +13,7 @@ from autoopt_reports.frame import stages_lines
 from autoopt_reports.terminal import Marks, console_for, encodable, marks_for
 from autoopt_reports.view import Report, report_view
 from autoopt_reports.view.adopt import Adopt
+from autoopt_reports.view.patch import PatchView
 from autoopt_reports.view.profile import profile_view
 from autoopt_reports.view.verdict import Fact
 
@@ -41,6 +42,8 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
     _facts(console, marks, verdict.facts, alone=verdict.status == "none")
     _trust(console, marks, view)
     _changes(console, marks, view.adopt)
+    if view.patch is not None:
+        _patch(console, marks, view.patch)
     if view.advice:
         console.print()
         for item in view.advice[:3]:
@@ -105,6 +108,20 @@ def _changes(console: Console, marks: Marks, view: Adopt) -> None:
             Text(encodable(f"{change.risk or 'risk unknown'}, {change.gate}", marks), style="dim"),
         )
     console.print(table)
+
+
+def _patch(console: Console, marks: Marks, view: PatchView) -> None:
+    """The diff as it would be applied, and what of the plan is not in it."""
+    console.print()
+    _say(console, marks, str(view.headline), "bold")
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in (view.diff or "").splitlines():
+        style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
+        console.print(Text(encodable(line, marks), style=style), soft_wrap=True)
+    for row in view.rows:
+        if row.reason is not None:
+            where = f" ({row.where})" if row.where else ""
+            _say(console, marks, f"{row.label}: {row.how}: {row.reason}{where}")
 
 
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:

@@ -10,6 +10,7 @@ from autoopt_reports.view.adopt import Adopt, adopt_view
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.forest import Forest, forest_view
 from autoopt_reports.view.learning import Learning, learning_view
+from autoopt_reports.view.patch import PatchView, patch_view
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.predictions import Predictions, predictions_view
 from autoopt_reports.view.roofline import Roofline, roofline_view
@@ -32,6 +33,7 @@ class Report:
     verdict: VerdictView
     trust: tuple[Check, ...]
     adopt: Adopt
+    patch: PatchView | None
     waterfall: Waterfall | None
     forest: Forest | None
     stages: StagesView | None
@@ -60,6 +62,7 @@ def report_view(result: Result) -> Report:
         verdict=verdict_view(result),
         trust=trust_checks(result),
         adopt=adopt_view(result),
+        patch=patch_view(result),
         waterfall=waterfall_view(result),
         forest=forest_view(result),
         stages=stages_view(result.rounds),

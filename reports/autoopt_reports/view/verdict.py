@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -267,7 +268,19 @@ def _commands(result: Result) -> tuple[Command, ...]:
     )
     if not result.speedup.end_to_end_verified:
         commands.append(Command("Check it end to end", f"autoopt verify {run}"))
+    if result.sites is not None:
+        return (*commands, *_script_commands(result, run, plan))
     if status_of(result) == "faster":
         commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
     commands.append(Command("Take the code", f"autoopt export {run} --to pytorch"))
     return tuple(commands)
+
+
+def _script_commands(result: Result, run: str, plan: str) -> Iterator[Command]:
+    """Of a script: its patch where there is one, and a run with the plan that changes no file."""
+    if result.patch is not None and result.patch.diff:
+        yield Command("Put the patch on", f"autoopt apply {run}")
+        yield Command("Or with git", f"git apply {run}/patch.diff")
+    if result.sites is not None:
+        words = shlex.join(code(word) for word in result.sites.command)
+        yield Command("Train without a patch", f"autoopt run --plan {plan} -- {words}")

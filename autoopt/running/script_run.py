@@ -1,0 +1,105 @@
+"""``autoopt run``: the real training run of a script with a plan, no file changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+from autoopt.errors import AutooptError, UsageError
+from autoopt.options import Options
+from autoopt.records import Plan, Sites
+from autoopt.records.reading import read_result
+from autoopt.registry import Registry
+from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.script.command import check_script, command_of
+from autoopt.script.execute import listening
+from autoopt.script.orders import Orders
+from autoopt.script.sayable import unsayable
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import TrialSpec
+
+
+def script_run(spec: str, plan: Plan, plan_file: Path, options: Options) -> NoReturn:
+    """Becomes the script, with the plan put on it while it runs; its exit code is the command's.
+
+    Args:
+        spec: the script's command as one text.
+        plan: changes in their order.
+        plan_file: where it was read; the run that lies beside it knows the script's sites.
+        options: device, seed and strategies.
+
+    Raises:
+        UsageError: the spec is no script, or the plan cannot be put on it from outside.
+        WorkloadError: the script fails before its first step.
+    """
+    base, environment = prepared(spec, plan, plan_file, options)
+    assert base.script is not None
+    words = base.script.command
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(words[0], words, listening(Orders(spec=base), environment))
+
+
+def prepared(spec: str, plan: Plan, plan_file: Path, options: Options) -> tuple[TrialSpec, dict[str, str]]:
+    """What the script's process is told, and the environment that it begins in."""
+    command = command_of(spec)
+    if command is None:
+        raise UsageError(
+            f"{spec} is a function that describes the run, not a script",
+            hint=f"autoopt train {spec} --plan {plan_file} trains it with a plan",
+        )
+    check_script(command)
+    registry = registry_of(options)
+    base = baseline_spec(spec, options, registry)
+    assert base.script is not None
+    sites = _known_sites(plan_file, base.script.command) or _watched(base, registry)
+    setup = registry.fold(plan)
+    reason = unsayable(setup, sites)
+    if reason:
+        raise UsageError(f"the plan cannot be put on this script from outside: {reason}")
+    script = base.script.model_copy(update={"sites": sites})
+    spec_with_plan = base.model_copy(update={"plan": plan, "script": script})
+    wanted = {name: str(value) for name, value in setup.flags.get("env", {}).items()}
+    return spec_with_plan, {**os.environ, **wanted}
+
+
+def _known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:
+    """The sites that the run beside the plan saw, where the same script has not been changed since."""
+    try:
+        result = read_result(plan_file.parent)
+    except AutooptError:
+        return None
+    sites = result.sites
+    if (
+        sites is None
+        or Path(sites.cwd).resolve() != Path.cwd().resolve()
+        or _scripts(sites.command) != _scripts(command)
+    ):
+        return None
+    seen = datetime.fromisoformat(result.created).timestamp()
+    try:
+        changed = any(os.path.getmtime(Path(sites.cwd) / site.file) > seen for site in sites.sites)
+    except OSError:
+        return None
+    return None if changed else sites
+
+
+def _scripts(command: tuple[str, ...]) -> tuple[str, ...]:
+    """What a command names as the code to run: the words that end in .py, or the module after -m."""
+    named = [word for word in command if word.endswith(".py")]
+    if "-m" in command[:-1]:
+        named.append(command[command.index("-m") + 1])
+    return tuple(named)
+
+
+def _watched(base: TrialSpec, registry: Registry) -> Sites:
+    """The sites, seen in the first steps of a run of the script that changes nothing."""
+    with tempfile.TemporaryDirectory(prefix="autoopt-") as folder, Launcher() as launcher:
+        sites = TrialRunner(launcher, base, registry, Path(folder)).watched()
+    assert sites is not None, "it is a script"
+    return sites

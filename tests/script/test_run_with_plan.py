@@ -1,0 +1,101 @@
+"""``autoopt run``: a script trains for real with a plan, and its files stay as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.records import Result, Sites
+from autoopt.running import script_run
+
+SCRIPT = """\
+import sys
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("workers", loader.num_workers, "threads", torch.get_num_threads(), "words", *sys.argv[1:])
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+PLAN = [{"strategy": "workers", "setting": {"num_workers": 1}}, {"strategy": "threads", "setting": {"threads": 1}}]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": PLAN}))
+    return tmp_path
+
+
+def autoopt(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autoopt", *words], cwd=project, capture_output=True, text=True, check=False, timeout=240
+    )
+
+
+def test_the_plan_is_put_on_and_no_file_changes(project: Path) -> None:
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    done = autoopt(project, "run", "--plan", "run/plan.json", "--", "train.py", "7")
+    assert done.stdout.splitlines() == ["workers 1 threads 1 words 7"], done.stderr
+    assert done.returncode == 7, "the exit code is the script's"
+    assert {path: path.read_bytes() for path in project.rglob("*") if path.is_file()} == before
+
+
+def test_a_function_that_describes_the_run_is_no_script(project: Path) -> None:
+    done = autoopt(project, "run", "--plan", "run/plan.json", "my_module:build")
+    assert done.returncode == 2
+    assert "autoopt train my_module:build" in done.stderr
+
+
+def test_what_needs_a_build_is_refused_before_anything_runs(project: Path) -> None:
+    changes = [{"strategy": "accumulation", "setting": {"size": 8, "accumulation": 2}}]
+    (project / "run" / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
+    done = autoopt(project, "run", "--plan", "run/plan.json", "--", "train.py")
+    assert done.returncode == 2
+    assert "cannot be put on this script" in done.stderr
+    assert done.stdout == ""
+
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
+
+
+def test_sites_of_the_run_beside_the_plan_hold_until_the_script_changes(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    command = (sys.executable, "train.py", "--epochs", "90")
+    site = {"kind": "optimizer", "file": "train.py", "line": 10, "end_line": 10}
+    sites = Sites.model_validate({"command": (sys.executable, "train.py"), "cwd": str(project), "sites": [site]})
+    result = Result.model_validate({**GOLDEN, "sites": sites})
+    seen = project.joinpath("train.py").stat().st_mtime
+    for when, known in ((seen - 100, sites), (seen + 100, None)):
+        os.utime(project / "train.py", (when, when))
+        at = result.model_copy(update={"created": _iso(seen)})
+        (project / "run" / "result.json").write_text(at.model_dump_json())
+        assert script_run._known_sites(Path("run/plan.json"), command) == known
+    other = (sys.executable, "other.py")
+    os.utime(project / "train.py", (seen - 100, seen - 100))
+    assert script_run._known_sites(Path("run/plan.json"), other) is None
+
+
+def _iso(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
