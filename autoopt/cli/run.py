@@ -29,4 +29,4 @@ def run_command(plan: Path, workload: str | None, words: tuple[str, ...], **give
     document = read_plan(plan)
     from autoopt.running.script_run import script_run
 
-    script_run(spec, document, plan, options)
+    return script_run(spec, document, plan, options)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
 
 from autoopt.errors import AutooptError, UsageError
 from autoopt.options import Options
@@ -16,16 +14,15 @@ from autoopt.records.reading import read_result
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.script.command import check_script, command_of
-from autoopt.script.execute import listening
-from autoopt.script.orders import Orders
+from autoopt.script.launch import run_with_plan
 from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
 
-def script_run(spec: str, plan: Plan, plan_file: Path, options: Options) -> NoReturn:
-    """Becomes the script, with the plan put on it while it runs; its exit code is the command's.
+def script_run(spec: str, plan: Plan, plan_file: Path, options: Options) -> int:
+    """Runs a script to its end with a plan put on it; its exit code is the command's.
 
     Args:
         spec: the script's command as one text.
@@ -37,16 +34,6 @@ def script_run(spec: str, plan: Plan, plan_file: Path, options: Options) -> NoRe
         UsageError: the spec is no script, or the plan cannot be put on it from outside.
         WorkloadError: the script fails before its first step.
     """
-    base, environment = prepared(spec, plan, plan_file, options)
-    assert base.script is not None
-    words = base.script.command
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvpe(words[0], words, listening(Orders(spec=base), environment))
-
-
-def prepared(spec: str, plan: Plan, plan_file: Path, options: Options) -> tuple[TrialSpec, dict[str, str]]:
-    """What the script's process is told, and the environment that it begins in."""
     command = command_of(spec)
     if command is None:
         raise UsageError(
@@ -55,17 +42,12 @@ def prepared(spec: str, plan: Plan, plan_file: Path, options: Options) -> tuple[
         )
     check_script(command)
     registry = registry_of(options)
-    base = baseline_spec(spec, options, registry)
-    assert base.script is not None
-    sites = _known_sites(plan_file, base.script.command) or _watched(base, registry)
+    sites = _known_sites(plan_file, command) or _watched(baseline_spec(spec, options, registry), registry)
     setup = registry.fold(plan)
     reason = unsayable(setup, sites)
     if reason:
         raise UsageError(f"the plan cannot be put on this script from outside: {reason}")
-    script = base.script.model_copy(update={"sites": sites})
-    spec_with_plan = base.model_copy(update={"plan": plan, "script": script})
-    wanted = {name: str(value) for name, value in setup.flags.get("env", {}).items()}
-    return spec_with_plan, {**os.environ, **wanted}
+    return run_with_plan(command, plan, sites, strategies=registry.specs, env=setup.flags.get("env"))
 
 
 def _known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:
