@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -45,13 +46,40 @@ def apply_flags(setup: Setup) -> None:
         torch.set_float32_matmul_precision(setup.precision.matmul)
 
 
+_FP32 = {"highest": "ieee", "high": "tf32", "medium": "tf32"}
+"""The same precisions in torch's newer words (``torch.backends.cuda.matmul.fp32_precision``)."""
+
+
 @contextmanager
 def matmul_precision(precision: str | None) -> Iterator[None]:
-    """float32 products at this precision, or as they are where None; then as they were."""
-    before = torch.get_float32_matmul_precision()
-    if precision is not None:
-        torch.set_float32_matmul_precision(precision)
+    """float32 products at this precision, or as they are where None; then as they were.
+
+    Where the user has set ``fp32_precision``, torch refuses to tell the older setting, and this one is kept.
+    """
+    if precision is None:
+        yield
+        return
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        with _fp32_precision(_FP32[precision]):
+            yield
+        return
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _fp32_precision(precision: str) -> Iterator[None]:
+    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = precision
+    try:
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.fp32_precision = value

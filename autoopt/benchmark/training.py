@@ -222,6 +222,7 @@ class Training:
         read.latest = None
         if read.ahead is not None:
             read.refill()
+            self.clock.mark("data")  # where the loader was late, the device has waited for it here
         self.clock.step_done()
         return loss
 

@@ -62,7 +62,7 @@ class TrialContext:
         self.registry = registry
         self.seed = spec.seed
         self.emit: Emit = emit or (lambda data: None)
-        self.device: Device = open_device(spec.device, spec.memory_limit_bytes)
+        self._device: Device | None = None
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
         self.cores_at_start: tuple[int, ...] = affinity.cores()
@@ -78,9 +78,18 @@ class TrialContext:
         if given is not None:
             workload = validation.check(given)
         else:
-            workload = validation.build(importing.load(self.spec.workload, self.spec.search_path))
+            build = importing.load(self.spec.workload, self.spec.search_path)
+            _ = self.device  # only now, since the module may say which devices are to be seen; what it builds is on it
+            workload = validation.build(build)
         self.build_seconds = perf_counter() - began
         return workload
+
+    @property
+    def device(self) -> Device:
+        """Where it trains, opened on first use: after that, ``CUDA_VISIBLE_DEVICES`` says nothing any more."""
+        if self._device is None:
+            self._device = open_device(self.spec.device, self.spec.memory_limit_bytes)
+        return self._device
 
     @property
     def training(self) -> Training:

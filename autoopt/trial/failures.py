@@ -19,8 +19,14 @@ _OWN = tuple(str(Path(__file__).resolve().parents[1]) + end for end in ("/",))
 _LIBRARIES = ("site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}", "<frozen")
 
 _DEVICE_MEMORY = re.compile(
-    r"(CUDA|HIP|XPU|MPS)\b.*out of memory|CUDA error: out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED", re.I
+    r"(CUDA|HIP|XPU|MPS)\b.*out of memory|CUDA error: out of memory|(CUBLAS|CUDNN|CUSOLVER)_STATUS_ALLOC_FAILED|"
+    # libraries that find no room for a handle or a workspace of their own say so in other words
+    r"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    re.I,
 )
+_NO_ENGINE = re.compile(r"unable to find an engine to execute this computation", re.I)
+"""Of a convolution; for lack of memory where the device is full, else since there is none for it."""
+_FULL = 0.95
 _HOST_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|not enough memory: you tried to allocate", re.I
 )
@@ -67,7 +73,8 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
     text = _text(error)
     if _WORKER_GONE.search(text):  # how the first of them ended stands further up the chain
         text = next((_text(link) for link in _chain(error) if _WORKER_KILLED.search(_text(link))), text)
-    if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text):
+    no_room = _NO_ENGINE.search(text) is not None and device_full()
+    if type(error).__name__ == "OutOfMemoryError" or _DEVICE_MEMORY.search(text) or no_room:
         return "out_of_memory", _first_sentences(text) or "the device has no memory left"
     if isinstance(error, MemoryError) or _HOST_MEMORY.search(text):
         said = " in a data loader worker" if _FROM_WORKER.match(text) else _said(text)
@@ -88,6 +95,15 @@ def _judge(error: BaseException, oom_kills: Callable[[], int | None]) -> tuple[s
     if isinstance(error, SystemExit):
         return "error", f"the code called sys.exit({_code(error)}){_at(error)}"
     return "error", _named(error)
+
+
+def device_full() -> bool:
+    """Whether nearly all memory of the CUDA device that this process uses is taken."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return bool(free < (1 - _FULL) * total)
 
 
 def _text(error: BaseException) -> str:

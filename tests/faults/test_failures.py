@@ -192,3 +192,24 @@ def test_a_loader_that_waits_because_shared_memory_is_full_is_out_of_memory() ->
 
 def test_a_process_of_which_nothing_is_known_is_gone() -> None:
     assert ended(None, None, None, "step").message == "the process is gone"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    ],
+)
+def test_libraries_without_room_for_their_own_are_out_of_memory(text: str) -> None:
+    assert judged(RuntimeError(text))[0] == "out_of_memory"
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_convolution_without_an_engine_is_out_of_memory_on_a_full_device_alone(
+    full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autoopt.trial.failures.device_full", lambda: full)
+    found = judged(RuntimeError("GET was unable to find an engine to execute this computation"))[0]
+    assert found == ("out_of_memory" if full else "error")

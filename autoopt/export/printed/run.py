@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from autoopt.adapters import adapt
-from autoopt.benchmark.compiling import compile_in_place, repeated_blocks
+from autoopt.benchmark.compiling import compile_blocks, compile_in_place
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.losses import Loss, as_closure
 from autoopt.benchmark.optimizer import RebuiltOptimizer
@@ -91,10 +91,7 @@ def make_model(workload: Any, device: torch.device) -> nn.Module:
 def compile_model(model: nn.Module) -> None:
     """Compiles in place, so that the names of parameters stay."""
     if plan.regional:
-        # One block is compiled and used for all that are like it: the start is faster.
-        modules = dict(model.named_modules())
-        for block in [modules[name] for name in repeated_blocks(model)] or [model]:
-            compile_in_place(block, **plan.compile_options)
+        compile_blocks(model, **plan.compile_options)
     else:
         compile_in_place(model, **plan.compile_options)
 

@@ -1,0 +1,118 @@
+"""What a CUDA device asks of the loop, seen without one: marks, precision, the order in which it is opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autoopt.benchmark import trial_context
+from autoopt.benchmark.compiling import compile_blocks
+from autoopt.benchmark.flags import matmul_precision
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.records import Plan
+from autoopt.registry import load_strategies
+from autoopt.setup import Setup
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from small_training import workload
+
+
+def test_a_new_step_is_marked_once_whatever_its_micro_batches() -> None:
+    training = Training(workload(), Setup().with_batch(size=4, accumulation=3), device="cpu")
+    marks: list[int] = []
+    training.plain_step.begin = lambda: marks.append(training.steps)
+    for _ in range(3):
+        assert len(training.next()) == 3
+        training.step(training.next())
+    assert marks == [0, 1, 2]
+    training.forward(training.next()[0])  # a microbenchmark's call is a step of its own
+    assert len(marks) == 4
+
+
+@pytest.fixture
+def newer_precision() -> Iterator[None]:
+    place: Any = torch.backends.cuda.matmul
+    before = place.fp32_precision
+    place.fp32_precision = "tf32"
+    yield
+    place.fp32_precision = before
+
+
+def test_precision_that_was_set_the_newer_way_is_changed_and_kept(newer_precision: None) -> None:
+    place: Any = torch.backends.cuda.matmul
+    with matmul_precision("highest"):
+        assert place.fp32_precision == "ieee"
+    assert place.fp32_precision == "tf32"
+    with matmul_precision(None):
+        assert place.fp32_precision == "tf32"
+
+
+def test_precision_that_was_set_the_older_way_is_changed_and_kept() -> None:
+    before = torch.get_float32_matmul_precision()
+    with matmul_precision("high"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_the_device_is_opened_after_the_module_that_says_which_are_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "says_devices.py").write_text(
+        "import os, sys\nos.environ['CUDA_VISIBLE_DEVICES'] = '3'\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom small_training import workload as build\n"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    seen: list[str | None] = []
+    opened = trial_context.open_device
+
+    def noting(*args: Any) -> Any:
+        seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return opened(*args)
+
+    monkeypatch.setattr(trial_context, "open_device", noting)
+    spec: Any = SimpleNamespace(
+        workload="says_devices:build", plan=Plan(), device="cpu", seed=0, search_path=(str(tmp_path),),
+        memory_limit_bytes=None, target=None,
+    )  # fmt: skip
+    monkeypatch.syspath_prepend(str(tmp_path))
+    TrialContext(spec, load_strategies()).close()
+    assert seen == ["3"]
+
+
+def test_waiting_for_the_loader_while_copying_ahead_is_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("autoopt.benchmark.clock.perf_counter", lambda: now[0])
+    training = Training(workload(), device="cpu")
+    batches = training.next()
+
+    def late(_: Any) -> None:
+        now[0] += 5.0
+
+    training.batch_iterator.ahead = SimpleNamespace(fill=late)  # type: ignore[assignment]
+    training.clock.start()
+    training.step(batches)
+    assert training.clock.totals["data"] == 5.0
+    assert training.clock.totals["other"] == 0.0
+
+
+def test_blocks_of_many_shapes_are_within_what_torch_compiles_again() -> None:
+    import torch._dynamo
+
+    config: Any = torch._dynamo.config
+    before = config.recompile_limit
+    try:
+        blocks = [nn.Sequential(nn.Linear(n, n + 1), nn.Sequential(nn.ReLU())) for n in range(1, 21)]
+        compile_blocks(nn.Sequential(*blocks), backend="eager")
+        assert config.recompile_limit >= 2 * 20
+    finally:
+        config.recompile_limit = before
