@@ -93,6 +93,9 @@ OPTIONS = {
     "run": {"--plan", "--device", "--seed", "--strategies"},
     "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
     "verify": SEARCH | {"--against", "--budget"},
+    "compare": SEARCH
+    | {"--baseline", "--candidate", "--require", "--ledger", "--html", "--markdown", "--budget", "--device"}
+    | {"--strategies"},
     "strategies": {"--strategies", "--json", "--no-json"},
     "doctor": {"--device", "--json", "--no-json"},
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 OWN_ERROR = 1
 USAGE = 2
+DOES_NOT_HOLD = 5
+"""Measured, and what was required does not hold; undecided included."""
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 """A shell's exit code of a process whose reader went away: 128 + SIGPIPE."""

@@ -20,6 +20,7 @@ COMMANDS = (
     "run",
     "train",
     "verify",
+    "compare",
     "strategies",
     "doctor",
 )

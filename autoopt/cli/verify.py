@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from autoopt.cli.codes import OWN_ERROR
+from autoopt.cli.codes import DOES_NOT_HOLD, OWN_ERROR
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 
@@ -22,7 +22,7 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     """Measures the exported result of a run again, end to end.
 
     RUN is the run directory; the result is compared with its baseline. Exits with 1 where the new measurement
-    falls outside the reported interval.
+    falls outside the reported interval, and with 5 where --against finds the run worse.
     """
     options = read_options(given)
     from autoopt.records.reading import read_result
@@ -36,4 +36,4 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
         write_json(outcome)
     else:
         write_line(outcome.detail)
-    return 0 if outcome.holds else OWN_ERROR
+    return 0 if outcome.holds else DOES_NOT_HOLD if against is not None else OWN_ERROR

@@ -1,6 +1,6 @@
 """One self-contained page from one document: ``render`` gives the text, ``write`` puts it on disk.
 
-Nothing in the page asks the network for anything, and its policy would not allow it. RequiredRuns no
+Nothing in the page asks the network for anything, and its policy would not allow it. Needs no
 torch and no code of the user's.
 """
 
@@ -42,6 +42,11 @@ def write(result: Result, path: Path) -> Path:
 
 def write_profile(profile: Profile, path: Path) -> Path:
     return _replace(path, render_profile(profile))
+
+
+def render_compared(document: Record, **view: object) -> str:
+    """The page of ``autoopt compare``."""
+    return _page("compared.html.j2", document, **view)
 
 
 def _replace(path: Path, text: str) -> Path:

@@ -93,7 +93,7 @@ class SequentialTest:
         rule = self.rule
         if level.n >= rule.min_pairs and level.above(log1p(rule.min_gain), rule.alpha):
             return Decision.ACCEPT if exp(level.value) > 1 + self._floor else None
-        if level.below(0.0, rule.alpha):
+        if level.below(min(0.0, log1p(rule.min_gain)), rule.alpha):
             return Decision.HARMFUL
         if level.below(log1p(max(rule.min_gain, self._floor)), rule.alpha_reject):
             return Decision.REJECT

@@ -1,0 +1,58 @@
+"""The answer of a comparison, and whether what was required holds: undecided is never a pass."""
+
+from __future__ import annotations
+
+from autoopt.records import Estimate
+from autoopt.records.comparing import Answer, Compared
+from autoopt.search.compare.comparison import Comparison
+
+_LITTLE = 0.01
+"""Both within one per cent of each other are called the same speed."""
+
+
+def answer_of(document: Compared, found: Comparison | None, failure: str | None, refusal: str | None) -> Compared:
+    """The document with its answer, its reason, and whether the requirement holds."""
+    answer, reason = _answer(document, found, failure, refusal)
+    wanted = document.requirement
+    if wanted is not None:
+        passing: tuple[Answer, ...] = ("faster",) if wanted.kind == "faster" else ("faster", "not_slower")
+        wanted = wanted.model_copy(update={"holds": answer in passing})
+    return document.model_copy(update={"answer": answer, "reason": reason, "requirement": wanted})
+
+
+def _answer(
+    document: Compared, found: Comparison | None, failure: str | None, refusal: str | None
+) -> tuple[Answer, str]:
+    if failure is not None:
+        return "failed", f"the candidate failed: {failure}"
+    if refusal is not None:
+        return "refused", f"the candidate's speed is not believed: {refusal}"
+    speed = document.throughput
+    if speed is None:
+        return "undecided", found.reason if found else "nothing could be measured in the time"
+    answer, reason = _speed(document, speed)
+    if answer in ("faster", "not_slower", "no_difference") and document.learning.level == "undecided":
+        return "undecided", f"{reason}; but that it trains the same is not shown: {document.learning.detail}"
+    return answer, reason
+
+
+def _speed(document: Compared, speed: Estimate) -> tuple[Answer, str]:
+    """By both ratios where there are two: a step that is faster may not pay for a start that is longer."""
+    ratios = {"a step": speed, **({"the planned run": document.planned_run} if document.planned_run else {})}
+    low, high = min(each.low for each in ratios.values()), min(each.high for each in ratios.values())
+    told = ", ".join(f"{name} {shown(each)}" for name, each in ratios.items())
+    if low > 1.0:
+        return "faster", told
+    if high < 1.0 and not (document.requirement and low >= 1.0 - document.requirement.margin):
+        return "slower", told
+    margin = document.requirement.margin if document.requirement else 0.0
+    if document.requirement and document.requirement.kind == "not-slower" and low >= 1.0 - margin:
+        return "not_slower", told
+    if low >= 1.0 - _LITTLE and max(each.high for each in ratios.values()) <= 1.0 + _LITTLE:
+        return "no_difference", told
+    return "undecided", f"{told}: the interval leaves both open"
+
+
+def shown(estimate: Estimate) -> str:
+    """``1.23x [1.20, 1.26]``"""
+    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"

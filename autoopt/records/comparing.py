@@ -1,0 +1,96 @@
+"""The document of ``autoopt compare``: two sides, a speedup, the level of quality, and the answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from autoopt.records.base import SCHEMA_VERSION, Estimate, Plan, Record
+from autoopt.records.machine import Environment
+
+Answer = Literal["faster", "not_slower", "slower", "no_difference", "undecided", "failed", "refused"]
+
+
+class ComparedSide(Record):
+    """One side. ``given``: as the command named it; ``commit``: of a revision; ``sources``: hashes of its files.
+
+    Rates per second by the clock of the judging process. ``start_seconds``: from the start of a process to its steady
+    state, without the steps that it trained meanwhile.
+    """
+
+    given: str
+    kind: Literal["build", "plan", "revision"]
+    spec: str
+    plan: Plan = Plan()
+    commit: str | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+    samples_per_second: float | None = None
+    samples_per_step: float | None = None
+    step_seconds: float | None = None
+    start_seconds: float | None = None
+    metric: float | None = None
+
+
+class Learning(Record):
+    """What may be said of the candidate's training beside the baseline's, from trainings whose seed neither side knew.
+
+    ``apart``: distance of the weights after ``steps`` steps, over the way that the baseline's training moved them;
+    ``again``: the same of the baseline against itself.
+    """
+
+    level: Literal["identical", "equivalent", "trained", "undecided"] = "undecided"
+    detail: str = ""
+    steps: int | None = None
+    apart: float | None = None
+    again: float | None = None
+
+
+class Requirement(Record):
+    """What was asked for. ``margin``: how much slower still counts as not slower (0.03: 3 %)."""
+
+    kind: Literal["faster", "not-slower"]
+    margin: float = 0.0
+    holds: bool = False
+
+    @property
+    def text(self) -> str:
+        return "faster" if self.kind == "faster" else f"not-slower={100 * self.margin:g}%"
+
+
+class LedgerEntry(Record):
+    """What a ledger says of this ask. ``alpha``: the error that this ask may spend; ``left``: what later ones may."""
+
+    ask: int
+    alpha: float
+    total: float
+    left: float
+
+
+class Compared(Record):
+    """Candidate against baseline. Ratios are speedups: above 1 the candidate is faster.
+
+    ``throughput``: of a step's samples, from paired blocks. ``planned_run``: of the run that the workload plans, with
+    what each side pays once; None where no length is planned.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    autoopt_version: str
+    created: str
+    seconds: float
+    command: str = ""
+    baseline: ComparedSide
+    candidate: ComparedSide
+    environment: Environment | None = None
+    seed: int
+    answer: Answer
+    reason: str
+    throughput: Estimate | None = None
+    planned_run: Estimate | None = None
+    planned_steps: int | None = None
+    pairs: tuple[float, ...] = ()
+    metric: str | None = None
+    learning: Learning = Learning()
+    requirement: Requirement | None = None
+    ledger: LedgerEntry | None = None
+    warnings: tuple[str, ...] = ()

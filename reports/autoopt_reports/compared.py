@@ -1,0 +1,120 @@
+"""The document of ``autoopt compare`` as lines for a terminal, a table for a comment, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoopt.records import Estimate
+from autoopt.records.comparing import Compared, ComparedSide
+from autoopt_reports.html import render_compared
+
+ANSWERS = {
+    "faster": "faster",
+    "not_slower": "not slower",
+    "slower": "slower",
+    "no_difference": "no difference",
+    "undecided": "undecided",
+    "failed": "the candidate failed",
+    "refused": "refused",
+}
+
+
+def summary(found: Compared) -> Iterator[str]:
+    """Lines for a terminal: the answer first."""
+    yield f"{ANSWERS[found.answer]}: {found.reason}"
+    yield (
+        f"quality: {found.learning.level}; {found.learning.detail}" if found.learning.detail else "quality: not tested"
+    )
+    for title, before, after in rows(found):
+        yield f"  {title}: {before} -> {after}"
+    if found.requirement is not None:
+        yield f"required {found.requirement.text}: {'holds' if found.requirement.holds else 'does not hold'}"
+    if found.ledger is not None:
+        yield f"ask {found.ledger.ask} of its ledger: may err with {found.ledger.alpha:.2g}; {_left(found)}"
+    for warning in found.warnings:
+        yield f"warning: {warning}"
+
+
+def _left(found: Compared) -> str:
+    ledger = found.ledger
+    return "" if ledger is None else f"{ledger.left:.2g} of {ledger.total:g} is left for all later asks"
+
+
+def rows(found: Compared) -> list[tuple[str, str, str]]:
+    """What was measured of both sides: title, baseline, candidate; "-" where it was not."""
+    sides = (found.baseline, found.candidate)
+
+    def row(title: str, name: str, unit: str, scale: float = 1.0) -> tuple[str, str, str]:
+        shown = [_number(getattr(side, name), unit, scale) for side in sides]
+        return title, shown[0], shown[1]
+
+    table = [
+        row("step", "step_seconds", "ms", 1000.0),
+        row("throughput", "samples_per_second", "samples/s"),
+        row("start to first step", "start_seconds", "s"),
+    ]
+    if found.metric:
+        table.append(row(f"{found.metric} after {found.learning.steps} steps", "metric", ""))
+    return table
+
+
+def _number(value: float | None, unit: str, scale: float) -> str:
+    return "-" if value is None else f"{value * scale:.4g} {unit}".rstrip()
+
+
+def _ratio(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "not measured"
+    sure = f"{100 * estimate.confidence:.4g} % CI " if estimate.confidence is not None else ""
+    return f"{estimate.value:.2f}x ({sure}{estimate.low:.2f} to {estimate.high:.2f}, {estimate.n} pairs of processes)"
+
+
+def _side(side: ComparedSide) -> str:
+    return f"{side.given} ({side.commit[:12]})" if side.commit else side.given
+
+
+def facts(found: Compared) -> list[tuple[str, str]]:
+    """Title and text of what is said of the comparison as a whole."""
+    told = [
+        ("Answer", f"{ANSWERS[found.answer]}: {found.reason}"),
+        ("Speedup of a step", _ratio(found.throughput)),
+        (f"Speedup of the planned run ({found.planned_steps} steps)", _ratio(found.planned_run)),
+        ("Quality", f"{found.learning.level}: {found.learning.detail or 'not tested'}"),
+    ]
+    if found.requirement is not None:
+        verdict = "holds" if found.requirement.holds else "does not hold"
+        told.append(("Required", f"{found.requirement.text}: {verdict}"))
+    if found.ledger is not None:
+        told.append(("Ledger", f"ask {found.ledger.ask}, may err with {found.ledger.alpha:.2g}; {_left(found)}"))
+    machine = found.environment
+    if machine is not None:
+        told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))
+    return told + [("Warning", warning) for warning in found.warnings]
+
+
+def markdown(found: Compared) -> str:
+    """A table for a comment on a pull request; what users named is escaped."""
+    lines = [f"**autoopt compare: {ANSWERS[found.answer]}**", "", "| | |", "| --- | --- |"]
+    lines += [f"| {_cell(title)} | {_cell(text)} |" for title, text in facts(found)]
+    lines += ["", f"| | {_cell(_side(found.baseline))} | {_cell(_side(found.candidate))} |", "| --- | --- | --- |"]
+    lines += [f"| {_cell(title)} | {before} | {after} |" for title, before, after in rows(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    flat = " ".join(text.split())
+    return "".join(f"\\{c}" if c in "\\|`*_<>[]@#" else c for c in flat)
+
+
+def page(found: Compared) -> str:
+    """One self-contained page."""
+    answer = ANSWERS[found.answer]
+    return render_compared(
+        found,
+        title=f"autoopt compare: {answer}",
+        headline=f"{_side(found.candidate)} against {_side(found.baseline)}: {answer}",
+        tone="win" if found.answer in ("faster", "not_slower") else "none",
+        facts=facts(found),
+        heads=("", _side(found.baseline), _side(found.candidate)),
+        rows=rows(found),
+    )

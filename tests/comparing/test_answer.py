@@ -1,0 +1,98 @@
+"""The answer of a comparison: what is faster, what holds, and that nothing undecided passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoopt.comparing.answer import answer_of
+from autoopt.records import Estimate
+from autoopt.records.comparing import Compared, ComparedSide, Learning, LedgerEntry, Requirement
+from autoopt_reports import compared
+
+FASTER = Requirement(kind="faster")
+NOT_SLOWER = Requirement(kind="not-slower", margin=0.03)
+
+
+def ratio(low: float, high: float) -> Estimate:
+    return Estimate(value=(low * high) ** 0.5, low=low, high=high, n=3)
+
+
+def document(throughput: Estimate | None, requirement: Requirement | None = None, **other: Any) -> Compared:
+    fields: dict[str, Any] = {
+        "learning": Learning(level="identical", detail="same weights", steps=32),
+        "planned_run": throughput,
+        **other,
+    }
+    return Compared(
+        autoopt_version="0", created="", seconds=1.0, seed=1, answer="undecided", reason="",
+        baseline=ComparedSide(given="main", kind="revision", spec="m:b", commit="a" * 40, step_seconds=0.02),
+        candidate=ComparedSide(given="m:b|<script>", kind="build", spec="m:b"),
+        throughput=throughput, requirement=requirement, **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "requirement", "answer", "holds"),
+    [
+        (1.1, 1.3, FASTER, "faster", True),
+        (0.99, 1.3, FASTER, "undecided", False),
+        (0.98, 0.999, FASTER, "slower", False),
+        (0.98, 0.999, NOT_SLOWER, "not_slower", True),
+        (0.98, 1.2, NOT_SLOWER, "not_slower", True),
+        (1.1, 1.2, NOT_SLOWER, "faster", True),
+        (0.9, 0.99, NOT_SLOWER, "slower", False),
+        (0.9, 1.2, NOT_SLOWER, "undecided", False),
+        (0.995, 1.005, None, "no_difference", None),
+        (0.5, 0.6, None, "slower", None),
+    ],
+)
+def test_the_interval_decides(
+    low: float, high: float, requirement: Requirement | None, answer: str, holds: Any
+) -> None:
+    found = answer_of(document(ratio(low, high), requirement), None, None, None)
+    assert found.answer == answer
+    assert (found.requirement.holds if found.requirement else None) is holds
+
+
+def test_a_longer_start_eats_a_faster_step() -> None:
+    found = answer_of(document(ratio(1.5, 1.6), FASTER, planned_run=ratio(0.7, 0.8)), None, None, None)
+    assert found.answer == "slower"
+    assert "the planned run 0.75x" in found.reason
+    assert found.requirement is not None
+    assert not found.requirement.holds
+
+
+@pytest.mark.parametrize(
+    ("other", "failure", "refusal", "answer"),
+    [
+        ({"learning": Learning(detail="other weights")}, None, None, "undecided"),
+        ({}, "not_finite: a loss is not finite", None, "failed"),
+        ({}, None, "its blocks say 9x", "refused"),
+        ({"throughput": None, "planned_run": None}, None, None, "undecided"),
+    ],
+)
+def test_nothing_else_passes(other: dict[str, Any], failure: str | None, refusal: str | None, answer: str) -> None:
+    made = document(ratio(2.0, 3.0), FASTER).model_copy(update=other)
+    found = answer_of(made, None, failure, refusal)
+    assert found.answer == answer
+    assert found.reason
+    assert found.requirement is not None
+    assert not found.requirement.holds
+
+
+def test_it_is_told_in_a_terminal_a_comment_and_a_page() -> None:
+    entry = LedgerEntry(ask=3, alpha=0.001, total=0.05, left=0.02)
+    found = answer_of(document(ratio(1.1, 1.3), FASTER, ledger=entry), None, None, None)
+    lines = "\n".join(compared.summary(found))
+    assert "faster: a step 1.20x [1.10, 1.30]" in lines
+    assert "required faster: holds" in lines
+    assert "0.02 of 0.05 is left" in lines
+    assert "throughput: - -> -" in lines
+    comment = compared.markdown(found)
+    assert "main (aaaaaaaaaaaa)" in comment
+    assert "<script>" not in comment.replace("\\<script\\>", "")
+    page = compared.page(found)
+    assert page.lower().startswith("<!doctype html>")
+    assert "m:b|&lt;script&gt; against main" in page
