@@ -148,6 +148,11 @@ def gate(**fields: Any) -> r.Quality:
         (gate(method="losses"), "not_tested"),
         (gate(method="losses", passed=True), "same_losses"),
         (gate(method="loss_path", passed=True), "same_path"),
+        (gate(method="probe", level="identical", passed=True), "identical"),
+        (gate(method="probe", level="equivalent", passed=True), "rounding"),
+        (gate(method="probe", level="undecided", passed=True), "undecided"),
+        (gate(method="probe", level="undecided"), "undecided"),
+        (gate(method="probe", passed=False), "lost"),
         (gate(passed=False), "lost"),
         (gate(passed=True), "reached"),
         (gate(passed=True, margin=0.01, difference=r.Estimate(value=0, low=-0.009, high=0.01, n=3)), "equivalent"),
@@ -176,6 +181,18 @@ def test_the_test_of_the_whole_plan_decides_where_there_is_one() -> None:
     assert short(gate(passed=False)) == "quality lost"
     assert short(gate(method="not_tested")) == "same quality"
     assert short(None) == "same quality"
+
+
+def test_a_level_of_the_whole_plan_is_what_is_said_of_it() -> None:
+    for level, passed, said in (
+        ("identical", True, "identical training"),
+        ("equivalent", True, "same training but for rounding"),
+        ("undecided", None, "no loss of quality seen"),
+    ):
+        whole = gate(method="probe", level=level, passed=passed, detail="over 40 steps")
+        view = quality_view(WIN.model_copy(update={"quality": whole}))
+        assert view.short == said
+        assert "same target" not in str(view.detail)
 
 
 def test_the_plan_claims_what_its_weakest_change_may() -> None:

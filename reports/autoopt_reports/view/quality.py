@@ -10,17 +10,30 @@ from autoopt_reports.view.text import Name, Phrase, name, number, say
 from autoopt_reports.view.units import count, plain
 
 Claim = Literal[
-    "same_losses", "equivalent", "not_inferior", "reached", "same_path", "undecided", "not_tested", "lost", "nothing"
+    "identical",
+    "same_losses",
+    "rounding",
+    "equivalent",
+    "not_inferior",
+    "reached",
+    "same_path",
+    "undecided",
+    "not_tested",
+    "lost",
+    "nothing",
 ]
 Mode = Literal["max", "min"]
 
 # From the weakest claim to the strongest: a plan may claim what the weakest of its changes may.
 _ORDER: tuple[Claim, ...] = (
-    "lost", "not_tested", "undecided", "same_path", "reached", "not_inferior", "equivalent", "same_losses",
+    "lost", "not_tested", "undecided", "same_path", "reached", "not_inferior", "equivalent", "rounding",
+    "same_losses", "identical",
 )  # fmt: skip
 
 SHORT: dict[Claim, str] = {
+    "identical": "identical training",
     "same_losses": "same losses",
+    "rounding": "same training but for rounding",
     "equivalent": "same quality",
     "not_inferior": "quality no worse",
     "reached": "same target reached",
@@ -30,6 +43,10 @@ SHORT: dict[Claim, str] = {
     "lost": "quality lost",
     "nothing": "unchanged",
 }
+
+
+# ``trained`` is told by what its trainings showed, as documents without a level are.
+_BY_LEVEL: dict[str | None, Claim] = {"identical": "identical", "equivalent": "rounding", "undecided": "undecided"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +76,15 @@ def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
     A metric whose interval reaches beyond the tolerance may have passed the gate, since its own noise hides
     the tolerance; then no more is claimed than that no loss was seen.
     """
-    if quality is None or quality.method == "not_tested" or quality.passed is None:
+    if quality is None:
         return "not_tested"
-    if not quality.passed:
+    if quality.passed is False:
         return "lost"
+    by_level = _BY_LEVEL.get(quality.level)
+    if by_level is not None:
+        return by_level
+    if quality.method == "not_tested" or quality.passed is None:
+        return "not_tested"
     if quality.method == "losses":
         return "same_losses"
     if quality.method == "loss_path":
@@ -90,10 +112,15 @@ def quality_view(result: Result) -> QualityView:
         )
     claim, quality, path, strategy = min(claims, key=lambda item: _ORDER.index(item[0]))
     whole = result.quality
-    if whole is not None and whole.method != "not_tested" and (claim != "same_losses" or whole.passed is False):
+    if whole is not None and (whole.level or (whole.method != "not_tested" and _says_more(whole, claim))):
         claim = "undecided" if whole.passed is None else claim_of(whole, mode)
         return QualityView(claim, SHORT[claim], _detail(result, claim, whole, "/quality", "The final plan"))
     return QualityView(claim, SHORT[claim], _detail(result, claim, quality, path, strategy))
+
+
+def _says_more(whole: Quality, claim: Claim) -> bool:
+    """A metric of the whole plan says less than the same losses of each change, unless it says that one was lost."""
+    return claim not in ("identical", "same_losses") or whole.passed is False
 
 
 def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, who: str) -> Phrase:
@@ -101,6 +128,10 @@ def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, wh
     subject = name(who, 60) if path != "/quality" else who
     if claim == "same_losses":
         return say("Every change gave the baseline's losses to rounding, on the same samples.")
+    if claim == "identical":
+        return say("Every change trains identically: same samples, losses and weights, step by step.")
+    if claim == "rounding" and quality is not None:
+        return say("{} trains the same but for rounding, shown by gradients and updates", subject) + _because(quality)
     if claim == "not_tested" or quality is None:
         return say("{} passed no quality gate; compare {} yourself before relying on it.", subject, metric)
     if quality.difference is not None and quality.margin is not None:
