@@ -326,6 +326,16 @@ def test_a_window_that_no_batch_has_reached_is_not_taken_for_causal() -> None:
     torch.testing.assert_close(module(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
+def test_a_length_that_is_equal_to_the_width_is_free_all_the_same() -> None:
+    torch.manual_seed(0)
+    size = Size(width=16, length=16)
+    module = NanoGPT(size)
+    found = rewrite(module, torch.randn(3, 16, 16))
+    assert (found["found"], found["causal"]) == (1, 1)
+    assert is_fused(module, torch.randn(3, 16, 16))
+    assert is_fused(module, torch.randn(2, 9, 16))
+
+
 class Padding(Base):
     """Keys that are padding get the lowest number; a sample of padding alone averages over all."""
 

@@ -122,12 +122,17 @@ def one_smaller(module: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
     tensors = [tensor.detach() for tensor in tensors_of(given)]
     free = {size for tensor in tensors for size in tensor.shape[: max(1, tensor.dim() - 1)] if size > 3}
     for size in sorted(free):
-        trial = tensors
-        for place, tensor in enumerate(tensors):
-            for dimension in [each for each, length in enumerate(tensor.shape) if length == size]:
-                trial = [*trial[:place], trial[place].narrow(dimension, 0, size - 1), *trial[place + 1 :]]
-        if runs(module, with_tensors(given, trial)):
-            tensors = trial
+        everywhere = [(place, each) for place, item in enumerate(tensors) for each in range(item.dim())]
+        places = [(place, each) for place, each in everywhere if tensors[place].shape[each] == size]
+        # A length may be equal to a width, which cannot be smaller: all of one size, those of one place, one alone.
+        groups = [places, *([pair for pair in places if pair[1] == each] for each in sorted({x for _, x in places}))]
+        for group in [*groups, *([pair] for pair in places)]:
+            trial = list(tensors)
+            for place, dimension in group:
+                trial[place] = trial[place].narrow(dimension, 0, size - 1)
+            if runs(module, with_tensors(given, trial)):
+                tensors = trial
+                break
     return with_tensors(given, tensors)
 
 

@@ -238,9 +238,9 @@ class Place:
         if lengths != square or len(square) != 1:
             return False
         size = tensor(self.q).shape[-2]
-        if isinstance(size, int):
-            return self.triangle({}, size)
-        symbol = size.node.expr
+        symbol = size if isinstance(size, int) else size.node.expr
+        if isinstance(symbol, int) or symbol.is_Integer:
+            return self.triangle({}, int(symbol))
         if not symbol.is_Symbol or symbol not in self.captured.hints:
             return False
         hint, upper = self.captured.hints[symbol], self.captured.shapes.var_to_range[symbol].upper
