@@ -43,21 +43,21 @@ class Products(Dataset[Any]):
     """A sample is a product of matrices, as in resizing and colour spaces: BLAS takes a thread for each core."""
 
     def __init__(self) -> None:
-        self.factor = np.random.default_rng(0).standard_normal((256, 256)).astype("float32")
+        self.factor = np.random.default_rng(0).standard_normal((192, 192)).astype("float32")
 
     def __len__(self) -> int:
         return 2048
 
     def __getitem__(self, index: int) -> Any:
         made = self.factor
-        for _ in range(4):
-            made = np.tanh(self.factor @ made / 16)
+        for _ in range(2):
+            made = np.tanh(self.factor @ made / 14)
         return torch.from_numpy(made[:8, :8].copy()), index % 10
 
 
 def threads_in_workers() -> autoopt.Workload:
     """Loader workers whose library starts a thread for every core."""
-    return workload(DataLoader(Products(), batch_size=16, num_workers=2, persistent_workers=True), small_net(64), None)
+    return workload(DataLoader(Products(), batch_size=8, num_workers=2, persistent_workers=True), small_net(64), None)
 
 
 class Photographs(Dataset[Any]):

@@ -61,6 +61,16 @@ def test_labels_that_follow_from_an_image_s_size_refuse_it() -> None:
     assert "more than the pixels" in drafts.probe(Photographs(boxes=True))["reason"]
 
 
+class Cropped(Photographs):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(io.BytesIO(self.files[index]))
+        return torch.from_numpy(np.array(image.resize((48, 48), box=(300, 200, 512, 384)))), index
+
+
+def test_crops_in_pixels_of_the_whole_image_refuse_it() -> None:
+    assert "cannot be made of an image of a reduced size" in drafts.probe(Cropped())["reason"]
+
+
 def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are() -> None:
     plain = Photographs()
     drafted = DecodeReduced(48)(plain)

@@ -70,7 +70,11 @@ def probe(dataset: Any) -> Setting:
     if min(sides) < 2 * shorter:
         return {"reason": f"images of {min(sides)} pixels are shrunk to {shorter}: less than half, so decoded whole"}
     drafted = Drafted(dataset, shorter)
-    if not all(_alike(_sample(dataset, index), _sample(drafted, index)) for index in indices):
+    try:
+        alike = all(_alike(_sample(dataset, index), _sample(drafted, index)) for index in indices)
+    except Exception as error:  # boxes in pixels of the whole image
+        return {"reason": f"samples cannot be made of an image of a reduced size: {type(error).__name__}: {error}"}
+    if not alike:
         return {"reason": "samples differ in more than the pixels of an image when it is decoded at a reduced size"}
     return {"shorter": shorter, "ratio": _seconds_ratio(dataset, drafted, indices)}
 
