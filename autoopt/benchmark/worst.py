@@ -26,6 +26,7 @@ def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
                 largest, most = batch, size
     group = [largest] * training.lengths.accumulation
     device = training.device
+    device.empty_cache()  # what earlier shapes have left in the allocator is no need of this one
     device.reset_peak()
     retries = device.allocation_retries()
     for _ in range(max(1, steps)):

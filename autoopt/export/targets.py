@@ -63,12 +63,6 @@ def _script(directory: Path) -> tuple[str, tuple[str, ...]]:
     return text, missing
 
 
-def pytorch_lines(result: Result) -> str:
-    """The lines to paste for each kept change."""
-    parts = [f"# {_titled(each)}\n{each.pytorch or '# see optimized_train.py'}" for each in result.snippets]
-    return "\n\n".join(parts) + "\n"
-
-
 def _titled(snippet: Snippets) -> str:
     setting = ", ".join(f"{name}={value}" for name, value in snippet.setting.items())
     return f"{snippet.strategy} ({setting})" if setting else snippet.strategy

@@ -20,7 +20,6 @@ from autoopt.trial.channel import FIRST_DESCRIPTOR, Channel, ChannelClosed
 from autoopt.trial.failures import failure_of
 from autoopt.trial.protocol import Answer, Call, Failure, Progress, TrialSpec
 
-STARTED = "started"
 LIVE = "autoopt.benchmark.trial_context:TrialContext"
 DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 """Makes a trial write the stack of every thread into its log; sent before one that hangs is killed."""

@@ -18,6 +18,7 @@ from autoopt.benchmark.compiling import compile_blocks
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.benchmark.worst import largest_step
 from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
@@ -103,6 +104,19 @@ def test_waiting_for_the_loader_while_copying_ahead_is_waiting_for_data(monkeypa
     training.step(batches)
     assert training.clock.totals["data"] == 5.0
     assert training.clock.totals["other"] == 0.0
+
+
+def test_the_peak_of_the_largest_batch_is_read_without_what_the_allocator_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(workload(), device="cpu")
+    reserved, cached = [0], 7 * 2**30  # as the allocator counts: what is kept from before counts as well
+    device: Any = training.device
+    monkeypatch.setattr(device, "empty_cache", lambda: reserved.__setitem__(0, 0))
+    monkeypatch.setattr(device, "reset_peak", lambda: None)
+    monkeypatch.setattr(device, "peak_bytes", lambda: reserved[0] + 100)
+    reserved[0] = cached
+    assert largest_step(training, looks=2, steps=1)["peak_memory_bytes"] == 100
 
 
 def test_blocks_of_many_shapes_are_within_what_torch_compiles_again() -> None:
