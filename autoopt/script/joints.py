@@ -124,11 +124,16 @@ class Joints:
 
         @functools.wraps(advanced)
         def following(self: Any) -> Any:
-            reference = getattr(self, "_autoopt_loader", None)
-            loader = reference() if reference is not None else None
             if joints.session.standing:
                 return advanced(self)
-            training = joints._serves_training(loader)
+            training = getattr(self, "_autoopt_training", None)
+            loader = None
+            if training is None:
+                reference = getattr(self, "_autoopt_loader", None)
+                loader = reference() if reference is not None else None
+                training = joints._serves_training(loader)
+                if loader in joints._roles:  # known for good: it is not looked up in every step
+                    self._autoopt_training = training
             if not training:
                 joints.session.aside("evaluate")
                 batch = advanced(self)
@@ -142,8 +147,10 @@ class Joints:
                 joints.session.data_end()
                 joints._given = True
             joints._recent.append((loader, samples_of(batch) or 0))
-            for watcher in joints.watchers:
-                watcher.batch_given(loader, batch, training)
+            if joints.watchers:
+                told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
+                for watcher in joints.watchers:
+                    watcher.batch_given(told, batch, training)
             return batch
 
         DataLoader.__init__ = init  # type: ignore[method-assign]
