@@ -31,7 +31,7 @@ def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
     assert ratio is not None
     assert ratio.low <= 1.95 <= ratio.high
     found = verdicts(outcome)
-    assert found["slow"][0] is Verdict.HARMFUL
+    assert found["slow"][0] in (Verdict.HARMFUL, Verdict.NO_GAIN)
     assert Verdict.KEPT not in found["useless"]
     rows = {row.strategy: row for row in outcome.ablation}
     assert set(rows) == {"quick", "also_quick"}

@@ -42,7 +42,7 @@ def test_a_strategy_that_asks_without_end_is_stopped_and_told_of_each_trial(tmp_
     assert len(asking.answers) == MOST_SETTINGS
     assert asking.answers[::2] == tried
     assert asking.answers[1::2] == [None] * (MOST_SETTINGS // 2)
-    assert set(verdicts(outcome)["asking"]) == {Verdict.HARMFUL}
+    assert set(verdicts(outcome)["asking"]) <= {Verdict.HARMFUL, Verdict.NO_GAIN}
 
 
 def test_no_more_of_a_list_is_tried_either(tmp_path: Path) -> None:

@@ -90,17 +90,27 @@ def measured(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
 
 
 def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Ablation | None:
-    """The change that least pays its place: its interval lies below the gain worth having."""
+    """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
     if len(rows) < 2:
         return None
+    worth = 1 + context.min_gain
     losers = [
         row
         for row in rows
         if row.without is not None
-        and row.without.value < 1 + context.min_gain
         and (
-            row.without.high < 1 + max(context.min_gain, state.noise.floor or 0.0)
-            or row.strategy in state.proved_together  # never proved by itself: the simpler plan stands
+            _refused(state, row)
+            # never proved by itself: the simpler plan stands
+            or (row.strategy in state.proved_together and row.without.value < worth)
         )
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
+
+
+def _refused(state: SearchState, row: Ablation) -> bool:
+    """Whether the comparison of the plan with and without a change decided that it brings nothing worth having."""
+    for comparison in reversed([*state.comparisons.values(), *state.ablations]):
+        same = comparison.incumbent.plan == state.without(row.strategy)
+        if same and comparison.candidate.plan == state.incumbent:
+            return comparison.decision in (Decision.REJECT, Decision.HARMFUL)
+    return False

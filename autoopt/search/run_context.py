@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoopt.events import Announcer, Phase, PhaseStarted, TrialProgress, Warned
-from autoopt.records import Estimate, Noise, Plan, Trial
+from autoopt.records import Estimate, Noise, Plan, Trial, Verdict
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
@@ -67,7 +68,14 @@ class RunContext:
         """Announces a phase of the loop."""
         self.announce(PhaseStarted(at=self.now(), phase=phase, round=round_))
 
-    def rule(self, seconds: float, *, more_seconds: float = 0.0, until_error: float | None = None) -> Rule:
+    def rule(
+        self,
+        seconds: float,
+        *,
+        more_seconds: float = 0.0,
+        until_error: float | None = None,
+        alpha_accept: float | None = None,
+    ) -> Rule:
         """When a comparison that may take so long ends."""
         return Rule(
             min_gain=self.min_gain,
@@ -75,6 +83,7 @@ class RunContext:
             max_pairs=MOST_PAIRS,
             more_seconds=more_seconds,
             until_error=until_error,
+            alpha_accept=alpha_accept,
         )
 
     def compare(
@@ -100,7 +109,9 @@ class RunContext:
                 self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
 
         def measure() -> Comparison:
-            rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error)
+            kept = sum(trial.verdict is Verdict.KEPT for trial in state.trials)
+            share = alpha_of(len(state.comparisons), kept) if kind == "trial" else None
+            rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share)
             made = len(state.comparisons) + len(state.ablations)
             return compare(
                 self.runner.start,

@@ -26,6 +26,7 @@ MOST_SEEDS = 4
 FRESH_SEEDS = 1000
 """Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
 
+AGAIN = "measured again"
 UNTIL_ERROR = 0.05
 COMPARED_SHARE = 2 / 3
 """Of the time before the trainings, for the last comparison; the rest is for trying each change alone."""
@@ -58,7 +59,7 @@ def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -
         if trouble is None:
             return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
         given_up = _riskiest(context, state)
-        state.revise(given_up.strategy, _verdict(found), trouble)
+        state.revise(given_up.strategy, _verdict(found, trouble), trouble)
         notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
         if not state.found:
@@ -86,6 +87,9 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
     trouble, failed = memory_trouble(context, state, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
+    trains_otherwise = gate.risk_over(plan, state.baseline) in (Risk.TRAINING, Risk.MODEL)
+    if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
+        return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     level = gate.quality(plan, state.baseline, state.facts, state.objective)
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
@@ -267,13 +271,16 @@ def _nothing_kept(context: RunContext, state: SearchState, aa: AAControl, notes:
     )
 
 
-def _verdict(found: Verification) -> Verdict:
+def _verdict(found: Verification, trouble: str) -> Verdict:
     """Verdict that the trial of a change that does not pass the verification comes to be called."""
     if found.quality is not None and found.quality.passed is False:
         return Verdict.QUALITY_LOST
     if found.quality is not None and found.quality.level == "undecided":
         return Verdict.INCONCLUSIVE
-    return Verdict.FAILED if found.speedup.throughput is None else Verdict.HARMFUL
+    again = found.speedup.throughput
+    if again is None:
+        return Verdict.FAILED
+    return Verdict.NO_GAIN if trouble.startswith(AGAIN) and again.high >= 1.0 else Verdict.HARMFUL
 
 
 def _riskiest(context: RunContext, state: SearchState) -> Change:

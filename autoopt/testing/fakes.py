@@ -81,6 +81,7 @@ class Behaviour:
     ``evaluated_samples``: those that an evaluation reads.
     ``fails`` is raised when the process has trained ``fails_at`` steps (0: while it is built).
     ``loss``: loss by step, the same for every process of this plan.
+    ``process_sd``: how its processes scatter (log), where that is not as the machine's do.
     ``quality``: what a probe of it shows beside one of the baseline.
     """
 
@@ -93,6 +94,7 @@ class Behaviour:
     loss: Callable[[int], float | None] = lambda step: 2.0 / (1.0 + 0.01 * step)
     fails: TrialFailed | None = None
     fails_at: int = 0
+    process_sd: float | None = None
     quality: Literal["identical", "equivalent", "undecided", "another"] = "identical"
 
 
@@ -162,7 +164,8 @@ class FakeArm:
         self.closed = False
         self.steps = 0
         self._machine = machine
-        self._between = machine.noise.process(machine.rng)
+        own, usual = self.behaviour.process_sd, machine.noise.process_sd
+        self._between = machine.noise.process(machine.rng) * (own / usual if own is not None else 1.0)
 
     @property
     def can_freeze(self) -> bool:

@@ -37,6 +37,8 @@ class Rule(Record):
         warm_up_seconds: the most that either side may take to become steady.
         alpha: 1 less the confidence of the reported interval, which holds at all times: what is kept clears
             ``min_gain`` with all of it.
+        alpha_accept: the same for keeping it, where many candidates of a run share one budget of errors
+            (:func:`autoopt.search.compare.error_budget.alpha_of`); ``alpha`` where None.
         alpha_reject: the same for ``no gain``, where an error costs a missed gain and no untruth.
         foreign_share: foreign CPU seconds per block second, beyond what is usual in this comparison,
             from which a block pair counts as disturbed.
@@ -54,6 +56,7 @@ class Rule(Record):
     ramp_seconds: float = 0.1
     warm_up_seconds: float = 60.0
     alpha: float = 0.05
+    alpha_accept: float | None = None
     alpha_reject: float = 0.2
     foreign_share: float = 0.15
     until_error: float | None = None
