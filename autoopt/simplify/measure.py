@@ -108,9 +108,9 @@ class _Compute:
             if training.device.kind == "cpu":
                 self._attempt("compute by threads", self._by_threads)
             self._beside_the_input()
-            if training.setup.compile is None:
-                self._attempt("the drill-down of the compute", self._opened)
         self._attempt("evaluation", lambda: microbenchmarks.evaluation(training, limit * 0.1))
+        if "compute" in self.values and training.setup.compile is None:
+            self._attempt("the drill-down of the compute", self._opened)
         if "evaluate" in self.values:
             self._attempt("the drill-down of the evaluation", self._opened_evaluation)
         if training.setup.cadence.checkpoint_every:
