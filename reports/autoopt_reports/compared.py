@@ -66,7 +66,8 @@ def _ratio(estimate: Estimate | None) -> str:
     if estimate is None:
         return "not measured"
     sure = f"{100 * estimate.confidence:.4g} % CI " if estimate.confidence is not None else ""
-    return f"{estimate.value:.2f}x ({sure}{estimate.low:.2f} to {estimate.high:.2f}, {estimate.n} pairs of processes)"
+    pairs = "1 pair" if estimate.n == 1 else f"{estimate.n} pairs"
+    return f"{estimate.value:.2f}x ({sure}{estimate.low:.2f} to {estimate.high:.2f}, {pairs} of processes)"
 
 
 def _side(side: ComparedSide) -> str:
