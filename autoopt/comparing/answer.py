@@ -31,6 +31,10 @@ def _answer(
     if speed is None:
         return "undecided", found.reason if found else "nothing could be measured in the time"
     answer, reason = _speed(document, speed)
+    control = document.control
+    if control is not None and not control.low <= 1.0 <= control.high:
+        again = f"the baseline against itself reads {shown(control)}: this machine cannot tell just now"
+        return "undecided", f"{reason}; but {again}"
     if answer in ("faster", "not_slower", "no_difference") and document.learning.level == "undecided":
         return "undecided", f"{reason}; but that it trains the same is not shown: {document.learning.detail}"
     return answer, reason

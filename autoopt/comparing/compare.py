@@ -93,6 +93,7 @@ def compare_sides(
         answer="undecided",
         reason="",
         throughput=found.estimate if found else None,
+        control=comparing.control,
         planned_run=comparing.planned_run(found),
         planned_steps=comparing.facts.max_steps if comparing.facts else None,
         pairs=found.ratios if found else (),
@@ -133,6 +134,7 @@ class _Comparing:
         self.facts: WorkloadFacts | None = None
         self.environment: Environment | None = None
         self.learning = Learning()
+        self.control: Estimate | None = None
         self.failure: str | None = None
         self.warnings: list[str] = []
         self.judge: Judge | None = None
@@ -157,6 +159,7 @@ class _Comparing:
             self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
             pairs=2, deadline=self.clock() + _CONTROL * self.budget,
         )  # fmt: skip
+        self.control = noise.aa_ratio
         self.warnings += doubts(noise, controlled, self.environment)
         self.say("comparing in pairs of processes")
         found = compare(

@@ -71,7 +71,7 @@ class Compared(Record):
     """Candidate against baseline. Ratios are speedups: above 1 the candidate is faster.
 
     ``throughput``: of a step's samples, from paired blocks. ``planned_run``: of the run that the workload plans, with
-    what each side pays once; None where no length is planned.
+    what each side pays once; None where no length is planned. ``control``: the baseline against itself.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -86,6 +86,7 @@ class Compared(Record):
     answer: Answer
     reason: str
     throughput: Estimate | None = None
+    control: Estimate | None = None
     planned_run: Estimate | None = None
     planned_steps: int | None = None
     pairs: tuple[float, ...] = ()

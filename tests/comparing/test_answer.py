@@ -71,6 +71,7 @@ def test_a_longer_start_eats_a_faster_step() -> None:
         ({}, "not_finite: a loss is not finite", None, "failed"),
         ({}, None, "its blocks say 9x", "refused"),
         ({"throughput": None, "planned_run": None}, None, None, "undecided"),
+        ({"control": ratio(0.4, 0.99)}, None, None, "undecided"),
     ],
 )
 def test_nothing_else_passes(other: dict[str, Any], failure: str | None, refusal: str | None, answer: str) -> None:
