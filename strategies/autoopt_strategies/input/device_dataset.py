@@ -31,11 +31,23 @@ class OnDevice(Wrapper):
         self.tensors = [torch.cat(rows).to(device) for rows in zip(*parts, strict=True)]
 
     def __getitems__(self, indices: list[int]) -> Collated:
-        import torch
-
         tensors = self.tensors
-        index = torch.as_tensor(indices, device=tensors[0].device)
+        index = indices_on(tensors[0].device, indices)
         return Collated(like(self.structure, [tensor.index_select(0, index) for tensor in tensors]))
+
+
+def indices_on(device: Any, indices: list[int]) -> Any:
+    """Indices as a tensor on a device.
+
+    From pinned memory to CUDA: a copy from pageable memory waits until the device has done what it was given,
+    which would end every step with the device idle.
+    """
+    import torch
+
+    index = torch.as_tensor(indices)
+    if device.type == "cuda":
+        index = index.pin_memory()
+    return index.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

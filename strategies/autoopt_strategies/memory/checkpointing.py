@@ -18,7 +18,7 @@ class CheckpointBlocks:
 
     Args:
         every: of so many blocks one is checkpointed.
-        selective: keeps what is expensive to compute (matrix products, attention), recomputes the rest.
+        selective: keeps what is expensive to compute (products with weights, fused attention), recomputes the rest.
     """
 
     every: int = 1
@@ -53,12 +53,16 @@ def checkpointed(kind: type, selective: bool) -> type:
 
 
 def expensive_operators() -> list[Any]:
-    """Operators whose results are worth their memory."""
+    """Operators whose results are worth their memory.
+
+    ``bmm`` is none of them: in attention written out its result is the scores, batch x heads x length x length,
+    which are most of the memory and cheap to compute again.
+    """
     import torch
 
     aten = torch.ops.aten
     names = (
-        "mm", "bmm", "addmm", "convolution", "_scaled_dot_product_flash_attention",
+        "mm", "addmm", "convolution", "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention_for_cpu",
     )  # fmt: skip
     return [getattr(aten, name).default for name in names if hasattr(aten, name)]
@@ -88,7 +92,7 @@ class Checkpointing(Strategy):
     """Keeps only the inputs of repeated blocks and computes the rest again in the backward pass.
 
     What it does: ``torch.utils.checkpoint`` around each repeated block, found automatically; ``selective``
-        keeps the results of matrix products and attention.
+        keeps the results of products with weights and of fused attention, not the scores of attention written out.
     When it helps: memory ends before the device is busy: the batch that then fits must bring more than
         the second forward pass costs. Or nothing fits without it.
     When it does not: memory to spare; alone it is always slower, by up to a third.
