@@ -18,7 +18,7 @@ from autoopt.testing.fakes import Behaviour, NoiseModel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from simulated import TARGET, World, product, strategy, verdicts
+from simulated import STEPS, TARGET, World, product, strategy, verdicts
 
 
 def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
@@ -244,6 +244,36 @@ def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path
     assert outcome.state.objective.target is not None
     assert outcome.state.objective.target < TARGET
     assert any("was not reached within its share" in text for text in outcome.state.warnings)
+
+
+def test_no_change_of_training_is_tried_where_the_users_target_is_out_of_the_budgets_reach(tmp_path: Path) -> None:
+    world = World(
+        tmp_path,
+        strategy("good", companions=lambda self, case, setting: (Change(strategy="warm_up"),)),
+        strategy("warm_up", risk=Risk.TRAINING),
+        speed=product({"good": 1.5, "warm_up": 1.0}),
+        reach=lambda plan: None,
+    )
+    world.runner.facts = world.runner.facts.model_copy(update={"max_steps": 10 * STEPS})
+    outcome = world.go()
+    (found,) = [trial for trial in outcome.state.all_trials() if trial.strategy == "warm_up"]
+    assert found.verdict is Verdict.NOT_TRIED
+    assert "does not reach accuracy 0.9 in" in found.reason
+    # 10,000 steps of 0.05 s in 15 % of the budget
+    assert "--budget 56m would do" in found.reason
+    assert all("warm_up" not in plan.names() for plan, _ in world.runner.trained)
+    assert all(not trial.companions for trial in outcome.state.trials)
+
+
+def test_a_planned_run_that_ends_below_the_target_judges_changes_of_training(tmp_path: Path) -> None:
+    outcome = World(
+        tmp_path,
+        strategy("large_batch", risk=Risk.TRAINING),
+        speed=product({"large_batch": 1.4}),
+        reach=lambda plan: None,
+    ).go()
+    assert outcome.state.untrainable == ""
+    assert any(trial.strategy == "large_batch" for trial in outcome.state.trials)
 
 
 def test_time_that_cheap_trials_leave_goes_to_those_that_promised_less(tmp_path: Path) -> None:

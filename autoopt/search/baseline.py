@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
 from autoopt.benchmark.target import reachable
@@ -15,7 +17,7 @@ from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.memory_margin import memory_limit
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.budget_allocation import NOISE_AT_MOST, BudgetAllocation
+from autoopt.search.budget_allocation import BASELINE_TO_TARGET, NOISE_AT_MOST, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
@@ -100,6 +102,7 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
         context.gate.probes.weights = run.kept
     notes = []
     if objective.metric is not None and parts_to(run, objective) is None:
+        state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
         state.objective, note = _replaced(objective, run)
         notes.append(note)
     trainings.target = state.objective.target
@@ -146,6 +149,30 @@ def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
     return replaced, (
         f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
         "a larger --budget lets the whole way be measured"
+    )
+
+
+def _out_of_reach(objective: Objective, run: TrainingRun, allocation: BudgetAllocation, steps: int | None) -> str:
+    """Why no change of training can be judged, with the budget that it would need; empty where one can.
+
+    A lower target in place of the user's shows that nothing broke. Which training is there first, it does not show.
+    Where the planned run ended without reaching the user's target, no budget would help, and its end is what counts.
+
+    Args:
+        steps: of the planned run; None where it is not known.
+    """
+    if objective.target is None or (steps is not None and run.steps >= steps):
+        return ""
+    unmet = (
+        f"the baseline does not reach {objective.metric} {objective.target:g} in {run.seconds:.0f} s, its share of the "
+        f"{allocation.budget:.0f} s budget, and a lower target cannot judge a change of training"
+    )
+    if steps is None or run.steps < 1:
+        return f"{unmet}; how much more it would need is not known, since nothing says how many steps a run has"
+    whole = run.fixed_seconds + (run.seconds - run.fixed_seconds) * steps / run.steps
+    return (
+        f"{unmet}; the planned run of {steps} steps takes about {whole:.0f} s, for which --budget "
+        f"{ceil(whole / BASELINE_TO_TARGET / 60)}m would do"
     )
 
 

@@ -11,7 +11,7 @@ from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.strategy import MOST_SETTINGS, Case, Strategy
+from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
 
 Answer = Callable[[Trial | None], None]
 
@@ -41,7 +41,7 @@ def candidate_of(
     """The candidate of a setting; None where there is nothing new to try, which is noted."""
     registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
     try:
-        companions = _companions(context, strategy, case, setting)
+        companions = _companions(context, state, strategy, case, setting)
         plan = candidate_plan(registry, state.incumbent, (change, *companions))
         if registry.fold(plan) == registry.fold(state.incumbent):
             skip(context, state, strategy, Verdict.NOT_TRIED, "the incumbent trains so already")
@@ -62,13 +62,18 @@ def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: V
         context.announce(TrialEnded(at=context.now(), trial=trial))
 
 
-def _companions(context: RunContext, strategy: Strategy, case: Case, setting: JsonDict) -> tuple[Change, ...]:
-    """Those that the strategy names and the user allows."""
+def _companions(
+    context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict
+) -> tuple[Change, ...]:
+    """Those that the strategy names, the user allows, and this budget can judge."""
     registry, choice = context.runner.registry, context.choice
     wanted = []
     for companion in strategy.companions(case, setting):
         known = companion.strategy in registry and companion.strategy not in choice.skip
-        if known and registry[companion.strategy].risk.value in choice.allow:
+        if not known:
+            continue
+        risk = registry[companion.strategy].risk
+        if risk.value in choice.allow and not (state.untrainable and risk in (Risk.TRAINING, Risk.MODEL)):
             wanted.append(companion)
     return tuple(wanted)
 

@@ -52,16 +52,17 @@ class Queue:
     skipped: tuple[Skipped, ...] = ()
 
 
-def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float) -> Queue:
+def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float, untrainable: str = "") -> Queue:
     """Sorts all strategies into those worth trying and those not.
 
     Args:
         threshold: a speedup; one whose prediction, at the very best, is below it is not tried.
+        untrainable: why no change of training can be judged; empty where one can.
     """
     proposals: list[Proposal] = []
     skipped: list[Skipped] = []
     for strategy in registry.values():
-        item = _consider(strategy, case, choice, threshold)
+        item = _consider(strategy, case, choice, threshold, untrainable)
         if isinstance(item, Proposal):
             proposals.append(item)
         else:
@@ -88,7 +89,7 @@ def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tup
     return tuple(p for p in proposals if p.strategy.name in chosen)
 
 
-def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) -> Proposal | Skipped:
+def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float, untrainable: str) -> Proposal | Skipped:
     refused = unwanted(strategy, choice)
     if refused:
         return Skipped(strategy, Verdict.NOT_TRIED, refused)
@@ -96,6 +97,8 @@ def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float) 
         applies = strategy.applies(case)
         if not applies:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, applies.reason or "it says that it does not apply")
+        if untrainable and strategy.risk in (Risk.TRAINING, Risk.MODEL):
+            return Skipped(strategy, Verdict.NOT_TRIED, untrainable)
         settings = list(_first(strategy, case))
         if not settings:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, "it has no setting to try here")

@@ -64,7 +64,8 @@ class Rounds:
         """What is worth trying on the incumbent; notes and announces the rest."""
         context, state = self.context, self.state
         registry = context.runner.registry
-        plan = build_queue(registry, state.case(registry, pipeline, self._left()), context.choice, self.threshold)
+        case = state.case(registry, pipeline, self._left())
+        plan = build_queue(registry, case, context.choice, self.threshold, state.untrainable)
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)
             trial = state.skip(

@@ -42,6 +42,7 @@ class SearchState:
     ``remembered``: what an earlier run found, which orders this one and proves nothing.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
+    ``untrainable``: why no change of training can be judged in this budget; empty where one can.
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
     """
 
@@ -65,6 +66,7 @@ class SearchState:
     sites: Sites | None = None
     control: AAControl | None = None
     trained: TrainingRun | None = None
+    untrainable: str = ""
     profiles: dict[str, StageProfile] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
