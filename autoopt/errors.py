@@ -15,6 +15,11 @@ Every message says what is wrong, which value was given, and what to do.
 
 from __future__ import annotations
 
+import re
+
+_DEVICE_TAKEN = re.compile(r"CUDA-capable device\S* \S+ busy or unavailable", re.I)
+"""The words of ``cudaErrorDevicesUnavailable`` of several versions: a device in exclusive mode has its one process."""
+
 
 class AutooptError(Exception):
     """Base of every error that autoopt raises on purpose.
@@ -88,3 +93,8 @@ class TrialFailed(AutooptError):  # noqa: N818
     def reason(self) -> str:
         """The trial's ``reason`` as result.json holds it, such as ``crashed: signal 11``."""
         return f"{self.kind}: {self.message}"
+
+    @property
+    def for_want_of_room(self) -> bool:
+        """Whether it may run where no other process is alive: memory was short, or the device takes one at a time."""
+        return self.kind == "out_of_memory" or _DEVICE_TAKEN.search(f"{self.message}\n{self.detail}") is not None

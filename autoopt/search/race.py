@@ -37,7 +37,7 @@ class Race:
         rng: decides order.
 
     Attributes:
-        crowded: incumbent and a candidate did not fit into memory together.
+        crowded: incumbent and a candidate did not fit onto the device together.
     """
 
     def __init__(self, start: Start, incumbent: Plan, rule: Rule, *, clock: Clock, rng: np.random.Generator) -> None:
@@ -69,7 +69,7 @@ class Race:
             self._measure(pair, test, rule, on_progress)
             self._live = pair.release()
         except SideFailedError as failed:
-            self.crowded = self.crowded or (failed.error.kind == "out_of_memory" and failed.both_alive)
+            self.crowded = self.crowded or (failed.error.for_want_of_room and failed.both_alive)
             self._live = pair.release() if failed.side == "candidate" else None
             failure = failed.failure
         finally:

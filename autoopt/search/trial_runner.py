@@ -166,7 +166,7 @@ class TrialRunner:
                         before, after = Turns((one, other), arguments, seconds, speedup).run(seed % 2)
                 return TrainedPair(baseline=before, best=after)
         except TrialFailed as failure:
-            if failure.kind != "out_of_memory":
+            if not failure.for_want_of_room:
                 raise
         runs = []
         for side, which in enumerate((baseline, plan)):

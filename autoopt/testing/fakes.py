@@ -106,6 +106,7 @@ class FakeMachine:
         behave: plan to behaviour.
         noise: how its measurements scatter.
         memory_limit_bytes: processes alive at once must fit into it, or the later one runs out of memory.
+        exclusive: the device takes one process at a time, as in CUDA's exclusive mode.
         retries_beyond: bytes of processes alive at once beyond which the allocator must free its cache and retry.
         can_freeze: a platform with SIGSTOP.
         tells_foreign: blocks carry ``foreign_cpu_seconds``.
@@ -118,6 +119,7 @@ class FakeMachine:
     memory_limit_bytes: int | None = None
     retries_beyond: int | None = None
     can_freeze: bool = True
+    exclusive: bool = False
     tells_foreign: bool = True
     cores: int = 2
 
@@ -143,6 +145,8 @@ class FakeMachine:
 
     def check_memory(self, new: FakeArm) -> None:
         """Raises what a full device raises."""
+        if self.exclusive and self.alive:
+            raise TrialFailed("crashed", "CUDA error: CUDA-capable device(s) is/are busy or unavailable")
         total = sum(arm.behaviour.memory_bytes for arm in [*self.alive, new])
         if self.memory_limit_bytes is not None and total > self.memory_limit_bytes:
             raise TrialFailed("out_of_memory", f"{total} bytes wanted, {self.memory_limit_bytes} there are")

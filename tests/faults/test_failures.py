@@ -84,6 +84,22 @@ def test_what_torch_says_is_understood(text: str, kind: str) -> None:
     assert judged(RuntimeError(text))[0] == kind
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "detail", "alone"),
+    [
+        ("crashed", "the device failed: CUDA error: all CUDA-capable devices are busy or unavailable", "", True),
+        ("error", "build() failed", "CUDA error: CUDA-capable device(s) is/are busy or unavailable", True),
+        ("out_of_memory", "CUDA out of memory.", "", True),
+        ("crashed", "the device failed: CUDA error: device-side assert triggered", "", False),
+        ("crashed", "No CUDA GPUs: no CUDA-capable device is detected", "", False),
+    ],
+)
+def test_a_device_that_another_process_has_may_do_for_one_alone(
+    kind: str, message: str, detail: str, alone: bool
+) -> None:
+    assert TrialFailed(kind, message, detail=detail).for_want_of_room is alone
+
+
 def test_torchs_advice_on_settings_is_left_out_of_the_reason() -> None:
     import torch
 

@@ -183,6 +183,13 @@ def test_processes_alternate_where_both_do_not_fit() -> None:
     assert found.estimate.low <= 1.8 <= found.estimate.high
 
 
+def test_processes_alternate_on_a_device_that_takes_one_at_a_time() -> None:
+    found = run(machine(1.8, exclusive=True), Rule(max_seconds=600))
+    assert found.mode == "alternating"
+    assert found.decision is Decision.ACCEPT, found.reason
+    assert found.estimate.low <= 1.8 <= found.estimate.high
+
+
 def test_retries_of_the_allocator_while_both_are_alive_are_neithers_fault() -> None:
     found = run(machine(1.8, retries_beyond=(1 << 28) + (1 << 27)), Rule(max_seconds=600))
     assert found.mode == "alternating"

@@ -73,7 +73,7 @@ class _Comparing:
                     continue
                 self._finish(pair)
             except SideFailedError as failed:
-                if not (failed.error.kind == "out_of_memory" and failed.both_alive):
+                if not (failed.error.for_want_of_room and failed.both_alive):
                     raise
                 self._take_turns()  # alone each may fit; if not, the next pair says whose fault it is
                 continue
