@@ -9,6 +9,7 @@ from autoopt.records import Change, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import learned
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
@@ -78,6 +79,7 @@ class Proof:
         context, state = self.context, self.state
         risk = context.gate.risk_over(candidate.plan, state.incumbent)
         trains = risk in (Risk.TRAINING, Risk.MODEL)
+        kept = sum(trial.verdict is Verdict.KEPT for trial in state.trials)
         return context.gate.decide(
             candidate.plan,
             comparison,
@@ -86,6 +88,7 @@ class Proof:
             state.noise,
             deadline=self.deadline if trains else context.now(),
             number=number,
+            alpha_accept=alpha_of(len(state.comparisons) - 1, kept),
         )
 
     def _keep(self, trial: Trial, candidate: Candidate) -> None:

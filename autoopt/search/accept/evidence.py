@@ -19,6 +19,7 @@ class Evidence(Record):
     ``memory_limit_bytes``: of the device; None where it is not known.
     ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
     ``accept_undecided``: the user takes what is not proven.
+    ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """
 
     baseline_runs: tuple[TrainingRun, ...] = ()
@@ -31,6 +32,7 @@ class Evidence(Record):
     memory_limit_bytes: int | None = None
     level: Quality | None = None
     accept_undecided: bool = False
+    alpha_accept: float = 0.05
 
     def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:
         """Baseline and candidate of the same seed."""

@@ -14,6 +14,7 @@ from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, SideFailure
+from autoopt.search.compare.error_budget import ALPHA
 from autoopt.strategy import Risk
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, None: 2.0**-23}
@@ -55,6 +56,7 @@ class Gate:
         deadline: float,
         number: int,
         probe: bool = True,
+        alpha_accept: float = ALPHA,
     ) -> Judgement:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
 
@@ -63,18 +65,20 @@ class Gate:
             deadline: on the run's clock.
             number: of the trial, which names its trainings.
             probe: False leaves the quality level open where no probe was made, for a look that claims nothing.
+            alpha_accept: the level at which a change of training is kept.
         """
         incumbent = comparison.incumbent.plan
         risk = self.risk_over(plan, incumbent)
         evidence = self.evidence(plan, incumbent, facts)
         early = not probe or before_quality(risk, comparison, evidence)
         level = None if early else self.quality(plan, incumbent, facts, objective)
+        known = {"level": level, "alpha_accept": alpha_accept}
         for _ in range(MOST_ROUNDS):
-            evidence = self.evidence(plan, incumbent, facts).model_copy(update={"level": level})
+            evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
             wanted = required_runs(risk, comparison, evidence, objective, noise)
             if not wanted or not self._gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
-        evidence = self.evidence(plan, incumbent, facts).model_copy(update={"level": level})
+        evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
         return judge(risk, comparison, evidence, objective, noise)
 
     def quality(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective) -> Quality | None:

@@ -29,7 +29,7 @@ from autoopt.search.accept.quality import (
     with_seed_noise,
 )
 from autoopt.search.accept.time_to_target import same_steps_ratio
-from autoopt.search.accept.trained import MOST_SEEDS, both_figures, judge_trained, missed_target
+from autoopt.search.accept.trained import both_figures, judge_trained, missed_target, more_seeds_help
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath
 from autoopt.strategy import Risk
 
@@ -86,8 +86,8 @@ def required_runs(
                 to_target=True,
                 why=f"a change of class {risk.value} is trained to the target from {FEWEST_SEEDS} seeds",
             )
-        undecided = judge_trained(comparison, evidence, objective).verdict is Verdict.INCONCLUSIVE
-        more = have + 1 if undecided and have < MOST_SEEDS else 0
+        judged = judge_trained(comparison, evidence, objective)
+        more = have + 1 if more_seeds_help(judged, have, objective) else 0
         return RequiredRuns(
             baseline_seeds=more, candidate_seeds=more, to_target=bool(more), why="time to target is undecided"
         )

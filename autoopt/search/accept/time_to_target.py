@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
 from autoopt.benchmark.target import Parts, parts, time_ratio
 from autoopt.records import Estimate, Objective
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.compare.comparison import Comparison, Side
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
 
 def step_times(comparison: Comparison) -> tuple[float, float] | None:
@@ -28,7 +33,41 @@ def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None 
     return parts(run, objective.target, objective.mode, step_seconds)
 
 
-def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
+SEEDS = BetweenProcess(sd=0.1, dof=3.0, most=1.0)
+"""Guess of how much the log ratio of two times to target scatters over seeds: a tenth, worth three seeds."""
+
+
+@dataclass(frozen=True)
+class TrainedRatio:
+    """The speedup of the time to target over seeds, with bounds that hold after every further seed.
+
+    Args:
+        ratios: log speedup of each seed, by the steps that it took.
+        reach: half-width (log) of the throughput's interval, which all seeds share.
+    """
+
+    ratios: tuple[float, ...]
+    reach: float
+
+    @cached_property
+    def _level(self) -> TwoLevel:
+        return TwoLevel(self.ratios, [0.0] * len(self.ratios), SEEDS)
+
+    def bounds(self, alpha: float) -> tuple[float, float]:
+        """Bounds of the log speedup that hold at all looks at once, but for a chance of ``alpha``."""
+        value = self._level.value
+        low, high = self._level.sequence(alpha)
+        return value - math.hypot(value - low, self.reach), value + math.hypot(high - value, self.reach)
+
+    @property
+    def estimate(self) -> Estimate:
+        """As a speedup, with the bounds of 95 %."""
+        low, high = self.bounds(0.05)
+        value = math.exp(self._level.value)
+        return Estimate(value=value, low=math.exp(low), high=math.exp(high), n=len(self.ratios), confidence=0.95)
+
+
+def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> TrainedRatio | None:
     """From the steps that each side needed, seed by seed; None with fewer than two seeds where both arrived.
 
     A target that was set to what a short baseline reached stands for a longer plan: steps are then
@@ -44,7 +83,10 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
             stretch = _stretch(left, evidence, objective)
             befores.append(left.planned(left.steps * stretch))
             afters.append(right.planned(right.steps * stretch))
-    return time_ratio(befores, afters, comparison.estimate) if len(befores) >= 2 else None
+    if len(befores) < 2 or comparison.estimate is None:
+        return None
+    ratios = tuple(math.log(old.seconds / new.seconds) for old, new in zip(befores, afters, strict=True))
+    return TrainedRatio(ratios, math.log(comparison.estimate.high / comparison.estimate.low) / 2)
 
 
 def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:

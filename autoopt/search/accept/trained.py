@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from autoopt.records import CurvePoint, Estimate, Objective, Quality, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence, Judgement
 from autoopt.search.accept.quality import FEWEST_SEEDS, fewer_evaluated
-from autoopt.search.accept.time_to_target import parts_to, trained_ratio
+from autoopt.search.accept.time_to_target import TrainedRatio, parts_to, trained_ratio
 from autoopt.search.compare.comparison import Comparison
 
-MOST_SEEDS = 4
-"""Seeds of a ``training`` or ``model`` change."""
+MOST_SEEDS = 6
+"""Seeds of a ``training`` or ``model`` change; bounds hold after each of them."""
+
+ENOUGH_SEEDS = 3
+"""Seeds after which a change that does not look worth having is left undecided."""
+
+_HARMFUL_ALPHA, _NO_GAIN_ALPHA = 0.05, 0.2
 
 
 def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objective) -> Judgement:
@@ -35,13 +42,32 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
     ratio = trained_ratio(comparison, evidence, objective)
     if ratio is None:
         return found(Verdict.INCONCLUSIVE, "fewer than two seeds where both reached the target", None)
-    if ratio.value < 1.0 + objective.min_gain:
-        verdict = Verdict.HARMFUL if ratio.high < 1.0 else Verdict.NO_GAIN
-        what = "time to target is longer" if ratio.value < 1.0 else "time to target gains too little"
-        return found(verdict, both_figures(what, comparison, ratio), True, ratio)
-    if ratio.low <= 1.0:
-        return found(Verdict.INCONCLUSIVE, both_figures("time to target is undecided", comparison, ratio), True, ratio)
-    return found(Verdict.KEPT, both_figures("target reached from every seed", comparison, ratio), True, ratio)
+    verdict, what = _timed(ratio, math.log1p(objective.min_gain), evidence.alpha_accept)
+    return found(verdict, both_figures(what, comparison, ratio.estimate), True, ratio.estimate)
+
+
+def _timed(ratio: TrainedRatio, worth: float, alpha_accept: float) -> tuple[Verdict, str]:
+    """The verdict on a time to target, by bounds that hold at every look, with a sentence.
+
+    Args:
+        worth: log of the speedup worth having.
+        alpha_accept: chance of keeping what brings nothing.
+    """
+    if ratio.bounds(alpha_accept)[0] > worth:
+        return Verdict.KEPT, "target reached from every seed"
+    if ratio.bounds(_HARMFUL_ALPHA)[1] < 0.0:
+        return Verdict.HARMFUL, "time to target is longer"
+    if ratio.bounds(_NO_GAIN_ALPHA)[1] < worth:
+        return Verdict.NO_GAIN, "time to target gains too little"
+    return Verdict.INCONCLUSIVE, "time to target is undecided"
+
+
+def more_seeds_help(judged: Judgement, seeds: int, objective: Objective) -> bool:
+    """Whether another seed may still decide a time to target; what does not look worth having gets three at most."""
+    if judged.verdict is not Verdict.INCONCLUSIVE or seeds >= MOST_SEEDS:
+        return False
+    ratio = judged.time_to_target
+    return seeds < ENOUGH_SEEDS or ratio is None or ratio.value > 1.0 + objective.min_gain
 
 
 def missed_target(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective, *, every: bool = False) -> str:

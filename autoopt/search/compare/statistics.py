@@ -42,7 +42,6 @@ _NODES = 48
 _EXPECTED_DOF = 8
 """Weight of the scatter seen in earlier pairs, in values: an A/A control of four pairs has seen twenty
 or more, and the load of a machine changes."""
-_MOST_BETWEEN = 0.2
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,12 @@ class BetweenProcess:
         sd: its standard deviation, dimensionless (0.05: two processes differ by about 5 %).
         dof: how many independent pairs that figure is worth. The default is one: a first guess that
             four pairs of an A/A control overrule on a calm machine as on a restless one.
+        most: larger values of ``sd`` are not considered; processes of one program do not differ by more than a fifth.
     """
 
     sd: float = 0.04
     dof: float = 1.0
+    most: float = 0.2
 
     def after(self, values: Sequence[float], errors: Sequence[float], limit: float = 12.0) -> BetweenProcess:
         """This knowledge with one more comparison: its pairs' log ratios and their standard errors.
@@ -115,13 +116,10 @@ def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: flo
 
 
 @lru_cache(maxsize=256)
-def _taus(sd: float, dof: float) -> Any:
-    """Equally likely values of tau squared: quantiles of the scaled inverse chi-square distribution.
-
-    Two processes of one program that differ by more than a fifth are not taken for two of one program.
-    """
+def _taus(sd: float, dof: float, most: float) -> Any:
+    """Equally likely values of tau squared: quantiles of the scaled inverse chi-square distribution."""
     levels = (np.arange(_NODES) + 0.5) / _NODES
-    return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), _MOST_BETWEEN**2)
+    return np.minimum(dof * sd**2 / chi2.ppf(levels, dof), most**2)
 
 
 def _log_sum(terms: Array) -> Array:
@@ -144,7 +142,7 @@ class TwoLevel:
             raise ValueError("an estimate needs at least one pair of processes")
         y = np.asarray(values, dtype=np.float64)
         v = np.maximum(np.square(np.asarray(errors, dtype=np.float64)), 1e-12)
-        self._taus: Array = _taus(between.sd, between.dof)
+        self._taus: Array = _taus(between.sd, between.dof, between.most)
         weights = 1.0 / (self._taus[:, None] + v[None, :])
         self._information: Array = weights.sum(axis=1)
         self._means: Array = (weights * y).sum(axis=1) / self._information
