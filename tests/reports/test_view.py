@@ -175,9 +175,9 @@ def test_the_test_of_the_whole_plan_decides_where_there_is_one() -> None:
 
     assert (
         short(gate(passed=True, margin=0.01, difference=r.Estimate(value=0, low=-0.02, high=0.02, n=2)))
-        == "no loss of quality seen"
+        == "quality undecided"
     )
-    assert short(gate(passed=None)) == "no loss of quality seen"
+    assert short(gate(passed=None)) == "quality undecided"
     assert short(gate(passed=False)) == "quality lost"
     assert short(gate(method="not_tested")) == "same quality"
     assert short(None) == "same quality"
@@ -187,7 +187,7 @@ def test_a_level_of_the_whole_plan_is_what_is_said_of_it() -> None:
     for level, passed, said in (
         ("identical", True, "identical training"),
         ("equivalent", True, "same training but for rounding"),
-        ("undecided", None, "no loss of quality seen"),
+        ("undecided", None, "quality undecided"),
     ):
         whole = gate(method="probe", level=level, passed=passed, detail="over 40 steps")
         view = quality_view(WIN.model_copy(update={"quality": whole}))
@@ -306,3 +306,19 @@ def test_a_noisy_machine_is_no_good_sign(aa: tuple[float, float, float], floor: 
     control = r.Estimate(low=aa[0], value=aa[1], high=aa[2], n=4)
     check = report_view(WIN.model_copy(update={"noise": r.Noise(aa_ratio=control, floor=floor)})).trust[0]
     assert check.level == level
+
+
+def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval() -> None:
+    def told(result: r.Result) -> str:
+        return " ".join(str(line) for line in report_view(result).verdict.support)
+
+    assert "accuracy 0.9318 against 0.9312: a difference of 0.0006 [-0.0019 to 0.0031] over 3 seeds." in told(WIN)
+    assert WIN.quality is not None
+    lost = WIN.quality.model_copy(update={"passed": None, "level": "undecided", "seeds": 1})
+    assert "[-0.0019 to 0.0031] over 1 seed." in told(WIN.model_copy(update={"quality": lost}))
+    untold = WIN.model_copy(update={"quality": None})
+    assert "accuracy 0.9318 against 0.9312; their difference has no interval." in told(untold)
+    unmeasured = untold.model_copy(update={"best": WIN.best.model_copy(update={"metric": None})})
+    assert "accuracy of the final plan: not measured beside the baseline's." in told(unmeasured)
+    no_metric = WIN.model_copy(update={"objective": WIN.objective.model_copy(update={"metric": None})})
+    assert "difference of" not in told(no_metric)

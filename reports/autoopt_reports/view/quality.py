@@ -38,7 +38,7 @@ SHORT: dict[Claim, str] = {
     "not_inferior": "quality no worse",
     "reached": "same target reached",
     "same_path": "losses within the tolerance",
-    "undecided": "no loss of quality seen",
+    "undecided": "quality undecided",
     "not_tested": "quality not tested",
     "lost": "quality lost",
     "nothing": "unchanged",
@@ -73,8 +73,7 @@ def trial_of(result: Result, strategy: str) -> tuple[int, Trial] | None:
 def claim_of(quality: Quality | None, mode: Mode = "max") -> Claim:
     """Claim that one gate allows. A difference is candidate less baseline; ``mode`` tells which way is worse.
 
-    A metric whose interval reaches beyond the tolerance may have passed the gate, since its own noise hides
-    the tolerance; then no more is claimed than that no loss was seen.
+    A metric whose interval reaches beyond the tolerance proves nothing, whatever the gate said of it: undecided.
     """
     if quality is None:
         return "not_tested"
@@ -116,6 +115,37 @@ def quality_view(result: Result) -> QualityView:
         claim = "undecided" if whole.passed is None else claim_of(whole, mode)
         return QualityView(claim, SHORT[claim], _detail(result, claim, whole, "/quality", "The final plan"))
     return QualityView(claim, SHORT[claim], _detail(result, claim, quality, path, strategy))
+
+
+def metric_phrase(result: Result) -> Phrase | None:
+    """The final plan's metric beside the baseline's, with the interval of their difference; None without a metric."""
+    if not result.found or result.objective.metric is None:
+        return None
+    metric, quality = name(result.objective.metric, 60), result.quality
+    if quality is None or quality.difference is None or quality.candidate is None or quality.baseline is None:
+        before, after = result.baseline.metric, result.best.metric
+        if before is None or after is None:
+            return say("{} of the final plan: not measured beside the baseline's.", metric)
+        return say(
+            "{} {} against {}; their difference has no interval.",
+            metric,
+            number(after, plain, "/best/metric"),
+            number(before, plain, "/baseline/metric"),
+        )
+    difference = quality.difference
+    text = say(
+        "{} {} against {}: a difference of {} [{} to {}]",
+        metric,
+        number(quality.candidate, plain, "/quality/candidate"),
+        number(quality.baseline, plain, "/quality/baseline"),
+        number(difference.value, plain, "/quality/difference/value"),
+        number(difference.low, plain, "/quality/difference/low"),
+        number(difference.high, plain, "/quality/difference/high"),
+    )
+    if quality.seeds is None:
+        return text + "."
+    words = " over {} seed." if quality.seeds == 1 else " over {} seeds."
+    return text + say(words, number(quality.seeds, count, "/quality/seeds"))
 
 
 def _says_more(whole: Quality, claim: Claim) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 from autoopt.records import Change, Estimate, Result, StopReason, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.pipeline import with_kind
-from autoopt_reports.view.quality import quality_view
+from autoopt_reports.view.quality import metric_phrase, quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
 
 TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
@@ -74,7 +74,9 @@ def verdict_view(result: Result) -> VerdictView:
         speedup=interval(estimate, path) if status != "none" else None,
         headline=_headline(result, status),
         qualifiers=_qualifiers(result, status),
-        support=tuple(p for p in (_fitted(result), _your_run(result, status), *_why(result, status)) if p),
+        support=tuple(
+            p for p in (_fitted(result), _your_run(result, status), metric_phrase(result), *_why(result, status)) if p
+        ),
         facts=_facts(result),
         commands=_commands(result),
         interrupted=result.stop.reason is StopReason.INTERRUPTED,
