@@ -49,6 +49,7 @@ class Captured:
         flags: numbers and truth values that were read of modules, by the modules' paths.
         written: names of attributes that were set, by the modules' paths.
         lower: whether it may run under autocast as far as is known (it does not switch it itself).
+        relaxed: symbols of sizes that the capture excludes and that are allowed, because the proof is made at them.
     """
 
     graph: fx.Graph
@@ -59,6 +60,7 @@ class Captured:
     flags: dict[str, dict[str, Any]] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     lower: bool = True
+    relaxed: set[Any] = field(default_factory=set)
 
     @property
     def shapes(self) -> Any:

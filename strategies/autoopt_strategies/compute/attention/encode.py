@@ -147,6 +147,7 @@ def sizes(captured: Captured, proven: dict[str, Any]) -> fx.Graph:
         broken = rule.subs(real) == False  # noqa: E712 - a symbolic truth value
         if broken and type(rule).__name__ != "Unequality":
             raise Refused(f"its forward does something else where {rule}", sizes=True)
+        captured.relaxed |= rule.free_symbols if broken else set()
         if rule != True and not broken:  # noqa: E712
             kept.append(rule)
     if all(sayable(rule) for rule in kept) and len(str(kept)) < LONG:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.compute.attention.capture import Refused, first_line, tensors_of, with_tensors
+from autoopt_strategies.compute.attention.capture import Refused, first_line, silent, tensors_of, with_tensors
 
 TOLERANCE = {torch.float32: 2e-4, torch.float64: 1e-9, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 """The largest difference that is one to us, in units of the largest number compared."""
@@ -22,6 +22,10 @@ LOWER = 2e-2
 
 COMPARED = ("outputs", "gradients of the input", "gradients of the parameters")
 DROPOUT = (F.dropout, torch.dropout, torch.dropout_, torch.ops.aten.dropout.default, torch.ops.aten.dropout_.default)
+
+
+Places = Sequence[tuple[int, int]]
+"""Where the tensors of a call have their batch dimension: the number of the tensor and the dimension."""
 
 
 class NoDropout(TorchFunctionMode):
@@ -45,6 +49,60 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def sample_places(module: nn.Module, given: dict[str, Any]) -> Places:
+    """The batch dimension of a call; nothing where no dimension is seen to hold samples that do not touch each other.
+
+    The first and the last place alone must give what they give among the others: along a length, or in a batch that
+    is normalized together, they do not.
+    """
+    tensors = tensors_of(given)
+    outputs = _forward(module, given) if tensors else []
+    for dimension in range(min(2, tensors[0].dim() - 1) if outputs else 0):
+        size = tensors[0].shape[dimension]
+        places = [
+            (number, dimension)
+            for number, tensor in enumerate(tensors)
+            if tensor.dim() > dimension and tensor.shape[dimension] == size
+        ]
+        if size <= 2 or not all(out.dim() > dimension and out.shape[dimension] == size for out in outputs):
+            continue
+        try:
+            check([_ends(out, dimension) for out in outputs], [*_forward(module, few(given, places))], "samples")
+        except Refused:
+            continue
+        return places
+    return []
+
+
+def few(given: dict[str, Any], places: Places) -> dict[str, Any]:
+    """A call with the first and the last sample alone; all of it where the places do not have one size."""
+    tensors = tensors_of(given)
+    sizes = {tensors[number].shape[dimension] for number, dimension in places}
+    if len(sizes) != 1 or sizes.pop() <= 2:
+        return given
+    for number, dimension in places:
+        tensors[number] = _ends(tensors[number], dimension)
+    return with_tensors(given, tensors)
+
+
+def _ends(tensor: torch.Tensor, dimension: int) -> torch.Tensor:
+    """The first and the last place of a dimension, in the memory order of the whole."""
+    step = tensor.shape[dimension] - 1
+    return tensor.detach()[(slice(None),) * dimension + (slice(None, None, step),)]
+
+
+def _forward(module: nn.Module, given: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a forward gives, without dropout; none where it fails."""
+    tensors = [tensor.detach().clone() for tensor in tensors_of(given)]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(), full_precision(), NoDropout(), silent():
+            torch.manual_seed(0)
+            leaves = pytree.tree_leaves(module(**with_tensors(given, tensors)))
+    except Exception:  # another number of samples may not be taken
+        return []
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def compare(

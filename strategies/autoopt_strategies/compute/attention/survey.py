@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,27 +14,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from autoopt_strategies.compute.attention.capture import (
-    Refused,
-    bound,
-    capture,
-    described,
-    first_line,
-    one_smaller,
-    tensors_of,
-)
-from autoopt_strategies.compute.attention.encode import encoded, fixes_dtype, sizes, without_devices
-from autoopt_strategies.compute.attention.forward import (
-    MODES,
-    RewriteAttention,
-    acceptance,
-    check_attributes,
-    rewritten_class,
-    without_cache,
-)
-from autoopt_strategies.compute.attention.prove import NoDropout, check, compare, full_precision
-from autoopt_strategies.compute.attention.rewrite import drop_probabilities
-from autoopt_strategies.compute.attention.rewrite import rewrite as rewrite_graph
+from autoopt_strategies.compute.attention.capture import Refused, first_line
+from autoopt_strategies.compute.attention.forward import RewriteAttention, without_cache
+from autoopt_strategies.compute.attention.prove import NoDropout, check, full_precision
+from autoopt_strategies.compute.attention.proven import Known
 
 NOTHING: dict[str, Any] = {"modules": [], "forwards": [], "found": 0, "causal": 0, "cache": True}
 
@@ -106,9 +89,9 @@ def survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
-    forwards: dict[str, dict[str, Any]] = {}
+    known = Known()
+    forwards = known.forwards
     refused: dict[str, str] = {}
-    causal: dict[str, bool] = {}
     for path, call in attending(model, run).items():
         if any(inside(path, name) or inside(name, path) for name in forwards):
             continue
@@ -116,7 +99,7 @@ def _survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
         for name in outwards(path, call):
             module = model.get_submodule(name)
             try:
-                forwards[name], causal[name] = proven(module, *call[name], known=forwards, causal=causal)
+                known.add(name, module, *call[name])
             except Refused as error:
                 reasons[name] = str(error)
                 if error.outside:
@@ -131,7 +114,7 @@ def _survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
         "modules": list(patterns),
         "forwards": list(patterns.values()),
         "found": len(forwards),
-        "causal": sum(causal.values()),
+        "causal": sum(known.causal.values()),
         "cache": not any(re.search("past|cache", name) for forward in forwards.values() for name in forward["call"]),
         "refused": refused,
     }
@@ -191,157 +174,6 @@ def following(model: nn.Module) -> Iterator[list[tuple[str, type, Call]]]:
             handle.remove()
 
 
-def proven(
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    known: dict[str, dict[str, Any]],
-    causal: dict[str, bool],
-) -> tuple[dict[str, Any], bool]:
-    """The rewritten forward of a module as data, proven equal on a copy; and whether its masks are causal.
-
-    Args:
-        args, kwargs: a call of it.
-        known, causal: forwards of others by name, of which one may be this module's as well.
-
-    Raises:
-        Refused: why it stays as it is.
-    """
-    if "forward" in vars(module):
-        raise Refused("its forward was replaced from outside")
-    given = bound(module, args, kwargs)
-    call = {name: described(value, name) for name, value in given.items()}
-    try:
-        twin = copy.deepcopy(module)
-    except Exception as error:
-        raise Refused(f"it cannot be copied: {type(error).__name__}") from None
-    for each in twin.modules():
-        each._forward_hooks.clear()
-        each._forward_pre_hooks.clear()
-    for name, forward in known.items():
-        if forward["call"] == call and fits(module, twin, given, forward):
-            return forward, causal[name]
-    return fresh(module, twin, given, call)
-
-
-def fits(module: nn.Module, twin: nn.Module, given: dict[str, Any], forward: dict[str, Any]) -> bool:
-    """Whether a forward that was captured in another module is this one's too."""
-    try:
-        check_attributes(module, forward)
-        prove(module, twin, given, forward, dropped=forward.get("dropped", ()))
-    except (Refused, AttributeError):
-        return False
-    return True
-
-
-def set_mode(module: nn.Module, twin: nn.Module, training: bool) -> None:
-    """Puts a copy into a mode; in the module's own, what is inside has the modes that it has there."""
-    if module.training != training:
-        twin.train(training)
-        return
-    for one, other in zip(module.modules(), twin.modules(), strict=True):
-        other.training = one.training
-
-
-def fresh(
-    module: nn.Module, twin: nn.Module, given: dict[str, Any], call: dict[str, Any]
-) -> tuple[dict[str, Any], bool]:
-    """Captures, matches and rewrites a forward in both modes, and proves it on the call and on a smaller one."""
-    set_mode(module, twin, module.training)
-    smaller = one_smaller(twin, given)
-    try:
-        return captured_at(module, twin, given, smaller, call)
-    except Refused as error:
-        if not error.sizes:
-            raise
-        return captured_at(module, twin, given, given, call)
-
-
-def captured_at(
-    module: nn.Module, twin: nn.Module, given: dict[str, Any], smaller: dict[str, Any], call: dict[str, Any]
-) -> tuple[dict[str, Any], bool]:
-    forward: dict[str, Any] = {"call": call, "attributes": {}, "sizes": {}, "autocast": [], "any_float": True}
-    causal, lower = True, True
-    dropped: list[int] = []
-    for mode in MODES:
-        set_mode(module, twin, mode == "training")
-        captured = capture(twin, smaller)
-        if returns_probabilities_to_nobody(module):
-            dropped = dropped or drop_probabilities(captured.graph)
-        if dropped and mode != "training":
-            break  # whoever asks a trained model for its probabilities gets them
-        causal = all(rewrite_graph(twin, captured)) and causal
-        lower = lower and captured.lower
-        forward["any_float"] = forward["any_float"] and not fixes_dtype(captured.graph)
-        forward["sizes"][mode] = encoded(sizes(captured, given))
-        without_devices(captured)
-        forward["attributes"][mode] = captured.flags
-        forward[mode] = encoded(captured.graph)
-    forward["dropped"] = dropped
-    for tried in (given, smaller):
-        prove(module, twin, tried, forward, dropped=dropped)
-    for dtype in lower_precisions(given) if lower else ():
-        tried = forward | {"autocast": [*forward["autocast"], dtype]}
-        try:
-            prove(module, twin, given, tried, lower=getattr(torch, dtype), dropped=dropped)
-        except Refused:
-            continue
-        forward = tried
-    return forward, causal
-
-
-def lower_precisions(given: dict[str, Any]) -> tuple[str, ...]:
-    """Dtypes of autocast that a forward is tried under."""
-    return ("bfloat16", "float16") if tensors_of(given)[0].device.type == "cuda" else ("bfloat16",)
-
-
-def prove(
-    module: nn.Module,
-    twin: nn.Module,
-    given: dict[str, Any],
-    forward: dict[str, Any],
-    lower: torch.dtype | None = None,
-    dropped: Sequence[int] = (),
-) -> None:
-    """Compares a copy's forward with the rewritten one, in the modes that it has.
-
-    Args:
-        dropped: places in the flattened output that the rewritten one leaves empty.
-
-    Raises:
-        Refused: they differ, or the rewritten one does not take this call.
-    """
-    kind = type(twin)
-    made = rewritten_class(kind, forward)
-    accepts = acceptance(kind.forward, forward)
-    for mode in (each for each in MODES if each in forward):
-        set_mode(module, twin, mode == "training")
-        with torch.autocast(tensors_of(given)[0].device.type, dtype=lower) if lower is not None else nullcontext():
-            if accepts(twin, (), given) is None:
-                raise Refused("its flags or sizes are not those that it was captured with")
-        compare(_calling(kind, dropped), _calling(made), twin, given, lower)
-
-
-def _calling(kind: Any, dropped: Sequence[int] = ()) -> Callable[..., Any]:
-    """The forward of a class, without what nobody reads of its output."""
-
-    def call(module: nn.Module, **given: Any) -> Any:
-        leaves, spec = pytree.tree_flatten(kind.forward(module, **given))
-        kept = [None if place in dropped else leaf for place, leaf in enumerate(leaves)]
-        return pytree.tree_unflatten(kept, spec)
-
-    return call
-
-
-def returns_probabilities_to_nobody(module: nn.Module) -> bool:
-    """Whether a module keeps to the rule of transformers: probabilities are returned where they are computed anyway.
-
-    The library's own fused implementations return None in their place; that a training reads none is proven on the
-    whole model.
-    """
-    return type(module).__module__.startswith("transformers.")
-
-
 def compressed(model: nn.Module, forwards: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Names that differ only in numbers as one, where they have the same forward and no other module is named so."""
     by_pattern: dict[str, list[str]] = {}
@@ -379,9 +211,10 @@ def survey_training(
         with torch.no_grad(), torch.random.fork_rng():
             loss(copied, batch)
 
-    expected = gradients(model, loss, batch)
+    expected: list[torch.Tensor | None] = []  # computed where there is something to compare with it
     found: dict[str, Any] = {"switch": False, "modules": [], "forwards": [], "refused": {}}
     if switch(copied):
+        expected = gradients(model, loss, batch)
         found["switch"] = same(expected, lambda: gradients(copied, loss, batch))
         if not found["switch"]:
             found["refused"][""] = "the library's own implementation gives other gradients on a batch"
@@ -389,7 +222,9 @@ def survey_training(
     rewritten = survey(copied, run)
     refused = found["refused"] | rewritten.pop("refused")
     RewriteAttention(tuple(rewritten["modules"]), tuple(rewritten["forwards"]), rewritten["cache"])(copied)
-    if rewritten["modules"] and not same(expected, lambda: gradients(copied, loss, batch)):
+    if rewritten["modules"] and not same(
+        expected or gradients(model, loss, batch), lambda: gradients(copied, loss, batch)
+    ):
         refused[""] = "the rewritten model gives another loss or other gradients on a batch"
         rewritten |= NOTHING
     return found | rewritten | {"refused": refused}
