@@ -12,9 +12,10 @@ import pytest
 from autoopt.errors import Interrupted, TrialFailed, WorkloadError
 from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
+from autoopt.records.messages import Block
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
-from autoopt.testing.fakes import Behaviour, NoiseModel
+from autoopt.testing.fakes import Behaviour, FakeArm, NoiseModel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -128,6 +129,24 @@ def test_training_changes_are_judged_by_time_to_target(tmp_path: Path) -> None:
     assert trial.verdict in (Verdict.NO_GAIN, Verdict.HARMFUL)
     assert "throughput 1." in trial.reason
     assert "time to target 0." in trial.reason
+
+
+def test_a_candidate_that_compiles_again_is_doubted_as_a_baseline_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = FakeArm.block
+
+    def block(self: FakeArm, *arguments: Any) -> Block:
+        found = plain(self, *arguments)
+        return found.model_copy(update={"recompilations": 1}) if "compiled" in self.plan.names() else found
+
+    monkeypatch.setattr(FakeArm, "block", block)
+    outcome = World(tmp_path / "again", strategy("compiled"), speed=product({"compiled": 1.5})).go()
+    kept = next(trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
+    assert "torch.compile compiled again" in kept.reason
+    assert any(f"trial {kept.id}: torch.compile compiled again" in text for text in outcome.state.warnings)
+    calm = World(tmp_path / "calm", strategy("calm"), speed=product({"calm": 1.5})).go()
+    assert not any("compiled again" in text for text in calm.state.warnings)
 
 
 @pytest.mark.parametrize("kind", TrialFailed.KINDS)

@@ -10,7 +10,7 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
-from autoopt.search.compare.noise import learned
+from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
@@ -65,7 +65,10 @@ class Proof:
         state.noise_before[number] = earlier.noise if earlier else state.noise
         ruling = self._rule(candidate, comparison, number)
         state.noise = learned(state.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
-        notes = (ruling.reason, f"goes on from trial {earlier.trial.id}" if earlier else "", note)
+        again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
+        if again:
+            context.warn(state, f"trial {number}: {again}")
+        notes = (ruling.reason, again, f"goes on from trial {earlier.trial.id}" if earlier else "", note)
         ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
         trial = trial_of(context, state, candidate, number, began, comparison, ruling)
         state.trials.append(trial)

@@ -10,7 +10,7 @@ from autoopt.records.messages import Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
 from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
-from autoopt.search.accept.quality import metric_difference
+from autoopt.search.accept.quality import fewer_evaluated, metric_difference
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side, SideFailure
 from autoopt.strategy import Risk
 
@@ -282,6 +282,22 @@ def test_fewer_evaluated_samples_are_quality_lost(risk) -> None:
     judged = judge(risk, comparison(), evidence(few, level=DOUBT), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert "evaluated on 100 samples where the baseline was evaluated on 500" in judged.reason
+
+
+def test_more_frequent_evaluations_are_quality_lost() -> None:
+    one = run(0, to=None, best=0.88)
+    often = run(0, to=None, best=0.89)
+    points = [CurvePoint(step=s, seconds=0.01 * s, metric=0.004 * s) for s in range(10, 221, 10)]
+    often = often.model_copy(update={"curve": Curve(seed=0, points=tuple(points))})
+    lost = fewer_evaluated([(one, often)])
+    assert lost == "evaluated every 10 steps where the baseline was evaluated every 20"
+    assert fewer_evaluated([(often, one)]) is None
+    cut_off = (*one.curve.points[:2], one.curve.points[1].model_copy(update={"step": 44}))
+    assert fewer_evaluated([(one, one.model_copy(update={"curve": Curve(seed=0, points=cut_off)}))]) is None
+    twice_the_batch = often.model_copy(update={"samples": 2 * often.samples})
+    assert fewer_evaluated([(one, twice_the_batch)]) is None
+    judged = judge_runs(evidence((often, often.model_copy(update={"seed": 1}))), OBJECTIVE, NOISE)
+    assert judged.passed is False
 
 
 @pytest.mark.parametrize("risk", list(Risk))

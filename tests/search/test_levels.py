@@ -33,28 +33,28 @@ def _breakers():
 
 
 breakers = _breakers()
-ALL = (*breakers.BREAKERS, *breakers.PROBED, *breakers.HONEST)
+ALL = (*breakers.BREAKERS, *breakers.PROBED, *breakers.HONEST, breakers.FROZEN)
 REGISTRY = Registry([Source(breaker, "test") for breaker in ALL])
 
 
-def live(plan: Plan) -> TrialContext:
-    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:build", plan=plan, device="cpu")
+def live(plan: Plan, build: str = "build") -> TrialContext:
+    spec = TrialSpec(workload=f"{Path(breakers.__file__)}:{build}", plan=plan, device="cpu")
     return TrialContext(spec, REGISTRY)
 
 
 class Probes:
     """Probes of the breakers' workload at weights that its baseline kept."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        context = live(Plan())
+    def __init__(self, folder: Path, build: str = "build") -> None:
+        self.folder, self.build = folder, build
+        context = live(Plan(), build)
         run = RunUnderWay(context, max_seconds=60.0, keep=str(folder / "weights"))
         run.go_on()
         self.weights = list(run.document().kept)
         self.before = self.of(Plan())
 
     def of(self, plan: Plan) -> Seen:
-        context = live(plan)
+        context = live(plan, self.build)
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         threads = torch.get_num_threads()
         try:
@@ -94,6 +94,7 @@ def test_the_same_plan_is_identical(probes) -> None:
         (breakers.PROBED[2], "is not updated in step 9"),
         (breakers.PROBED[3], "another update from the same gradients"),
         (breakers.PROBED[4], "accuracy"),
+        (breakers.PROBED[5], "accuracy"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -102,6 +103,16 @@ def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
     assert found.passed is False, found.detail
     assert found.level is None
     assert words in found.detail
+
+
+def test_augmentation_that_freezes_after_the_first_epoch_is_lost(tmp_path: Path) -> None:
+    probes = Probes(tmp_path, "build_augmented")
+    frozen = probes.of(Plan(changes=(Change(strategy="frozen_augmentation"),)))
+    found = level_of(breakers.FROZEN.risk, probes.before, frozen, OBJECTIVE, deterministic=False)
+    assert found.passed is False, found.detail
+    assert "frozen draws" in found.detail
+    honest = level_of(breakers.FROZEN.risk, probes.before, probes.of(Plan()), OBJECTIVE, deterministic=False)
+    assert honest.passed is not False, honest.detail
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Each would be kept by whoever looks at throughput alone. ``BREAKERS`` is the tab
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -352,6 +353,85 @@ class AveragedInEvaluation(Breaker):
         return setup.with_model(Averaged)
 
 
+class Noisy(nn.Sequential):
+    """Evaluates with noise on what it says."""
+
+    def forward(self, x: Any) -> Any:
+        found = super().forward(x)
+        return found if self.training else found + 2.0 * torch.randn_like(found)
+
+
+class FrozenLater(nn.Sequential):
+    """Trains its last layer alone from the 65th step on: no probe goes that far."""
+
+    steps = 0
+
+    def forward(self, x: Any) -> Any:
+        self.steps += self.training
+        if not self.training or self.steps <= 64:
+            return super().forward(x)
+        with torch.no_grad():
+            for layer in list(self)[:-1]:
+                x = layer(x)
+        return self[-1](x)
+
+
+class NoisyEvaluation(Breaker):
+    name = "noisy_evaluation"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_model(lambda inner: Noisy(*inner))
+
+
+class LayersFrozenLater(Breaker):
+    name = "layers_frozen_later"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_model(lambda inner: FrozenLater(*inner))
+
+
+class Augmented(Dataset[Any]):
+    """Adds noise that is drawn anew whenever a sample is read."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.inner[index]
+        return x + 0.1 * torch.randn(FEATURES), y
+
+
+class Remembering(Dataset[Any]):
+    """Gives every sample again as it was read first: augmentation that froze after the first epoch."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.known = inner, {}
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.known:
+            self.known[index] = self.inner[index]
+        return self.known[index]
+
+
+def build_augmented() -> Workload:
+    workload = build()
+    return dataclasses.replace(workload, train_data=Augmented(points(1024, seed=1)))
+
+
+class FrozenAugmentation(Breaker):
+    name = "frozen_augmentation"
+    risk = Risk.EXACT
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_dataset(Remembering)
+
+
 class LowerPrecision(Breaker):
     """Honest: bf16 autocast."""
 
@@ -377,7 +457,11 @@ PROBED: tuple[Breaker, ...] = (
     SkippedUpdates(),
     NoWeightDecay(),
     AveragedInEvaluation(),
+    NoisyEvaluation(),
 )
 """What losses of a probe do not show, and its digests, updates and metric do."""
+
+LATER = LayersFrozenLater()
+FROZEN = FrozenAugmentation()
 
 HONEST: tuple[Breaker, ...] = (LowerPrecision(), FewerThreads())

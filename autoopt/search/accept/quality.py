@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.stats import t as student
@@ -18,6 +19,9 @@ Pairs = Sequence[tuple[TrainingRun, TrainingRun]]
 _PRIOR_DOF = 1.0
 FEWEST_SEEDS = 2
 """One seed never gives a verdict on the metric."""
+
+_OFTEN = 0.75
+"""Evaluations that are closer than this share of the baseline's distance are more frequent ones."""
 
 _LOST_TAIL = 0.003
 """Chance that an identical change reads as lost at one look; there are three at most."""
@@ -140,9 +144,33 @@ def _in_unit(better: Estimate, objective: Objective) -> Estimate:
 
 
 def fewer_evaluated(pairs: Pairs) -> str | None:
-    """A sentence where the candidate was evaluated on fewer samples than the baseline, else None."""
+    """A sentence where the candidate was evaluated on fewer samples than the baseline, or more often, else None."""
     for before, after in pairs:
         left, right = before.evaluated_samples, after.evaluated_samples
         if left is not None and right is not None and right < left:
             return f"evaluated on {right} samples where the baseline was evaluated on {left}"
+        often = _more_often(before, after)
+        if often:
+            return often
     return None
+
+
+def _more_often(before: TrainingRun, after: TrainingRun) -> str:
+    """A sentence where a run is evaluated more often than before, by steps and by samples; empty where it is not.
+
+    It meets the target by chance more often then. Another batch size changes one of the two alone.
+    """
+    befores, afters = _distances(before), _distances(after)
+    if min(len(befores), len(afters)) < 2:
+        return ""
+    old, new = float(np.median(befores)), max(afters)  # the last one of a run that was cut off is shorter
+    samples = new * after.samples / after.steps, old * before.samples / before.steps
+    if new >= _OFTEN * old or samples[0] >= _OFTEN * samples[1]:
+        return ""
+    return f"evaluated every {new:g} steps where the baseline was evaluated every {old:g}"
+
+
+def _distances(run: TrainingRun) -> list[float]:
+    """Steps from each evaluation to the next; empty for a run without steps."""
+    steps = [point.step for point in run.curve.points if point.metric is not None]
+    return [float(late - early) for early, late in pairwise(steps)] if run.steps else []

@@ -9,7 +9,7 @@ import numpy as np
 from autoopt.records import Environment, Estimate, Noise, Plan
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.compare import OnProgress, compare
-from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.comparison import Comparison, Rule, Side
 from autoopt.search.compare.pairs import Clock
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
 from autoopt.search.compare.statistics import TwoLevel, known_radius
@@ -127,12 +127,19 @@ def doubts(noise: Noise, comparison: Comparison, environment: Environment | None
             f"the machine became {abs(drift):.0%} {'slower' if drift > 0 else 'faster'} while it was measured (clock "
             "or heat): ratios are paired and hold, absolute times do not; fix the clock or let it warm up first"
         )
-    if comparison.incumbent.recompilations or comparison.candidate.recompilations:
-        found.append(
-            "torch.compile compiled again during measured steps: shapes change from batch to batch; "
-            "compile with dynamic=True, or make the batches equal"
-        )
+    if compiled_again(comparison.incumbent) or compiled_again(comparison.candidate):
+        found.append(compiled_again(comparison.incumbent) or compiled_again(comparison.candidate))
     return found
+
+
+def compiled_again(side: Side) -> str:
+    """A sentence where a side compiled again during measured steps, with what to do; empty where it did not."""
+    if not side.recompilations:
+        return ""
+    return (
+        "torch.compile compiled again during measured steps: shapes change from batch to batch; "
+        "compile with dynamic=True, or make the batches equal"
+    )
 
 
 def _drift(comparison: Comparison) -> float | None:
