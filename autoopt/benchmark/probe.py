@@ -226,14 +226,21 @@ class _Recorder:
 
 def _load(training: Training, path: str) -> bool:
     """Puts kept weights into the model; False where they are not those of a model like this one."""
-    kept = torch.load(path, map_location=training.device.torch, weights_only=True)
+    kept = kept_state(training, path)
+    if kept is not None:
+        training.model.load_state_dict(kept)
+    return kept is not None
+
+
+def kept_state(training: Any, path: str) -> dict[str, Any] | None:
+    """The weights in a file under the model's own names; None where they are not those of a model like this one."""
+    kept: dict[str, Any] = torch.load(path, map_location=training.device.torch, weights_only=True)
     own = training.model.state_dict()
     if Counter(kept.keys()) != Counter(own.keys()):  # layers that were wrapped: the same tensors under other names
         kept = dict(zip(own, kept.values(), strict=False)) if len(kept) == len(own) else {}
     if kept.keys() != own.keys() or any(kept[name].shape != own[name].shape for name in own):
-        return False
-    training.model.load_state_dict(kept)
-    return True
+        return None
+    return kept
 
 
 def _batches(path: str, held: list[list[Any]], training: Training) -> list[list[Any]]:

@@ -84,7 +84,7 @@ def train(
         keep: a folder for the weights at start, middle and end; none where empty.
     """
     if not isinstance(live, TrialContext):  # a script trains by its own loop
-        document: JsonDict = live.train(max_seconds, max_steps, target, confirm).model_dump(mode="json")
+        document: JsonDict = live.train(max_seconds, max_steps, target, confirm, keep).model_dump(mode="json")
         return document
     run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, keep)
     run.go_on()
@@ -115,6 +115,9 @@ def flops(live: TrialContext) -> JsonDict:
 
 def probe(live: TrialContext, **arguments: Any) -> JsonDict:
     """Probes the plan: steps one by one, gradients at kept weights, updates (``autoopt.benchmark.probe.probe``)."""
+    if not isinstance(live, TrialContext):  # a script trains by its own loop
+        document: JsonDict = live.probe(**arguments)
+        return document
     return probe_plan(live, **arguments)
 
 

@@ -92,7 +92,8 @@ class Probe(Record):
     ``digests``: of the batches of each trained step, then of each sixteen that were only read.
     ``orders``: the same of their whole numbers alone (labels, indices), which augmentation leaves as they are.
     ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
-    and ``metrics`` were taken.
+    and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its
+    own (a script). ``unseen``: the part of the batches that no digest could be taken of; empty: none.
     """
 
     file: str
@@ -106,6 +107,8 @@ class Probe(Record):
     points: int = 0
     metrics: tuple[float | None, ...] = ()
     evaluated_samples: int | None = None
+    gradient_digests: tuple[str, ...] = ()
+    unseen: str = ""
     seconds: float = 0.0
 
 

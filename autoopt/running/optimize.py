@@ -161,7 +161,7 @@ def _context(
             registry=registry,
             seed=options.seed,
             now=run.clock.elapsed,
-            probes=Probes(runner, run, run.directory.path / "probes") if runner.base.script is None else None,
+            probes=Probes(runner, run, run.directory.path / "probes"),
             accept_undecided=options.accept_undecided,
         ),
     )

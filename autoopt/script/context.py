@@ -25,6 +25,7 @@ from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.script.metric import direction_of, name_of
+from autoopt.script.probe import probe
 from autoopt.script.process import Script
 from autoopt.script.recording import MicroBatch
 from autoopt.script.session import Enough
@@ -66,9 +67,15 @@ class ScriptContext:
         facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
         return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
 
-    def train(self, max_seconds: float, max_steps: int | None, target: float | None, confirm: int = 0) -> TrainingRun:
+    def train(
+        self, max_seconds: float, max_steps: int | None, target: float | None, confirm: int = 0, keep: str = ""
+    ) -> TrainingRun:
         """Trains on to the target, a limit or the script's own end."""
-        return train(self, max_seconds, max_steps, target, confirm)
+        return train(self, max_seconds, max_steps, target, confirm, keep)
+
+    def probe(self, out: str, steps: int, seconds: float, weights: list[str] | None = None, **_: Any) -> JsonDict:
+        """Probes the plan; see ``autoopt.script.probe``. A script's batches are its own: none are handed to it."""
+        return probe(self, out, steps, seconds, weights)
 
     @property
     def target(self) -> float | None:

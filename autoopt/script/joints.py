@@ -40,6 +40,21 @@ class Watcher(Protocol):
     def saved(self) -> None: ...
 
 
+class Listener:
+    """A watcher that hears all and does nothing; what it is to do is said by subclasses."""
+
+    def loader_made(self, loader: Any) -> None: ...
+    def loader_opened(self, loader: Any) -> None: ...
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None: ...
+    def optimizer_made(self, optimizer: Optimizer) -> None: ...
+    def root_found(self, model: nn.Module) -> None: ...
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None: ...
+    def forward_done(self, model: nn.Module, output: Any) -> None: ...
+    def backward(self, loss: Any) -> None: ...
+    def stepped(self, optimizer: Optimizer) -> None: ...
+    def saved(self) -> None: ...
+
+
 class Joints:
     """All joints of one process.
 
@@ -55,6 +70,7 @@ class Joints:
         optimizers: in the order in which they were made.
         merged: changes the arguments that a loader is made with.
         on_root: called with each root before its first training call.
+        scaled: whether a gradient scaler takes part.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
     """
 
@@ -72,6 +88,7 @@ class Joints:
         self._roles: MutableMapping[Any, bool] = WeakIdKeyDictionary()
         self._recent: list[tuple[Any, int]] = []
         self._given = False
+        self.scaled = False
         self._in_scaler = False
         self._depth = 0
 
@@ -312,6 +329,7 @@ class Joints:
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             # a step that is skipped for gradients that are not finite counts: its work was done
             joints._in_scaler = True
+            joints.scaled = joints.scaled or bool(self.is_enabled())
             try:
                 result = plain(self, optimizer, *args, **kwargs)
             finally:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.transfer import samples_of
+from autoopt.script.joints import Listener
 
 
 @dataclass
@@ -35,7 +35,7 @@ class MicroBatch(list[ModelCall]):
         return max((samples_of((call.args, call.kwargs)) or 0 for call in self), default=0)
 
 
-class Recording:
+class Recording(Listener):
     """Holds the calls of the script's first training step, and the host batch that it began with."""
 
     def __init__(self) -> None:
@@ -64,14 +64,6 @@ class Recording:
     def backward(self, loss: Any) -> None:
         if not self._loads:
             self._next = True
-
-    def loader_made(self, loader: Any) -> None: ...
-    def loader_opened(self, loader: Any) -> None: ...
-    def optimizer_made(self, optimizer: Optimizer) -> None: ...
-    def root_found(self, model: nn.Module) -> None: ...
-    def forward_done(self, model: nn.Module, output: Any) -> None: ...
-    def stepped(self, optimizer: Optimizer) -> None: ...
-    def saved(self) -> None: ...
 
 
 def _autocast(model: nn.Module) -> torch.dtype | None:

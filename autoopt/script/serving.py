@@ -17,6 +17,7 @@ DRIVING = frozenset(
         "autoopt.benchmark.tasks:warm_up",
         "autoopt.benchmark.tasks:run_block",
         "autoopt.benchmark.tasks:probe_losses",
+        "autoopt.benchmark.tasks:probe",
         "autoopt.benchmark.tasks:monitored_block",
         "autoopt.benchmark.tasks:train",
         "autoopt.benchmark.tasks:cpu_clock",

@@ -230,6 +230,18 @@ class Session:
         self._aside = (stage, self.device.now())
         return True
 
+    def beside(self, work: Callable[[], None]) -> None:
+        """Does something at a step's end that is no part of the script's time."""
+        assert self._goal is not None
+        assert self.clock is not None
+        self._goal.put(self.clock.stop())
+        self.standing = True
+        try:
+            work()
+        finally:
+            self.standing = False
+            self.clock.start()
+
     def train_again(self) -> None:
         """Training goes on; nothing to do where it never stopped."""
         if self._aside is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.steady import excess
 from autoopt.errors import UsageError
 from autoopt.records import Curve, CurvePoint
@@ -16,7 +17,9 @@ _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
 
 
-def train(live: Any, max_seconds: float, max_steps: int | None, target: float | None, confirm: int) -> TrainingRun:
+def train(
+    live: Any, max_seconds: float, max_steps: int | None, target: float | None, confirm: int, keep: str = ""
+) -> TrainingRun:
     """Trains on from the first step; see ``autoopt.benchmark.tasks.train``.
 
     Evaluations and checkpoints are the script's own, whenever it makes them; they count against the time.
@@ -25,16 +28,20 @@ def train(live: Any, max_seconds: float, max_steps: int | None, target: float | 
     metric = live.script.command.metric
     wanted = target if target is not None else live.target
     session.device.reset_peak()
-    told = 0.0
+    kept: KeptWeights | None = session.in_main(lambda: KeptWeights(live.training, keep)) if keep else None
+    told, evaluations = 0.0, 0
     seen = {"reached": 0, "stopped": "steps"}
 
     def enough(done: int, elapsed: float) -> bool:
-        nonlocal told
+        nonlocal told, evaluations
         goal: Goal = session.goal
         seconds = elapsed + sum(goal.aside.values())
         if seconds - told >= 1.0:
             told = seconds
             live.emit({"step": session.steps, "seconds": seconds})
+        if kept is not None and session.evaluations > evaluations:
+            evaluations = session.evaluations
+            session.beside(lambda: kept.evaluated(evaluations))
         if metric is not None and wanted is not None:
             reached = [i for i, (_, _, value) in enumerate(goal.metrics) if meets(value, wanted, metric)]
             if reached and len(goal.metrics) - reached[0] > confirm:
@@ -54,7 +61,8 @@ def train(live: Any, max_seconds: float, max_steps: int | None, target: float | 
             f"and {session.evaluations} evaluations",
             hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
         )
-    return _document(live, goal, wanted, str(seen["stopped"]), metric)
+    run = _document(live, goal, wanted, str(seen["stopped"]), metric)
+    return run if kept is None else run.model_copy(update={"kept": session.in_main(kept.files)})
 
 
 def meets(value: float, wanted: float, metric: str) -> bool:

@@ -256,7 +256,7 @@ def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: No
     """The quality level on top of the loss paths: by the probe, or where that does not tell by the metric.
 
     ``passed`` is None where neither proves anything; the difference that was observed stands in the document. Where no
-    probe can be made (a script), losses that are the same to rounding step by step stand in for it.
+    probe was made, losses that are the same to rounding step by step stand in for it.
     """
     if paths.passed is False:
         return paths

@@ -172,19 +172,24 @@ def _other_evaluation(one: Probe, other: Probe, objective: Objective) -> str:
 
 
 def _points(before: Seen, after: Seen) -> list[GradientFidelity]:
-    """Fidelity at each set of weights; empty where the parameters are not the same ones."""
+    """Fidelity at each set of weights; empty where the parameters or the batches are not the same ones."""
     one, other = before.arrays, after.arrays
-    if not one.alike(other):
+    if not one.alike(other) or not _same_batches(before.probe, after.probe):
         return []
     pairs = zip(one.gradients, other.gradients, strict=False)
     return [gradient_fidelity(one, left, right) for left, right in pairs if min(len(left), len(right)) >= 2]
+
+
+def _same_batches(one: Probe, other: Probe) -> bool:
+    """Whether both took gradients on the same batches; where they are handed on there are no digests, and it holds."""
+    return one.gradient_digests == other.gradient_digests
 
 
 def _identical(
     before: Seen, after: Seen, points: list[GradientFidelity], deterministic: bool | None, epsilon: float
 ) -> str:
     """A sentence where losses and weights agree to rounding over the whole probe; else empty."""
-    if not before.arrays.alike(after.arrays):
+    if not before.arrays.alike(after.arrays) or before.probe.unseen or after.probe.unseen:
         return ""
     paths = common(_path(before.probe), _path(after.probe))
     if paths is None:
@@ -209,7 +214,7 @@ def _path(probe: Probe) -> LossPath:
 
 def _doubt(points: list[GradientFidelity], update: float | None) -> str:
     if not points:
-        return "gradients could not be compared: no kept weights fit this model"
+        return "gradients could not be compared: no kept weights fit this model, a scaler, or other batches"
     odd = next((point for point in points if not point.same), None)
     if odd is not None:
         return f"gradients differ by more than rounding would: {odd.text}, {odd.worst:.2g} in {odd.worst_name}"

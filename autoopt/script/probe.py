@@ -1,0 +1,285 @@
+"""The probe of a plan on a script: gradients of its own loss at kept weights, then its training step by step.
+
+The script trains by its own loop, so its gradients are those of its own steps: the weights are put in before each one
+and put back after. Batches are what its loaders gave and what its models were called with. The figures are those of
+``autoopt.benchmark.probe``, and are compared in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
+from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_state
+from autoopt.benchmark.seeding import mix, seed_everything
+from autoopt.records import JsonDict
+from autoopt.records.messages import EpochRead, Probe
+from autoopt.script.joints import Listener
+
+ROUNDS = 6
+"""Batches at each set of weights. Never fewer, however long they take: both plans must come to the same batches."""
+
+_SYNTHETIC = 1e-2
+_MOST_READ = 1024
+
+
+def probe(live: Any, out: str, steps: int, seconds: float, weights: list[str] | None = None) -> JsonDict:
+    """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
+
+    Args:
+        live: the trial, which stands at the end of its first step.
+        out, steps, seconds, weights: see ``autoopt.benchmark.probe.probe``; without files of weights, gradients are
+            compared at those of the present step.
+    """
+    began, session = perf_counter(), live.script.session
+    recorder: _Recorder = session.in_main(lambda: _Recorder(live))
+    recorder.gradients_at(weights or [])
+    recorder.train(steps, seconds)
+    recorder.read_on(seconds)
+    session.in_main(recorder.finish)
+    np.savez(out, **recorder.arrays())
+    found = recorder.document(out).model_copy(update={"seconds": perf_counter() - began})
+    return found.model_dump(mode="json")
+
+
+class _Recorder(Listener):
+    """What one process shows of its plan, from joint to joint."""
+
+    def __init__(self, live: Any) -> None:
+        self.live, self.training, self.session = live, live.training, live.script.session
+        self.coordinates = Coordinates(self.training.model)
+        self.digests: list[str] = []
+        self.orders: list[str] = []
+        self.losses: tuple[float | None, ...] = ()
+        self.weights: list[Array] = []
+        self.rates: list[float] = []
+        self.skipped: list[int] = []
+        self.found: list[list[Array]] = []
+        self.taken = 0
+        self.draws: list[Array] = []
+        self.updated: list[Array] = []
+        self.epochs: list[EpochRead] = []
+        self._keys: list[set[int]] = [set()]
+        self._batches: list[Any] = [self.live.script.recording.host_batch]
+        self._batches += [(call.args, call.kwargs) for batch in self.training.batches for call in batch]
+        self._labels = True
+        self._given = self._own_loss = False
+        self._gradient: Array | None = None
+        self._plain: contextlib.ExitStack | None = None
+        live.script.joints.watchers.append(self)
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    # what the joints tell
+
+    def loader_opened(self, loader: Any) -> None:
+        if self.live.script.joints.is_training(loader) and self._keys[-1]:
+            self._keys.append(set())
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if training:
+            self._given = True
+            self._batches.append(batch)
+            self._read(batch)
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if not training:
+            return
+        self._batches.append((args, kwargs))
+        if self._plain is not None:
+            self._plain.enter_context(_without_draws_within(model))
+
+    def forward_done(self, model: nn.Module, output: Any) -> None:
+        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+        self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.session.standing:
+            self._gradient = self.coordinates.gradients()
+
+    def _read(self, batch: Any) -> None:
+        epoch = len(self._keys) - 1
+        while len(self.epochs) <= epoch:
+            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
+        keys, known = sample_keys(batch), self.epochs[epoch]
+        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
+        self._keys[epoch].update(keys)
+        self.epochs[epoch] = EpochRead(
+            samples=known.samples + len(keys),
+            distinct=len(self._keys[epoch]),
+            seen_before=known.seen_before + earlier,
+        )
+
+    def _step_ended(self) -> None:
+        self.digests.append("".join(digest(batch) for batch in self._batches))
+        self.orders.append("".join(digest(batch, whole_numbers=True) for batch in self._batches))
+        self._labels = self._labels and (self._given or self._own_loss)
+        self._batches.clear()
+        self._own_loss = False
+
+    # how far the script trains
+
+    def gradients_at(self, paths: list[str]) -> None:
+        """Gradients of the script's own steps, its weights put back after each; the points take turns."""
+        states: list[Any] = []
+
+        def prepare() -> None:
+            model = self.training.model
+            present = copy.deepcopy(model.state_dict())
+            optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.training.optimizers]
+            self._present = (present, optimizers)
+            states.extend([kept_state(self.training, path) for path in paths] or [present])
+            with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
+                self.draws = [self._drawn(seed) for seed in (1, 2)]
+            model.zero_grad(set_to_none=True)
+            seed_everything(mix("gradient", 0))  # from here on both plans draw the same again
+            self._put(states[0])
+            self._plain = contextlib.ExitStack()
+
+        def enough(done: int, elapsed: float) -> bool:
+            assert self._plain is not None
+            self._plain.close()
+            self._step_ended()
+            if self._gradient is not None:
+                found[(done - 1) % len(states)].append(self._gradient)
+            self._gradient = None
+            self._put(states[done % len(states)])
+            return done >= ROUNDS * len(states)
+
+        self.session.in_main(prepare)
+        found: list[list[Array]] = [[] for _ in states]
+        self.session.run_until_over(enough)
+        self.session.in_main(self._as_before)
+        self.taken = len(self.digests)
+        whole = all(state is not None for state in states) and all(map(_tells, found))
+        self.found = found if whole and not self.live.script.joints.scaled else []
+
+    def _as_before(self) -> None:
+        weights, optimizers = self._present
+        self._plain = None
+        self.training.model.load_state_dict(weights)
+        for optimizer, state in zip(self.training.optimizers, optimizers, strict=True):
+            optimizer.load_state_dict(state)
+        del self._present
+        self.weights.append(self.coordinates.weights())
+
+    def _put(self, state: Any) -> None:
+        if state is not None:
+            self.training.model.load_state_dict(state)
+
+    def train(self, steps: int, seconds: float) -> None:
+        """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
+        self._gradient = None
+
+        def enough(done: int, elapsed: float) -> bool:
+            self._step_ended()
+            if self._gradient is None:
+                self.skipped.append(done - 1)
+            self._gradient = None
+            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+            self.weights.append(self.coordinates.weights())
+            return done >= steps or (done >= LEAST_STEPS and perf_counter() - began > seconds)
+
+        if self.session.over:
+            return
+        began = perf_counter()
+        goal = self.session.run_until_over(enough)
+        self.losses = goal.captured.losses()[: len(self.rates)]
+
+    def read_on(self, seconds: float) -> None:
+        """Trains on for the sake of its batches alone, into the third epoch where there is time."""
+        self._hook.remove()
+
+        def enough(done: int, elapsed: float) -> bool:
+            self._step_ended()
+            late = perf_counter() - began > seconds
+            return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
+
+        if not self.session.over:
+            began = perf_counter()
+            self.session.run_until_over(enough)
+
+    def finish(self) -> None:
+        """Once the script trains no further: updates from drawn gradients."""
+        self.live.script.joints.watchers.remove(self)
+        with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
+            self.updated = self._updates()
+
+    def _drawn(self, seed: int) -> Array:
+        """The gradient of the recorded calls, of a loss in the place of the script's own."""
+        self.training.model.zero_grad(set_to_none=True)
+        seed_everything(mix("gradient", seed))
+        for batch in self.training.batches:
+            self.training.backward(self.training.forward(batch))
+        return self.coordinates.gradients()
+
+    def _updates(self) -> list[Array]:
+        """The weights' changes by the optimizers alone, from gradients that are the same in every process."""
+        for optimizer in self.training.optimizers:
+            optimizer.state.clear()
+        before, found = self.coordinates.weights(), []
+        for number in range(ZERO_STEPS + UPDATE_STEPS):
+            self.coordinates.set_synthetic_gradients(None if number < ZERO_STEPS else number, _SYNTHETIC)
+            for optimizer in self.training.optimizers:
+                optimizer.step()
+            after = self.coordinates.weights()
+            found.append(after - before)
+            before = after
+        return found
+
+    # what is handed on
+
+    def arrays(self) -> dict[str, Any]:
+        """What goes into the file: float32, coordinates in the last dimension."""
+        optional = {"draws": self.draws, "updates": self.updated}
+        return {
+            "names": np.array(self.coordinates.names),
+            "sizes": np.array(self.coordinates.sizes),
+            "counts": np.array(self.coordinates.counts),
+            "weights": np.stack(self.weights),
+            **{f"gradients{number}": np.stack(found) for number, found in enumerate(self.found)},
+            **{name: np.stack(found) for name, found in optional.items() if found},
+        }
+
+    def document(self, out: str) -> Probe:
+        return Probe(
+            file=Path(out).name,
+            steps=len(self.rates),
+            digests=tuple(self.digests),
+            orders=tuple(self.orders),
+            gradient_digests=tuple(self.digests[: self.taken]),
+            losses=self.losses,
+            learning_rates=tuple(self.rates),
+            skipped_by_scaler=tuple(self.skipped),
+            epochs=tuple(self.epochs),
+            points=len(self.found),
+            unseen="" if self._labels and all(self.digests) else "labels",
+        )
+
+
+def _tells(gradients: list[Array]) -> bool:
+    """Whether all batches have gradients, and not all the same: their spread is what errors are compared with.
+
+    A closure computes its gradients after the step has begun; what is there before are those of another step, or none.
+    """
+    if len(gradients) < ROUNDS or any(np.isnan(gradient).all() for gradient in gradients):
+        return False
+    return bool(np.nan_to_num(np.ptp(np.stack(gradients), axis=0)).any())
+
+
+@contextlib.contextmanager
+def _without_draws_within(model: nn.Module) -> Any:
+    """Without draws in all but the root itself: it is by its mode that its calls are known to be training."""
+    training = model.training
+    with without_draws(model):
+        model.training = training
+        yield

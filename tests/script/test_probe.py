@@ -1,0 +1,109 @@
+"""The quality level of a plan on a script, from probes of real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoopt.records import Change, Objective, Plan, Quality, Sites
+from autoopt.records.messages import Probe
+from autoopt.search.accept.fidelity import Arrays
+from autoopt.search.accept.levels import Seen, level_of
+from autoopt.strategy import Risk
+from tests.script.conftest import StartScript, sites_of
+
+OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
+UNCHANGED = Plan()
+BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
+WORKERS = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
+
+
+class Prober:
+    """Probes scripts; each is watched once, and its unchanged form probed once."""
+
+    def __init__(self, start: StartScript, out: Path) -> None:
+        self._start, self._out, self._count = start, out, 0
+        self.weights: tuple[str, ...] = ()
+
+    def sites(self, name: str) -> Sites:
+        with self._start(name, "100000") as process:
+            return sites_of(process, steps=18)
+
+    def kept_weights(self, name: str, sites: Sites) -> tuple[str, ...]:
+        """Of a short training."""
+        with self._start(name, "64", sites=sites) as process:
+            arguments = {"max_seconds": 50.0, "keep": str(self._out / "weights")}
+            return tuple(process.call("autoopt.benchmark.tasks:train", timeout=60.0, **arguments)["kept"])
+
+    def __call__(
+        self, name: str, sites: Sites, plan: Plan = UNCHANGED, *, words: str = "100000", **script: object
+    ) -> Seen:
+        self._count += 1
+        out = self._out / f"{self._count}.npz"
+        with self._start(name, words, sites=sites, plan=plan, **script) as process:
+            arguments = {"out": str(out), "steps": 24, "seconds": 0.3, "weights": self.weights, "batches": ""}
+            found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
+        return Seen(Probe.model_validate(found), Arrays.read(out))
+
+
+@pytest.fixture
+def prober(start_script: StartScript, tmp_path: Path) -> Prober:
+    return Prober(start_script, tmp_path)
+
+
+def level(risk: Risk, before: Seen, after: Seen) -> Quality:
+    return level_of(risk, before, after, OBJECTIVE)
+
+
+def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Path) -> None:
+    sites = prober.sites("plain.py")
+    prober.weights = prober.kept_weights("plain.py", sites)
+    assert len(prober.weights) == 3
+    before = prober("plain.py", sites)
+    assert before.probe.steps >= 12
+    assert before.probe.points == 3
+    assert not before.probe.unseen
+
+    same = level(Risk.EXACT, before, prober("plain.py", sites, WORKERS))
+    assert (same.level, same.passed) == ("identical", True), same.detail
+
+    cast = level(Risk.NUMERIC, before, prober("plain.py", sites, BFLOAT16))
+    assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
+    assert cast.gradient_error is not None
+    assert cast.gradient_error > 0
+
+    for old, new, told in (
+        ("randn(256, 12)", "randn(256, 12).flip(0)", "another batch"),
+        ("loss = criterion(model(x), y)", "loss = 1.2 * criterion(model(x), y)", "another gradient"),
+        ("lr=0.1", "lr=0.1, momentum=0.5", "another update"),
+    ):
+        text = (folder / "plain.py").read_text()
+        assert old in text
+        patched = {str(folder / "plain.py"): text.replace(old, new)}
+        other = level(Risk.NUMERIC, before, prober("plain.py", sites, patched=patched))
+        assert other.passed is False, (new, other.detail)
+        assert told in other.detail
+
+
+def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_labels(prober: Prober) -> None:
+    sites = prober.sites("get_batch.py")
+    before, after = prober("get_batch.py", sites), prober("get_batch.py", sites)
+    assert not before.probe.unseen
+    assert level(Risk.EXACT, before, after).level == "identical"
+
+
+def test_a_script_that_ends_too_soon_stays_undecided(prober: Prober) -> None:
+    sites = prober.sites("get_batch.py")
+    short = [prober("get_batch.py", sites, words="--max_iters=5") for _ in range(2)]
+    assert short[0].probe.points == 0
+    assert level(Risk.EXACT, short[0], short[1]).level == "undecided"
+
+
+def test_what_could_not_be_seen_of_a_script_leaves_it_undecided(prober: Prober) -> None:
+    """Labels that no loader gives and no model is called with, an optimizer that wants a closure."""
+    sites = prober.sites("closures.py")
+    before, after = prober("closures.py", sites), prober("closures.py", sites)
+    assert before.probe.unseen == "labels"
+    assert before.arrays.updates is None
+    assert level(Risk.EXACT, before, after).level == "undecided"
