@@ -100,6 +100,11 @@ class RunUnderWay:
         elif out_of_time or log.seconds >= self.max_seconds:
             self.stopped = "seconds"
 
+    @property
+    def seconds(self) -> float:
+        """Of training and evaluating, so far."""
+        return self.log.seconds
+
     def document(self) -> TrainingRun:
         """The run as far as it has come."""
         found = _document(self.live, self.training, self.log, self.wanted, self.stopped)

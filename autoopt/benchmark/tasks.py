@@ -83,12 +83,11 @@ def train(
         confirm: evaluations after the first that has the target which must have it as well.
         keep: a folder for the weights at start, middle and end; none where empty.
     """
-    if not isinstance(live, TrialContext):  # a script trains by its own loop
-        document: JsonDict = live.train(max_seconds, max_steps, target, confirm, keep).model_dump(mode="json")
-        return document
-    run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, keep)
+    arguments = {"max_seconds": max_seconds, "max_steps": max_steps, "target": target}
+    run = _training_run(live, **arguments, evaluate_every=evaluate_every, confirm=confirm, keep=keep)
     run.go_on()
-    return run.document().model_dump(mode="json")
+    document: JsonDict = run.document().model_dump(mode="json")
+    return document
 
 
 def train_leg(live: TrialContext, seconds: float, **arguments: Any) -> JsonDict:
@@ -102,10 +101,17 @@ def train_leg(live: TrialContext, seconds: float, **arguments: Any) -> JsonDict:
         ``over``; ``run``: the :class:`~autoopt.records.messages.TrainingRun` once it is over; ``seconds`` so far.
     """
     if live.under_way is None:
-        live.under_way = RunUnderWay(live, **arguments)
+        live.under_way = _training_run(live, **arguments)
     over = live.under_way.go_on(seconds)
     run = live.under_way.document().model_dump(mode="json") if over else None
-    return {"over": over, "run": run, "seconds": live.under_way.log.seconds}
+    return {"over": over, "run": run, "seconds": live.under_way.seconds}
+
+
+def _training_run(live: Any, *, evaluate_every: int | None = None, **arguments: Any) -> Any:
+    """A training from its first step; a script's goes by its own loop, which evaluates when it likes."""
+    if isinstance(live, TrialContext):
+        return RunUnderWay(live, evaluate_every=evaluate_every, **arguments)
+    return live.training_run(**arguments)
 
 
 def flops(live: TrialContext) -> JsonDict:

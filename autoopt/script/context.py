@@ -23,13 +23,12 @@ from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.errors import WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import TrainingRun
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.probe import probe
 from autoopt.script.process import Script
 from autoopt.script.recording import MicroBatch
 from autoopt.script.session import Enough
-from autoopt.script.training_run import train
+from autoopt.script.training_run import ScriptRun
 from autoopt.setup import Precision, Setup
 from autoopt.workload import Workload
 
@@ -55,6 +54,7 @@ class ScriptContext:
         self.build_seconds = session.first_step_at - session.began
         self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
+        self.under_way: ScriptRun | None = None
         self.training = ScriptTraining(script)
         self.workload = self.training.workload
         self.setup = self.registry.fold(script.spec.plan, self.workload.setup)
@@ -67,11 +67,9 @@ class ScriptContext:
         facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
         return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
 
-    def train(
-        self, max_seconds: float, max_steps: int | None, target: float | None, confirm: int = 0, keep: str = ""
-    ) -> TrainingRun:
-        """Trains on to the target, a limit or the script's own end."""
-        return train(self, max_seconds, max_steps, target, confirm, keep)
+    def training_run(self, **arguments: Any) -> ScriptRun:
+        """A training from here to the target, a limit or the script's own end."""
+        return ScriptRun(self, **arguments)
 
     def probe(self, out: str, steps: int, seconds: float, weights: list[str] | None = None, **_: Any) -> JsonDict:
         """Probes the plan; see ``autoopt.script.probe``. A script's batches are its own: none are handed to it."""

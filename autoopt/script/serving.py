@@ -20,6 +20,7 @@ DRIVING = frozenset(
         "autoopt.benchmark.tasks:probe",
         "autoopt.benchmark.tasks:monitored_block",
         "autoopt.benchmark.tasks:train",
+        "autoopt.benchmark.tasks:train_leg",
         "autoopt.benchmark.tasks:cpu_clock",
         "autoopt.simplify.tasks:running",
         "autoopt.script.tasks:sites",

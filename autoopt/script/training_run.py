@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -17,98 +18,147 @@ _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
 
 
-def train(
-    live: Any, max_seconds: float, max_steps: int | None, target: float | None, confirm: int, keep: str = ""
-) -> TrainingRun:
-    """Trains on from the first step; see ``autoopt.benchmark.tasks.train``.
+class ScriptRun:
+    """A training of a script that goes on in legs, so that two of them can take turns (``autoopt.benchmark.run``).
 
     Evaluations and checkpoints are the script's own, whenever it makes them; they count against the time.
+
+    Args:
+        live: the trial, which stands at the end of its first step.
+        max_seconds, max_steps, target, confirm, keep: see ``autoopt.benchmark.tasks.train``.
     """
-    session = live.script.session
-    metric = live.script.command.metric
-    wanted = target if target is not None else live.target
-    session.device.reset_peak()
-    kept: KeptWeights | None = session.in_main(lambda: KeptWeights(live.training, keep)) if keep else None
-    told, evaluations = 0.0, 0
-    seen = {"reached": 0, "stopped": "steps"}
 
-    def enough(done: int, elapsed: float) -> bool:
-        nonlocal told, evaluations
-        goal: Goal = session.goal
-        seconds = elapsed + sum(goal.aside.values())
-        if seconds - told >= 1.0:
-            told = seconds
-            live.emit({"step": session.steps, "seconds": seconds})
-        if kept is not None and session.evaluations > evaluations:
-            evaluations = session.evaluations
-            session.beside(lambda: kept.evaluated(evaluations))
-        if metric is not None and wanted is not None:
-            reached = [i for i, (_, _, value) in enumerate(goal.metrics) if meets(value, wanted, metric)]
-            if reached and len(goal.metrics) - reached[0] > confirm:
-                seen["stopped"] = "target"
-                return True
-        if max_steps is not None and session.steps >= max_steps:
-            return True
-        if seconds >= max_seconds:
-            seen["stopped"] = "seconds"
-            return True
-        return False
+    def __init__(
+        self,
+        live: Any,
+        max_seconds: float,
+        max_steps: int | None = None,
+        target: float | None = None,
+        confirm: int = 0,
+        keep: str = "",
+    ) -> None:
+        self.live, self.session = live, live.script.session
+        self.max_seconds, self.max_steps, self.confirm = max_seconds, max_steps, confirm
+        self.metric: str | None = live.script.command.metric
+        self.wanted = target if target is not None else live.target
+        self.stopped = ""
+        self.seconds = 0.0
+        self.training_seconds = self.late_seconds = 0.0
+        self.times: list[float] = []
+        self.losses: list[float | None] = []
+        self.told: list[tuple[int, float, float]] = []
+        self._emitted, self._evaluations = 0.0, 0
+        self.session.device.reset_peak()
+        self.kept: KeptWeights | None = self.session.in_main(lambda: KeptWeights(live.training, keep)) if keep else None
 
-    goal = session.run_until_over(enough)
-    if metric is not None and not goal.metrics and (session.evaluations or session.over):
-        raise UsageError(
-            f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
-            f"and {session.evaluations} evaluations",
-            hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
+    def go_on(self, seconds: float = math.inf) -> bool:
+        """Trains so many seconds more, to the end of a step and what follows it. True when it is over."""
+        if self.stopped:
+            return True
+        before, until = self.seconds, self.seconds + seconds
+        earlier = len(self.told)
+
+        def enough(done: int, elapsed: float) -> bool:
+            goal: Goal = self.session.goal
+            self.seconds = before + elapsed + sum(goal.aside.values())
+            self._note(goal, earlier, before)
+            self._evaluated()
+            self.stopped = self._why_over()
+            return bool(self.stopped) or self.seconds >= until
+
+        goal = self.session.run_until_over(enough)
+        self._note(goal, earlier, before)
+        lap = goal.lap()
+        self.seconds = before + lap.seconds + sum(goal.aside.values())
+        self.training_seconds += lap.seconds
+        settled, paid = self.session.deferred_cost.settled(lap)
+        self.times += settled.steps
+        self.late_seconds += paid
+        self.losses += goal.captured.losses()
+        if self.session.over and not self.stopped:
+            self.stopped = "steps"
+        return bool(self.stopped)
+
+    def _note(self, goal: Goal, earlier: int, before: float) -> None:
+        """Values of the metric that this leg has told so far."""
+        new = goal.metrics[len(self.told) - earlier :]
+        self.told += [(step, before + seconds, value) for step, seconds, value in new]
+
+    def _evaluated(self) -> None:
+        if self.seconds - self._emitted >= 1.0:
+            self._emitted = self.seconds
+            self.live.emit({"step": self.session.steps, "seconds": self.seconds})
+        if self.kept is not None and self.session.evaluations > self._evaluations:
+            kept, self._evaluations = self.kept, self.session.evaluations
+            self.session.beside(lambda: kept.evaluated(self._evaluations))
+
+    def _why_over(self) -> str:
+        if self.metric is not None and self.wanted is not None:
+            reached = [i for i, (_, _, value) in enumerate(self.told) if meets(value, self.wanted, self.metric)]
+            if reached and len(self.told) - reached[0] > self.confirm:
+                return "target"
+        if self.max_steps is not None and self.session.steps >= self.max_steps:
+            return "steps"
+        return "seconds" if self.seconds >= self.max_seconds else ""
+
+    def document(self) -> TrainingRun:
+        """The run as far as it has come.
+
+        Raises:
+            UsageError: nothing told the metric.
+        """
+        session, metric = self.session, self.metric
+        if metric is not None and not self.told and (session.evaluations or session.over):
+            raise UsageError(
+                f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
+                f"and {session.evaluations} evaluations",
+                hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
+            )
+        run = self._document()
+        return run if self.kept is None else run.model_copy(update={"kept": session.in_main(self.kept.files)})
+
+    def _document(self) -> TrainingRun:
+        live, session, metric, wanted = self.live, self.session, self.metric, self.wanted
+        losses = tuple(self.losses)
+        once = self.late_seconds + excess(self.times)
+        points = tuple(
+            CurvePoint(step=step, seconds=seconds, metric=value, train_loss=_recent(losses, step))
+            for step, seconds, value in self.told
         )
-    run = _document(live, goal, wanted, str(seen["stopped"]), metric)
-    return run if kept is None else run.model_copy(update={"kept": session.in_main(kept.files)})
+        first = None
+        if metric is not None and wanted is not None:
+            first = next((p for p in points if p.metric is not None and meets(p.metric, wanted, metric)), None)
+        hopeless = len(losses) >= _NO_HOPE and all(loss is None for loss in losses[-_NO_HOPE:])
+        return TrainingRun(
+            seed=live.seed,
+            curve=Curve(
+                seed=live.seed,
+                points=points,
+                reached=None if wanted is None else first is not None,
+                seconds_to_target=first.seconds if first else None,
+                steps_to_target=first.step if first else None,
+            ),
+            seconds=self.seconds,
+            training_seconds=self.training_seconds,
+            evaluation_seconds=self.seconds - self.training_seconds,
+            evaluations=len(points) or session.evaluations,
+            steps=session.steps,
+            samples=session.samples,
+            fixed_seconds=live.build_seconds + once,
+            once_seconds=once,
+            reached=None if wanted is None else first is not None,
+            finite=None not in losses,
+            metrics={name_of(metric): points[-1].metric} if metric is not None and points else {},
+            losses=losses,
+            peak_memory_bytes=session.device.peak_bytes(),
+            peak_host_memory_bytes=live.training.host_peak_bytes(),
+            stopped="not_finite" if hopeless else self.stopped,
+        )
 
 
 def meets(value: float, wanted: float, metric: str) -> bool:
     """Whether a value of the metric is as good as what is wanted."""
     return value <= wanted if direction_of(metric) == "min" else value >= wanted
-
-
-def _document(live: Any, goal: Goal, wanted: float | None, stopped: str, metric: str | None) -> TrainingRun:
-    session = live.script.session
-    lap, losses = goal.lap(), goal.captured.losses()
-    settled, paid = session.deferred_cost.settled(lap)
-    evaluation = sum(goal.aside.values())
-    once = paid + excess(settled.steps)
-    points = tuple(
-        CurvePoint(step=step, seconds=seconds, metric=value, train_loss=_recent(losses, step))
-        for step, seconds, value in goal.metrics
-    )
-    first = None
-    if metric is not None and wanted is not None:
-        first = next((p for p in points if p.metric is not None and meets(p.metric, wanted, metric)), None)
-    hopeless = len(losses) >= _NO_HOPE and all(loss is None for loss in losses[-_NO_HOPE:])
-    return TrainingRun(
-        seed=live.seed,
-        curve=Curve(
-            seed=live.seed,
-            points=points,
-            reached=None if wanted is None else first is not None,
-            seconds_to_target=first.seconds if first else None,
-            steps_to_target=first.step if first else None,
-        ),
-        seconds=lap.seconds + evaluation,
-        training_seconds=lap.seconds,
-        evaluation_seconds=evaluation,
-        evaluations=len(points) or session.evaluations,
-        steps=session.steps,
-        samples=session.samples,
-        fixed_seconds=live.build_seconds + once,
-        once_seconds=once,
-        reached=None if wanted is None else first is not None,
-        finite=None not in losses,
-        metrics={name_of(metric): points[-1].metric} if metric is not None and points else {},
-        losses=losses,
-        peak_memory_bytes=session.device.peak_bytes(),
-        peak_host_memory_bytes=live.training.host_peak_bytes(),
-        stopped="not_finite" if hopeless else stopped,
-    )
 
 
 def _recent(losses: tuple[float | None, ...], step: int) -> float | None:

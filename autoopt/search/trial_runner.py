@@ -148,8 +148,7 @@ class TrialRunner:
         speedup: float = 1.0,
         target: float | None = None,
     ) -> TrainedPair:
-        """Trains both to the target from one seed, in turns; one after the other for scripts, and where both do not
-        fit into memory.
+        """Trains both to the target from one seed, in turns; one after the other where both do not fit into memory.
 
         Args:
             seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
@@ -159,12 +158,11 @@ class TrialRunner:
         """
         arguments = {"max_seconds": max_seconds, "target": target, "confirm": CONFIRMED}
         try:
-            if self.base.script is None:  # a script trains by its own loop, which knows no legs
-                with self.trial(baseline, f"{label}-baseline", seed) as one:
-                    _at_rest(one)
-                    with self.trial(plan, label, seed) as other:
-                        before, after = Turns((one, other), arguments, seconds, speedup).run(seed % 2)
-                return TrainedPair(baseline=before, best=after)
+            with self._adopted(baseline, f"{label}-baseline", seed) as one:
+                _at_rest(one)
+                with self._adopted(plan, label, seed) as other:
+                    before, after = Turns((one, other), arguments, seconds, speedup).run(seed % 2)
+            return TrainedPair(baseline=before, best=after)
         except TrialFailed as failure:
             if not failure.for_want_of_room:
                 raise

@@ -183,7 +183,8 @@ def _verification(
     """The figures of the end: those of the trainings where two seeds or more were trained, else of equal steps."""
     gate, objective = context.gate, state.objective
     evidence = _evidence(context, state, pairs)
-    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in pairs]
+    alike = [pair for pair in pairs if objective.target is not None or pair.baseline.steps == pair.best.steps]
+    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in alike]
     timed = [(old, new) for old, new in both if old and new]
     before, after = [p.seconds for p, _ in timed], [q.seconds for _, q in timed]
     trained = paired_ratio(before, after, state.noise.process_sd)
@@ -235,9 +236,11 @@ def _detail(
     level: str | None,
 ) -> str:
     if trained is None:
-        return "no training of both reached the target; the time is modelled from its measured parts"
+        what = "reached the target" if metric else "came to the end of the planned steps"
+        return f"no training of both {what}; the time is modelled from its measured parts"
     seen = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=True))
-    told = f"trained to {metric} from start to end, baseline to final plan by seed: {seen}"
+    goal = metric or "the same number of steps"
+    told = f"trained to {goal} from start to end, baseline to final plan by seed: {seen}"
     ratio = f"{trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}]"
     if headline is None or headline == trained:
         return f"{told}: {ratio}"

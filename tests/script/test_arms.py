@@ -9,9 +9,11 @@ import pytest
 
 from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan, Site, Sites
+from autoopt.records.messages import TrainingRun
 from autoopt.script.launch import run_with_plan
 from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
+from autoopt.search.accept.interleaved import Turns
 from autoopt.search.compare.arm import TrialArm
 from autoopt.setup import Setup
 from tests.script.conftest import StartScript, sites_of
@@ -73,6 +75,29 @@ def test_evaluations_and_checkpoints_are_timed_apart_and_the_metric_is_read(
     assert [point["step"] for point in run["curve"]["points"]] == [16, 32, 48, 64]
     assert run["evaluation_seconds"] > 0
     assert run["seconds"] == pytest.approx(run["training_seconds"] + run["evaluation_seconds"])
+
+
+def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScript, sites: Sites) -> None:
+    arguments = {"max_seconds": 50.0, "target": None, "confirm": 1}
+    script = {"sites": sites, "metric": "val acc ([0-9.]+)"}
+    with start_script("plain.py", "64", **script) as one, start_script("plain.py", "64", **script) as other:
+        turns = Turns((one, other), arguments, seconds=1.0)
+        turns._legs = (0.01, 0.01)  # so that there are many of them
+        for process in (one, other):
+            process.freeze()
+        while turns._runs[0] is None:
+            turns._leg(0)
+        other.thaw()
+        alone = TrainingRun.model_validate(other.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0))
+    run = turns._runs[0]
+    assert run is not None
+    assert run.stopped == alone.stopped == "steps"
+    assert run.steps == alone.steps == 64
+    assert run.losses == alone.losses
+    assert [(p.step, p.metric) for p in run.curve.points] == [(p.step, p.metric) for p in alone.curve.points]
+    told = [point.seconds for point in run.curve.points]
+    assert told == sorted(told)
+    assert run.seconds == pytest.approx(run.training_seconds + run.evaluation_seconds)
 
 
 def test_a_setup_is_put_on_at_its_sites(start_script: StartScript, sites: Sites) -> None:
