@@ -30,6 +30,12 @@ from autoopt.simplify.stage_profile import Description, describe
 
 AA_PAIRS = 4
 
+NO_METRIC = (
+    "no metric of the script is known, so only changes that are proven to train the same are kept, and times are those "
+    "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
+)
+"""A script's training says nothing of how good it is, but in what it prints."""
+
 
 def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
     """The objective of the search, before the baseline was trained."""
@@ -100,7 +106,7 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
         raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
-    notes = []
+    notes = without_metric(state.sites, objective)
     if objective.metric is not None and parts_to(run, objective) is None:
         state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
         state.objective, note = _replaced(objective, run)
@@ -110,6 +116,11 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + aa.start_seconds
     trainings.expected_seconds = usual + aa.start_seconds
     return run, notes
+
+
+def without_metric(sites: Sites | None, objective: Objective) -> list[str]:
+    """A note where a script is trained without being told what to read its metric from."""
+    return [NO_METRIC] if sites is not None and objective.metric is None else []
 
 
 def usual_seconds(aa: AAControl, run: TrainingRun) -> float:

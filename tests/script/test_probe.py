@@ -10,6 +10,7 @@ from autoopt.records import Change, Objective, Plan, Quality, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import Seen, level_of
+from autoopt.search.baseline import without_metric
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of
 
@@ -107,3 +108,10 @@ def test_what_could_not_be_seen_of_a_script_leaves_it_undecided(prober: Prober) 
     assert before.probe.unseen == "labels"
     assert before.arrays.updates is None
     assert level(Risk.EXACT, before, after).level == "undecided"
+
+
+def test_a_script_without_a_metric_is_told_how_to_give_one() -> None:
+    sites = Sites(command=("python", "train.py"), cwd="/")
+    assert "--metric 'PATTERN'" in without_metric(sites, OBJECTIVE)[0]
+    assert without_metric(sites, OBJECTIVE.model_copy(update={"metric": "val loss"})) == []
+    assert without_metric(None, OBJECTIVE) == [], "what build() says of its evaluation is another matter"
