@@ -7,6 +7,7 @@ One process, some seconds, nothing timed. What two plans' probes must have in co
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +22,7 @@ from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import samples_of
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.errors import WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe
 
@@ -244,8 +246,17 @@ def kept_state(training: Any, path: str) -> dict[str, Any] | None:
 
 
 def _batches(path: str, held: list[list[Any]], training: Training) -> list[list[Any]]:
-    """The batches of the file, which is written where there is none: samples are random, so they are handed on."""
+    """The batches of the file, which is written where there is none: samples are random, so they are handed on.
+
+    Raises:
+        WorkloadError: they hold types of the user's own, and no file is ever unpickled.
+    """
     if not Path(path).exists():
         torch.save(held, path)
-    found: list[list[Any]] = torch.load(path, map_location=training.device.torch, weights_only=False)
+    try:
+        found: list[list[Any]] = torch.load(path, map_location=training.device.torch, weights_only=True)
+    except pickle.UnpicklingError:
+        raise WorkloadError(
+            "its batches are of types of its own, which are not handed from one process to another"
+        ) from None
     return found

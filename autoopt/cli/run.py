@@ -16,10 +16,11 @@ from autoopt.cli.parameters import optimize_options, read_options
 @click.argument("workload", metavar="[-- COMMAND]", required=False)
 @click.argument("words", metavar="", nargs=-1, type=click.UNPROCESSED)
 def run_command(plan: Path, workload: str | None, words: tuple[str, ...], **given: Any) -> int:
-    """Trains a script for real with a plan; no file is changed, and the exit code is the script's.
+    """Trains a script for real with a plan, and changes no file.
 
-    autoopt run --plan RUN/plan.json -- python train.py --epochs 90. Where the plan lies in the directory of a run on
-    this script as it is now, its sites are known; else the script's first steps are watched once before.
+    The exit code is the script's: autoopt run --plan RUN/plan.json -- python train.py --epochs 90. Where the plan
+    lies in the directory of a run on this script as it is now, its sites are known; else the script's first steps
+    are watched once before.
     """
     options = read_options(given)
     from autoopt.plan import read_plan

@@ -19,7 +19,8 @@ print("code", code, "torch" in sys.modules)
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["optimize", "mine.py"], 3, "it has no ':'"),
+        (["optimize", "mine"], 3, "it has no ':'"),
+        (["optimize", "nine.py"], 3, "there is no script nine.py"),
         (["optimize", "nine.py:build"], 3, "did you mean mine.py?"),
         (["profile", "minee:build"], 3, "did you mean 'mine'?"),
         (["optimize", "mine:build", "--only", "amq"], 2, "did you mean amp?"),

@@ -14,8 +14,6 @@ from autoopt_strategies.input.cacheable import seed_everything
 SAMPLES = 8
 CLOSE = 0.05
 """Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""
-WANTED = threading.local()
-"""``shorter``: pixels that the shorter side of an image must keep, while a sample is read in this thread."""
 
 
 @contextmanager
@@ -24,22 +22,24 @@ def drafting(shorter: int | None) -> Iterator[None]:
     from PIL import Image
 
     opened = Image.open
-    if not getattr(opened, "drafts", False):
+    wanted = getattr(opened, "wanted", None)  # by whichever copy of this code came first: an exported script has one
+    if wanted is None:
+        wanted = threading.local()
 
         def open_draft(*args: Any, **kwargs: Any) -> Any:
             image = opened(*args, **kwargs)
-            least = getattr(WANTED, "shorter", None)
+            least = getattr(wanted, "shorter", None)
             if least and image.format == "JPEG":
                 image.draft(None, (least, least))  # libjpeg scales in the frequency domain: 1/2, 1/4 or 1/8
             return image
 
-        open_draft.drafts = True  # type: ignore[attr-defined]
+        open_draft.wanted = wanted  # type: ignore[attr-defined]
         Image.open = open_draft
-    before, WANTED.shorter = getattr(WANTED, "shorter", None), shorter
+    before, wanted.shorter = getattr(wanted, "shorter", None), shorter
     try:
         yield
     finally:
-        WANTED.shorter = before
+        wanted.shorter = before
 
 
 class Drafted(Wrapper):

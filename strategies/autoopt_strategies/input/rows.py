@@ -63,7 +63,7 @@ def mapped(folder: str, number: int) -> Any:
     """The array of a part of all samples, read-only."""
     import numpy as np
 
-    return np.load(f"{folder}/{number}.npy", mmap_mode="r")
+    return np.load(f"{folder}/{number}.npy", mmap_mode="r", allow_pickle=False)
 
 
 def write_rows(source: Any, folder: str, workers: int) -> tuple[Any, list[str]]:
