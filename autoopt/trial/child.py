@@ -18,6 +18,7 @@ from autoopt.records import JsonDict, Record
 from autoopt.trial import tree
 from autoopt.trial.channel import FIRST_DESCRIPTOR, Channel, ChannelClosed
 from autoopt.trial.failures import failure_of
+from autoopt.trial.preloading import Imports, import_libraries, imports
 from autoopt.trial.protocol import Answer, Call, Failure, Progress, TrialSpec
 
 LIVE = "autoopt.benchmark.trial_context:TrialContext"
@@ -31,7 +32,10 @@ def main(channel: Channel) -> None:
     try:
         first = channel.receive()
         if first is not None:
-            TaskServer(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE)).serve()
+            server = TaskServer(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE))
+            if first.get("libraries"):
+                import_libraries(Imports.model_validate(first["libraries"]))
+            server.serve(tell_imports=first.get("tell_imports", False))
     except ChannelClosed:
         pass
 
@@ -54,14 +58,20 @@ class TaskServer:
         self._where = "import"
         self._live_name = live
 
-    def serve(self) -> None:
-        """Until the parent closes its end."""
+    def serve(self, tell_imports: bool = False) -> None:
+        """Until the parent closes its end.
+
+        Args:
+            tell_imports: the first answer tells what building the workload has imported.
+        """
         live: Any = None
+        environment = dict(os.environ)
 
         def start() -> JsonDict:
             nonlocal live
             live = self.make_live()
-            return {}
+            specs = (self._spec.workload, *self._spec.strategies)
+            return imports(specs, environment).model_dump(mode="json") if tell_imports else {}
 
         if not self._answer(start):
             return

@@ -21,6 +21,7 @@ from autoopt.trial import tree
 from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
 from autoopt.trial.child import DUMP_SIGNAL, LIVE
 from autoopt.trial.failures import ended, hung
+from autoopt.trial.preloading import Imports
 from autoopt.trial.protocol import Call, Failure, TrialSpec
 from autoopt.trial.start import ForkServer, Started, fresh
 
@@ -51,6 +52,8 @@ class Launcher:
         self._live = live
         self._compiler_cache = compiler_cache
         self._trials: list[TrialProcess] = []
+        self._seen: Imports | None = None
+        self._preloaded: bool | None = None
 
     def __enter__(self) -> Self:
         if self._server:
@@ -78,6 +81,7 @@ class Launcher:
                 imported or built.
             TrialFailed: anything else, with the tail of the log.
         """
+        self._preload()
         deadline = time.monotonic() + timeout
         process: TrialProcess | None = None
         try:
@@ -86,12 +90,40 @@ class Launcher:
             process = TrialProcess(spec, started, log=log, log_start=log_start)
             self._trials = [trial for trial in self._trials if not trial.closed]
             self._trials.append(process)
-            process._introduce(self._live, deadline, timeout)
+            self._introduce(process, deadline, timeout)
         except BaseException:
             if process:
                 process.close()
             raise
         return process
+
+    def _introduce(self, process: TrialProcess, deadline: float, timeout: float) -> None:
+        """Tells a trial what it is; the first one tells what it has imported.
+
+        A fresh interpreter imports libraries before it builds as well, where the server has them: what building
+        takes is compared.
+        """
+        spec = process.spec
+        how: JsonDict = {"live": self._live}
+        forked = self._server is not None and spec.script is None and not spec.flags.get("env")
+        if forked and self._seen is None:
+            how["tell_imports"] = True
+        elif self._preloaded and spec.script is None and not forked:
+            how["libraries"] = self._seen.model_dump(mode="json") if self._seen else None
+        answer = process._introduce(how, deadline, timeout)
+        if "tell_imports" in how:
+            self._seen = Imports.model_validate(answer)
+
+    def _preload(self) -> None:
+        """Once, after the first trial and while no other lives: two sides of a pair start from the same server."""
+        if self._server is None or self._seen is None or self._preloaded is not None:
+            return
+        if any(trial.alive for trial in self._trials):
+            return
+        trouble = self._server.preload(self._seen)
+        self._preloaded = not trouble
+        if trouble:
+            logger.info("each trial imports its libraries itself: %s", trouble)
 
     def _begin(self, spec: TrialSpec, log: Path) -> Started:
         environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache)
@@ -243,9 +275,9 @@ class TrialProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _introduce(self, live: str, deadline: float, timeout: float) -> None:
-        self._say({"spec": self.spec.model_dump(mode="json"), "live": live}, "import")
-        self._answer("build", deadline, timeout, None)
+    def _introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
+        self._say({"spec": self.spec.model_dump(mode="json"), **how}, "import")
+        return self._answer("build", deadline, timeout, None)
 
     def _say(self, document: JsonDict, where: str) -> None:
         with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer

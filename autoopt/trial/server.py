@@ -11,12 +11,15 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 from typing import NoReturn
 
 from autoopt.benchmark import affinity  # first of all: it knows the cores as they are before torch is imported
-from autoopt.trial import child, supervisor, tree
+from autoopt.trial import child, preloading, supervisor, tree
+from autoopt.trial.channel import Channel
+from autoopt.trial.start import PRELOAD, PRELOAD_SECONDS, READY
 
 PRELOADED = (
     "numpy",
@@ -37,7 +40,7 @@ def main(descriptor: int) -> NoReturn:
     """Serves until the parent closes its end.
 
     Args:
-        descriptor: a stream socket; each byte on it comes with the three descriptors of a trial.
+        descriptor: a stream socket; each byte on it comes with the three descriptors of a trial, or is ``PRELOAD``.
     """
     with contextlib.suppress(OSError):
         os.setsid()
@@ -50,11 +53,84 @@ def main(descriptor: int) -> NoReturn:
     gc.collect()
     gc.freeze()  # so that a collection in a trial does not touch, and copy, every page of the server
     with socket.socket(fileno=descriptor) as end:
-        while True:
-            data, descriptors, _, _ = socket.recv_fds(end, 1, 3)
-            if not data:
-                os._exit(0)
-            _fork(end, descriptors)
+        _serve(end, {})
+
+
+def _serve(end: socket.socket, variables: dict[str, str]) -> NoReturn:
+    """Forks a supervisor for each trial that is asked for.
+
+    Args:
+        variables: environment variables that importing libraries has set, which a trial finds unless it has its own.
+    """
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(end, 1, 3)
+        if not order:
+            os._exit(0)
+        if order == PRELOAD:
+            _hand_over(end, descriptors[0])
+        else:
+            _fork(end, descriptors, variables)
+
+
+def _hand_over(end: socket.socket, document: int) -> None:
+    """Lets a child import libraries and serve from then on; returns where it must not, and when it is gone."""
+    with os.fdopen(document, encoding="utf-8") as file:
+        seen = preloading.Imports.model_validate_json(file.read())
+    hear, say = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(hear)
+            tree.die_with_parent()
+            _take_over(end, say, seen)
+        finally:
+            os._exit(1)
+    os.close(say)
+    with os.fdopen(hear, "rb", buffering=0) as heard, contextlib.closing(_Process(pid)) as child:
+        if select.select([heard], [], [], PRELOAD_SECONDS)[0]:
+            trouble = heard.read(4096) or b"importing its libraries ended the process"
+        else:
+            trouble = f"importing its libraries took more than {PRELOAD_SECONDS:g} s".encode()
+        if trouble != READY:
+            child.kill()
+        with contextlib.suppress(OSError):
+            end.sendall(trouble.replace(b"\n", b" ") + b"\n")
+        child.wait()
+
+
+def _take_over(end: socket.socket, say: int, seen: preloading.Imports) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    folder = {name: os.environ[name] for name in ("TMPDIR",) if name in os.environ}  # that of the trial is gone
+    os.environ.clear()
+    os.environ.update({name: value for name, value in seen.environment.items() if name != "TMPDIR"} | folder)
+    trouble = preloading.preload(seen)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    os.write(say, trouble.encode() or READY)
+    os.close(say)
+    if trouble:
+        tree.send(tree.descendants(os.getpid()), tree.KILL)
+    else:
+        _serve(end, {name: value for name, value in seen.variables.items() if value is not None})
+
+
+class _Process:
+    """A child of a process that ignores how its children end."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def wait(self) -> None:
+        select.select([self._descriptor], [], [])
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def preload() -> None:
@@ -64,11 +140,16 @@ def preload() -> None:
             importlib.import_module(name)
 
 
-def _fork(end: socket.socket, descriptors: list[int]) -> None:
+def _fork(end: socket.socket, descriptors: list[int], variables: dict[str, str]) -> None:
+    def main(channel: Channel) -> None:
+        for name, value in variables.items():
+            os.environ.setdefault(name, value)
+        child.main(channel)
+
     if os.fork() == 0:
         end.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         trial, supervisors, log = descriptors
-        supervisor.supervise(trial, supervisors, log, child.main)
+        supervisor.supervise(trial, supervisors, log, main)
     for each in descriptors:
         os.close(each)

@@ -8,14 +8,22 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 
 from autoopt.records import JsonDict
-from autoopt.trial.channel import Channel, ChannelClosed, pair
+from autoopt.trial.channel import Channel, ChannelClosed, pair, readable
+from autoopt.trial.preloading import NVML, Imports
 
 _ENTRY = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from {} import main; main({})"
 
 SERVER = "autoopt.trial.server"
+PRELOAD = b"p"
+"""The order to the server to import libraries; it comes with a file that holds ``Imports``."""
+READY = b"ready"
+PRELOAD_SECONDS = 120.0
+"""Imports that take longer are given up."""
+
 SUPERVISOR = "autoopt.trial.supervisor"
 
 
@@ -52,10 +60,32 @@ class ForkServer:
         self.close()
         ours, theirs = pair()
         with theirs:
-            # NVML answers whether there is a device without touching it: a process that has cannot be forked
-            environment = {"PYTHONHASHSEED": "0", **os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+            environment = {"PYTHONHASHSEED": "0", **os.environ, NVML: "1"}
             self._process = _python(SERVER, [theirs.fileno()], environment)
         self._end = ours
+
+    def preload(self, seen: Imports) -> str:
+        """Has the server import what a trial has imported from libraries; waits for it.
+
+        Returns:
+            why it serves without them, as a sentence; empty where it has them.
+        """
+        self.start()
+        assert self._end is not None
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            file.write(seen.model_dump_json())
+            file.seek(0)
+            try:
+                socket.send_fds(self._end, [PRELOAD], [file.fileno()])
+                answered = readable([self._end], PRELOAD_SECONDS + 60.0)  # it may still be importing torch
+                said = self._end.recv(4096) if answered else b""
+            except OSError:
+                said = b""
+        if not said:
+            self.close()
+            return "the server ended, or gave no answer, while it imported them"
+        said = said.strip()
+        return "" if said == READY else said.decode("utf-8", "replace")
 
     def fork(self, log: int, environment: dict[str, str], scratch: str) -> Started:
         """Starts a trial.

@@ -159,3 +159,23 @@ def spawn_tree(live: TrialContext) -> dict[str, Any]:
     second = subprocess.Popen(busy, start_new_session=True)
     subprocess.Popen(["sh", "-c", "setsid sh -c 'while :; do :; done' & exit 0"]).wait()
     return {"pids": [first.pid, second.pid]}
+
+
+def imported(live: TrialContext, names: list[str]) -> dict[str, Any]:
+    """The processes that imported modules, which each has kept; and what importing may have changed."""
+    import random
+    import sys
+
+    modules = {name: getattr(sys.modules.get(name) or _loaded_from(name), "PID", None) for name in names}
+    before = getattr(sys.modules["third_party"], "BEFORE", None)
+    about = {"pid": os.getpid(), "environment": dict(os.environ), "random": random.random(), "before": before}
+    return {**modules, **about}
+
+
+def _loaded_from(name: str) -> Any:
+    """A module that was imported by its path, under another name."""
+    import sys
+
+    return next(
+        (m for m in list(sys.modules.values()) if str(getattr(m, "__file__", "")).endswith(f"/{name}.py")), None
+    )

@@ -1,0 +1,123 @@
+"""Libraries in the fork server: imported once, by real processes, and given up where importing does more than that."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.trial.parent import Launcher
+from autoopt.trial.preloading import Imports
+from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.start import ForkServer
+
+HERE = Path(__file__).parent
+WORKLOADS = HERE.parent / "workloads"
+
+
+def test_libraries_are_in_the_server_after_the_first_trial_and_the_users_own_code_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "third_party.py").write_text(
+        "import os, sys\nPID = os.getpid()\nBEFORE = 'mine' not in sys.modules\n"
+        "os.environ.setdefault('SET_BY_LIBRARY', 'yes')\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    mine = tmp_path / "mine.py"
+    mine.write_text("import third_party\nimport os\nPID = os.getpid()\nfrom tiny import build\n")
+    spec = TrialSpec(workload=f"{mine}:build", search_path=(str(HERE), str(WORKLOADS)), directory=str(tmp_path))
+    fresh = spec.model_copy(update={"flags": {"env": {"X": "1"}}})
+    found: list[dict[str, Any]] = []
+    with Launcher(live="mini_live:TrialContext") as launcher:
+        for each in (spec, spec, fresh):
+            with launcher.start(each, log=tmp_path / "trial.log", timeout=60.0) as trial:
+                found.append(trial.call("mini_live:imported", timeout=30, names=["third_party", "mine"]))
+    first, second, third = found
+    assert first["third_party"] == first["mine"] == first["pid"]
+    assert second["third_party"] not in (second["pid"], first["pid"])
+    assert second["mine"] == second["pid"] != first["pid"]
+    assert [each["environment"].get("SET_BY_LIBRARY") for each in found] == ["yes"] * 3
+    assert first["random"] == second["random"] == third["random"]
+    assert (first["before"], third["before"]) == (False, True), "what building takes is the same, forked or fresh"
+
+
+def test_a_launcher_goes_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    mine = tmp_path / "mine.py"
+    mine.write_text("import os\nos.environ['LIBRARY_HOME'] = '/there'\nimport tiny\nfrom tiny import build\n")
+    spec = TrialSpec(workload=f"{mine}:build", search_path=(str(HERE), str(WORKLOADS)), directory=str(tmp_path))
+    with Launcher(live="mini_live:TrialContext") as launcher, caplog.at_level(logging.INFO, "autoopt.trial.parent"):
+        for _ in range(2):
+            with launcher.start(spec, log=tmp_path / "trial.log", timeout=60.0) as trial:
+                assert trial.call("mini_live:steps", timeout=30, count=1)["losses"]
+    assert "sets environment variables (LIBRARY_HOME)" in caplog.text, "a library may read it when it is imported"
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("libraries") / "site-packages"
+    folder.mkdir()
+    (folder.parent / "users_own.py").write_text("")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(libraries: Path) -> Iterator[ForkServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(libraries))
+        patch.syspath_prepend(str(libraries.parent))
+        server = ForkServer()
+        server.start()
+        yield server
+        server.close()
+
+
+REFUSED = {
+    "thread": ("import threading as t; t.Thread(target=t.Event().wait, daemon=True).start()", "changes threads"),
+    "device": ("import torch; torch.cuda._initialized = True", "changes the device"),
+    "affinity": ("import os; os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})", "changes affinity"),
+    "random": ("import random; random.random()", "changes random numbers"),
+    "defaults": ("import torch; torch.set_default_dtype(torch.float64)", "changes torch's defaults"),
+    "process": ("import subprocess; CHILD = subprocess.Popen(['sleep', '60'])", "changes processes"),
+    "signal": ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", "changes signals"),
+    "variable": ("import os; os.environ['X_OF_LIBRARY'] = '1'", "(X_OF_LIBRARY)"),
+    "crash": ("import os; os._exit(3)", "ended the process"),
+    "users_file": ("import users_own", "which is no library"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_library_that_does_more_than_define_things_is_left_to_the_trials(
+    name: str, server: ForkServer, libraries: Path
+) -> None:
+    """Each order is refused, so that the server stays plain and can be asked again."""
+    if name == "affinity" and len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core")
+    source, why = REFUSED[name]
+    assert why in server.preload(seen(libraries, f"does_{name}", source))
+
+
+def test_another_file_of_the_same_name_is_no_library_of_the_trial(server: ForkServer, libraries: Path) -> None:
+    imports = seen(libraries, "shadowed", "import shadows")
+    (libraries / "shadows.py").write_text("")
+    imports.modules["shadows"] = "/home/somebody/shadows.py"
+    assert "the module shadows is /home/somebody/shadows.py in a trial" in server.preload(imports)
+
+
+def test_a_library_that_cannot_be_imported_here_is_left_out(server: ForkServer, libraries: Path) -> None:
+    assert server.preload(seen(libraries, "broken", "raise ImportError('not here')")) == ""
+
+
+def seen(libraries: Path, name: str, source: str) -> Imports:
+    file = libraries / f"{name}.py"
+    file.write_text(source)
+    return Imports(modules={name: str(file)}, environment=dict(os.environ))
