@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from autoopt.records import Configuration, Environment, Estimate, Peaks, Plan
@@ -19,6 +21,7 @@ def configuration(
     side: Side | None = None,
     runs: tuple[TrainingRun, ...] = (),
     time_to_target: Estimate | None = None,
+    source: Literal["measured", "modelled"] = "measured",
     price_per_hour: float | None = None,
 ) -> Configuration:
     """Puts together what trials of one plan showed; what none showed is None.
@@ -28,6 +31,7 @@ def configuration(
         side: the plan in an interleaved comparison, the better source of step times.
         runs: its trainings to the target.
         time_to_target: seconds, with interval.
+        source: of these seconds.
         price_per_hour: of the device.
     """
     reached = [run for run in runs if run.reached]
@@ -43,7 +47,7 @@ def configuration(
         samples_per_second=rate,
         step_seconds=step,
         time_to_target_seconds=time_to_target,
-        time_to_target_source="measured" if time_to_target else None,
+        time_to_target_source=source if time_to_target else None,
         fixed_seconds=_median([run.fixed_seconds for run in runs])
         or (examined.startup.fixed_seconds if examined else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from autoopt.records import Ablation, Configuration, Estimate, Plan, Quality, Speedup, Stop
 from autoopt.records.messages import TrainingRun
@@ -36,7 +37,11 @@ def outcome_of(
     """
 
     def configured(
-        plan: Plan, side: Side | None, runs: tuple[TrainingRun, ...], seconds: Estimate | None
+        plan: Plan,
+        side: Side | None,
+        runs: tuple[TrainingRun, ...],
+        seconds: Estimate | None,
+        source: Literal["measured", "modelled"] = "measured",
     ) -> Configuration:
         return configuration(
             plan,
@@ -45,6 +50,7 @@ def outcome_of(
             side=side,
             runs=runs,
             time_to_target=seconds,
+            source=source,
             price_per_hour=price_per_hour,
         )
 
@@ -52,7 +58,8 @@ def outcome_of(
     runs = verification.baseline_runs or ((state.trained,) if state.trained else ())
     best = baseline = configured(state.baseline, side, runs, verification.baseline_seconds)
     if state.incumbent != state.baseline:
-        best = configured(state.incumbent, verification.best_side, verification.best_runs, verification.best_seconds)
+        found = verification
+        best = configured(state.incumbent, found.best_side, found.best_runs, found.best_seconds, found.best_source)
     return Outcome(
         state=state,
         baseline=baseline,

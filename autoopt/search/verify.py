@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from autoopt.benchmark.target import mean_seconds
@@ -43,6 +45,7 @@ class Verification(Record):
     best_runs: tuple[TrainingRun, ...] = ()
     baseline_seconds: Estimate | None = None
     best_seconds: Estimate | None = None
+    best_source: Literal["measured", "modelled"] = "measured"
     fell_back: bool = False
     notes: tuple[str, ...] = Field(default_factory=tuple)
 
@@ -222,8 +225,22 @@ def _verification(
         baseline_runs=evidence.baseline_runs,
         best_runs=evidence.candidate_runs,
         baseline_seconds=mean_seconds(before),
-        best_seconds=mean_seconds(after),
+        best_seconds=mean_seconds(after) if headline == trained else _by(mean_seconds(before), headline),
+        best_source="measured" if headline == trained else "modelled",
         notes=tuple(notes),
+    )
+
+
+def _by(seconds: Estimate | None, speedup: Estimate | None) -> Estimate | None:
+    """The baseline's seconds over the headline: who divides the two figures of the first screen gets the third."""
+    if seconds is None or speedup is None:
+        return None
+    return seconds.model_copy(
+        update={
+            "value": seconds.value / speedup.value,
+            "low": seconds.low / speedup.high,
+            "high": seconds.high / speedup.low,
+        }
     )
 
 

@@ -14,6 +14,7 @@ from autoopt.records import Curve, Estimate
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.search.accept.interleaved import Turns, agree, paired_ratio
+from autoopt.search.verify import _by
 from autoopt.trial.protocol import TrialSpec
 
 
@@ -136,3 +137,14 @@ def test_legs_of_a_real_training_are_the_training(tmp_path) -> None:
     assert one.losses == other.losses
     assert [point.metric for point in one.curve.points] == [point.metric for point in other.curve.points]
     assert one.curve.points[-1].metric >= 0.82 <= one.curve.points[-2].metric, "a second evaluation confirms the target"
+
+
+def test_seconds_that_were_not_trained_in_turns_follow_from_the_headline() -> None:
+    """A reader who divides the first screen's seconds gets its factor."""
+    before = Estimate(value=40.0, low=36.0, high=44.0, n=1)
+    after = _by(before, Estimate(value=1.25, low=1.1, high=1.4, n=4))
+    assert after is not None
+    assert before.value / after.value == pytest.approx(1.25)
+    assert (after.low, after.high) == (pytest.approx(36 / 1.4), pytest.approx(44 / 1.1))
+    assert _by(None, before) is None
+    assert _by(before, None) is None
