@@ -41,7 +41,7 @@ def _placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> tuple[
         try:
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
-            changes.append(_unplaced(change, trial, str(reason)))
+            changes.append(_unplaced(change, trial, reason))
             continue
         placing = trial
         at = trial.touched
@@ -67,13 +67,13 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         place_precision(placing, precision, device)
 
 
-def _unplaced(change: Change, trial: Placing, reason: str) -> PatchedChange:
+def _unplaced(change: Change, trial: Placing, reason: NoHonestEditError) -> PatchedChange:
     at = trial.touched
     return PatchedChange(
         strategy=change.strategy,
         setting=change.setting,
-        how="by hand" if "change it there" in reason or "by hand" in reason else "plan only",
+        how="by hand" if reason.by_hand else "plan only",
         file=at.file if at else None,
         line=at.line if at else None,
-        reason=reason,
+        reason=str(reason),
     )

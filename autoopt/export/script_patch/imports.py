@@ -48,7 +48,7 @@ def after_import_of(source: Source, module: str) -> Spot:
             break
         if module in names:
             return spot
-    raise NoHonestEditError(f"{source.name} imports torch before {module}: move the lines by hand")
+    raise NoHonestEditError(f"{source.name} imports torch before {module}: move the lines by hand", by_hand=True)
 
 
 def _top(source: Source) -> list[Spot]:

@@ -18,7 +18,16 @@ Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
 class NoHonestEditError(Exception):
-    """A change that has no edit here which a person would make; the text is the reason."""
+    """A change that has no edit here which a person would make; the text is the reason.
+
+    Args:
+        reason: what stands in the way.
+        by_hand: the user can make the change at the place that the reason names.
+    """
+
+    def __init__(self, reason: str, *, by_hand: bool = False) -> None:
+        super().__init__(reason)
+        self.by_hand = by_hand
 
 
 @dataclass(frozen=True)

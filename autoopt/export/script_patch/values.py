@@ -82,7 +82,7 @@ def _default(source: Source, option: cst.Call, attribute: str, command: Sequence
     words = [_text(argument.value) for argument in option.args if argument.keyword is None]
     for word in command:
         if word.split("=")[0] in words:
-            raise NoHonestEditError(f"the command gives {word.split('=')[0]}: change it there")
+            raise NoHonestEditError(f"the command gives {word.split('=')[0]}: change it there", by_hand=True)
     default = given(option).get("default")
     if default is None or not isinstance(default.value, _LITERALS):
         raise NoHonestEditError(f"{source.name}:{line} gives {attribute} no default that is a plain value")
