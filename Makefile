@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
 
-.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format gallery faults docs clean
+.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format gallery faults docs wheel site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,9 +82,17 @@ docs: install-dev ## docs/strategies.md, made of the strategies' method cards
 	$(BIN)/python -m autoopt.testing.method_cards > docs/strategies.md.new
 	mv docs/strategies.md.new docs/strategies.md
 
+wheel: install ## sdist and wheel in dist/, checked, installed in clean environments and used
+	$(PIP) --editable '.[release]'
+	.ci/wheel $(BIN)/python dist
+
+site: install ## docs/ as a site, in site/; a link that leads nowhere fails
+	$(PIP) --editable '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --site-dir site
+
 faults: install-dev ## every way in which a trial or a run can break, and what becomes of it
 	$(BIN)/python -m benchmarks.faults
 
 clean: ## caches and build output; runs and .venv stay
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

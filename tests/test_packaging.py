@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_the_wheel_holds_three_packages_and_nothing_beside(wheel: zipfile.ZipFile, project: dict[str, Any]) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert tops == {*PACKAGES, f"autoopt-{project['version']}.dist-info"}
+    assert tops == {*PACKAGES, f"torch_autoopt-{project['version']}.dist-info"}
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -53,7 +53,7 @@ def test_every_file_of_a_package_is_in_the_wheel(wheel: zipfile.ZipFile, name: s
 
 
 def test_the_wheel_brings_command_licence_and_version(wheel: zipfile.ZipFile, project: dict[str, Any]) -> None:
-    info = f"autoopt-{project['version']}.dist-info"
+    info = f"torch_autoopt-{project['version']}.dist-info"
     assert "autoopt = autoopt.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
     assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
     metadata = wheel.read(f"{info}/METADATA").decode()
@@ -70,10 +70,10 @@ def test_one_version_everywhere(project: dict[str, Any]) -> None:
     assert newest[1] in ("Unreleased", project["version"]), "the changelog begins with what this version brings"
 
 
-def test_all_brings_every_extra_but_that_for_development(project: dict[str, Any]) -> None:
+def test_all_brings_every_extra_but_those_for_development(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
-    assert Requirement(everything).extras == set(extras) - {"all", "dev"}
+    assert Requirement(everything).extras == set(extras) - {"all", "dev", "docs", "release"}
 
 
 def test_every_dependency_says_why(project: dict[str, Any]) -> None:
@@ -92,10 +92,10 @@ def test_what_make_installs_is_pinned_and_within_the_ranges(project: dict[str, A
             assert separator, line
             assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line), f"{line}: a name and a version alone"
             pinned[canonicalize_name(name)] = version
-    for text in _requirements(project, "examples", "dev", "tensorboard"):
+    for text in _requirements(project, "examples", "dev", "tensorboard", "docs", "release"):
         wanted = Requirement(text)
         name = canonicalize_name(wanted.name)
-        if name == "autoopt":
+        if name == "torch-autoopt":
             continue
         assert name in pinned, f"{name} is not pinned"
         assert wanted.specifier.contains(pinned[name]), f"{name} {pinned[name]} is outside {wanted.specifier}"
@@ -141,4 +141,4 @@ def _read(name: str) -> str:
 
 def _requirements(project: dict[str, Any], *extras: str) -> list[str]:
     named = [text for extra in extras for text in project["optional-dependencies"][extra]]
-    return [*project["dependencies"], *(text for text in named if not text.startswith("autoopt["))]
+    return [*project["dependencies"], *(text for text in named if not text.startswith("torch-autoopt["))]

@@ -25,5 +25,5 @@ def lacking(error: ModuleNotFoundError) -> EnvironmentLacks | None:
     package = (error.name or "").partition(".")[0]
     if package in ("", "autoopt", "autoopt_strategies", "autoopt_reports"):
         return None
-    extra = f"autoopt[{EXTRA_OF[package]}]" if package in EXTRA_OF else package
+    extra = f"torch-autoopt[{EXTRA_OF[package]}]" if package in EXTRA_OF else package
     return EnvironmentLacks(f"{package} is not installed", hint=f"pip install '{extra}'")

@@ -38,7 +38,7 @@ def check_tools(tools: Iterable[str]) -> None:
         }.get(tool)
         if missing:
             raise EnvironmentLacks(
-                f"--with {tool}: {missing} is not installed", hint="pip install 'autoopt[profilers]'"
+                f"--with {tool}: {missing} is not installed", hint="pip install 'torch-autoopt[profilers]'"
             )
 
 

@@ -50,7 +50,7 @@ def read_document(path: Path, kind: type[R]) -> R:
     if version > SCHEMA_VERSION:
         raise DocumentError(
             f"{path} has schema_version {_short(version)}, this autoopt reads up to {SCHEMA_VERSION}",
-            hint="it was written by a newer autoopt: upgrade with pip install --upgrade autoopt",
+            hint="it was written by a newer autoopt: upgrade with pip install --upgrade torch-autoopt",
         )
     try:
         return kind.model_validate(document)

@@ -82,7 +82,7 @@ def check_script(command: Sequence[str]) -> None:
         if found.returncode:
             raise EnvironmentLacks(
                 f"{command[0]} cannot import autoopt, which must listen in the script's process",
-                hint=f"{command[0]} -m pip install autoopt",
+                hint=f"{command[0]} -m pip install torch-autoopt",
             )
 
 

@@ -87,7 +87,7 @@ def _line(data: bytes, at: int, sequence: int, name: str) -> tuple[JsonDict, int
     if version > SCHEMA_VERSION:
         raise DocumentError(
             f"{name} has schema_version {version}, this autoopt reads up to {SCHEMA_VERSION}",
-            hint="it was written by a newer autoopt: upgrade with pip install --upgrade autoopt",
+            hint="it was written by a newer autoopt: upgrade with pip install --upgrade torch-autoopt",
         )
     if number != sequence:
         raise DocumentError(f"{name} is damaged: record {sequence} is missing (byte {at})")

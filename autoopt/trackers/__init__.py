@@ -56,7 +56,8 @@ def check_installed(kinds: Iterable[str]) -> None:
     """
     for kind in kinds:
         if importlib.util.find_spec(kind) is None:
-            raise EnvironmentLacks(f"--log {kind}: {kind} is not installed", hint=f"pip install 'autoopt[{kind}]'")
+            extra = f"pip install 'torch-autoopt[{kind}]'"
+            raise EnvironmentLacks(f"--log {kind}: {kind} is not installed", hint=extra)
 
 
 class Following(list[Tracker]):

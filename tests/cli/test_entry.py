@@ -87,7 +87,8 @@ def test_an_interruption_is_130(
 
 
 @pytest.mark.parametrize(
-    ("package", "advice"), [("wandb", "autoopt[wandb]"), ("line_profiler", "autoopt[profilers]"), ("numpy", "numpy")]
+    ("package", "advice"),
+    [("wandb", "torch-autoopt[wandb]"), ("line_profiler", "torch-autoopt[profilers]"), ("numpy", "numpy")],
 )
 def test_a_package_that_is_not_installed_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str, advice: str
