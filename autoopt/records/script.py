@@ -72,6 +72,9 @@ class Sites(Record):
     ``command``: its words, the interpreter first; ``cwd``: the folder it runs in. ``steps``: training steps that
     were watched. ``period``: the optimizers of one step in the order in which they step, as indices into the sites
     of kind ``optimizer``. ``accumulation``: backward passes in a step. ``seeded``: whether the script seeds torch.
+    ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
+    ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
+    torch may read as it is imported.
     """
 
     command: tuple[str, ...]
@@ -82,6 +85,8 @@ class Sites(Record):
     period: tuple[int, ...] = ()
     accumulation: float = 1
     seeded: bool | None = None
+    path: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
 
     def of(self, *kinds: SiteKind) -> tuple[Site, ...]:
         """The sites of these kinds, in the order in which they were met."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
 from autoopt.script.guard import guard
 from autoopt.script.orders import Orders
@@ -27,22 +28,36 @@ def begin(words: str) -> None:
         words: :class:`~autoopt.script.orders.Orders` as JSON.
     """
     orders = Orders.model_validate_json(words)
-    process = _Process(orders)
+    listen(orders, None if orders.channel is None else Channel(socket.socket(fileno=orders.channel)))
+
+
+def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
+    """Listens from now on, before the script's first line.
+
+    Args:
+        orders: what is done with the script.
+        channel: to the parent; None where the script trains for real.
+    """
+    process = ScriptProcess(orders)
     if orders.writable is not None:
         guard(orders.writable)
-    if orders.channel is not None:
-        process.answer(Channel(socket.socket(fileno=orders.channel)))
+    if channel is not None:
+        process.answer(channel)
     if "torch" in sys.modules:
         process.listen()
     else:
-        when_imported("torch", process.listen)
+        when_imported("torch", process.listen, before=process.torch_comes)
+    return process
 
 
-class _Process:
+class ScriptProcess:
     """What is autoopt's in a script's process."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
+        self._path = tuple(sys.path)
+        self._before = _settings()
+        self._early: tuple[str, ...] = ()
         self._pid = os.getpid()
         self._script: Any = None
         self._server: Any = None
@@ -53,12 +68,12 @@ class _Process:
         from autoopt.script.serving import ScriptServer
 
         self._server = ScriptServer(channel, self.orders.spec)
-        self._server.start()
+        self._server.start(self.orders.tell_imports)
         plain = sys.excepthook
 
         def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
             plain(kind, error, trace)
-            self._end(error)
+            self.end(error)
 
         sys.excepthook = failed
         leave = sys.exit
@@ -68,17 +83,22 @@ class _Process:
             leave(code)
 
         sys.exit = left  # type: ignore[assignment]
-        atexit.register(self._end, None)
+        atexit.register(self.end, None)
+
+    def torch_comes(self) -> None:
+        """torch is about to be imported, and reads what the script has set by now."""
+        now = _settings()
+        self._early = tuple(sorted(name for name in {*self._before, *now} if self._before.get(name) != now.get(name)))
 
     def listen(self) -> None:
         """torch has been imported."""
         from autoopt.script.process import Script
 
-        self._script = Script(self.orders.spec, stops=self._server is not None)
+        self._script = Script(self.orders.spec, stops=self._server is not None, path=self._path, early=self._early)
         if self._server is not None:
             self._server.found(self._script)
 
-    def _end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
         """The script is over; where it never trained, why."""
         if os.getpid() != self._pid or self._server is None:
             return
@@ -99,8 +119,8 @@ class _Process:
 class _Waiting(importlib.abc.MetaPathFinder):
     """Tells when a module has been imported, whoever imports it, and is gone from then on."""
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
+    def __init__(self, name: str, then: Callable[[], None], before: Callable[[], None] | None) -> None:
+        self._name, self._then, self._before = name, then, before
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -109,6 +129,8 @@ class _Waiting(importlib.abc.MetaPathFinder):
             return None
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
+        if self._before is not None:
+            self._before()
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
             run, then = spec.loader.exec_module, self._then
@@ -121,6 +143,11 @@ class _Waiting(importlib.abc.MetaPathFinder):
         return spec
 
 
-def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Calls ``then`` once a module that is not imported yet has been."""
-    sys.meta_path.insert(0, _Waiting(name, then))
+def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
+    """Calls ``then`` once a module that is not imported yet has been, and ``before`` as it is about to be."""
+    sys.meta_path.insert(0, _Waiting(name, then, before))
+
+
+def _settings() -> dict[str, Any]:
+    """What a library may read as it is imported: environment variables, and the cores of the process."""
+    return {**os.environ, "cores": cores()}

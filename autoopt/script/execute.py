@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from autoopt.errors import AutooptError
+from autoopt.records import JsonDict
 from autoopt.script import hook
+from autoopt.script.boot import listen
+from autoopt.script.interpreter import folder_of, run
 from autoopt.script.orders import PATH_WAS_UNSET, VARIABLE, Orders
 from autoopt.script.view import View, open_view
 from autoopt.trial.channel import Channel
@@ -38,15 +41,56 @@ def execute(channel: Channel) -> None:
     """Becomes the command, once the parent has said which. Returns only where that is impossible, which it tells."""
     first = channel.receive()
     assert first is not None
-    spec = TrialSpec.model_validate(first["spec"])
+    prepared = _prepared(first, channel)
+    if prepared is None:
+        return
+    words, orders, environment = prepared
+    os.set_inheritable(channel.fileno(), True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    orders = orders.model_copy(update={"channel": channel.fileno()})
+    sys.stdout.flush()
     try:
-        _become(spec, channel)
+        os.execvpe(words[0], words, listening(orders, {**os.environ, **environment}))
+    except OSError as error:
+        _tell(channel, error)
+
+
+def run_here(channel: Channel, first: JsonDict) -> None:
+    """Runs the script in this process, which was forked from one that has torch imported.
+
+    Args:
+        channel: to the parent.
+        first: its first message.
+    """
+    prepared = _prepared(first, channel)
+    if prepared is None:
+        return
+    words, orders, environment = prepared
+    os.environ.update(environment)
+    assert orders.spec.script is not None
+    sys.path[:] = [folder_of(words[1:]), *(orders.spec.script.path or sys.path)]
+    run(words[1:], listen(orders, channel))
+
+
+def _prepared(first: JsonDict, channel: Channel) -> tuple[list[str], Orders, dict[str, str]] | None:
+    """Opens the process's view of the user's folders; None where that is impossible, which the parent is told.
+
+    Returns:
+        The command's words as this process has them, its orders, and the environment variables that it gets.
+    """
+    try:
+        return _viewed(TrialSpec.model_validate(first["spec"]), bool(first.get("tell_imports")))
     except (AutooptError, OSError) as error:
-        channel.send(failure_of(error, "start").model_dump(mode="json"))
-        channel.receive()  # the parent ends this process
+        _tell(channel, error)
+        return None
 
 
-def _become(spec: TrialSpec, channel: Channel) -> None:
+def _tell(channel: Channel, error: BaseException) -> None:
+    channel.send(failure_of(error, "start").model_dump(mode="json"))
+    channel.receive()  # the parent ends this process
+
+
+def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dict[str, str]]:
     script = spec.script
     assert script is not None, "the trial of a script"
     scratch = Path(tempfile.gettempdir())
@@ -56,13 +100,9 @@ def _become(spec: TrialSpec, channel: Channel) -> None:
     directory = view.path(spec.directory)
     os.chdir(directory)
     words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
-    os.set_inheritable(channel.fileno(), True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    orders = Orders(spec=spec, channel=channel.fileno(), writable=_writable(script.folders, script.shared, view))
+    orders = Orders(spec=spec, writable=_writable(script.folders, script.shared, view), tell_imports=tell_imports)
     offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
-    environment = {**listening(orders, os.environ), **offline, "PWD": directory}
-    sys.stdout.flush()
-    os.execvpe(words[0], words, environment)
+    return words, orders, {**offline, "PWD": directory}
 
 
 def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:

@@ -27,10 +27,14 @@ class Script:
     Args:
         spec: the trial's; ``spec.script.sites`` None has it watched.
         stops: whether it stops at steps' ends for its parent; False trains for real.
+        path, early: see :class:`~autoopt.records.Sites`.
     """
 
-    def __init__(self, spec: TrialSpec, *, stops: bool = True) -> None:
+    def __init__(
+        self, spec: TrialSpec, *, stops: bool = True, path: tuple[str, ...] = (), early: tuple[str, ...] = ()
+    ) -> None:
         assert spec.script is not None
+        self._start = {"path": path, "early": early}
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
         self.session = Session(stops=stops)
@@ -71,7 +75,7 @@ class Script:
         if self.observer is None:
             assert self.command.sites is not None
             return self.command.sites
-        return self.observer.sites(self.command.command, os.getcwd())
+        return self.observer.sites(self.command.command, os.getcwd()).model_copy(update=self._start)
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""

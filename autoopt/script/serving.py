@@ -43,8 +43,8 @@ class ScriptServer(TaskServer):
         self._script: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._session: Any = None
 
-    def start(self) -> None:
-        threading.Thread(target=self._serve, name="autoopt", daemon=True).start()
+    def start(self, tell_imports: bool = False) -> None:
+        threading.Thread(target=self._serve, args=(tell_imports,), name="autoopt", daemon=True).start()
 
     def found(self, script: Any, error: BaseException | None = None) -> None:
         """torch has been imported, and the script's session begins; or why it never will."""
@@ -52,10 +52,10 @@ class ScriptServer(TaskServer):
         if error is not None:
             threading.Event().wait()  # until the parent, which is told, ends this process
 
-    def _serve(self) -> None:
+    def _serve(self, tell_imports: bool) -> None:
         self._thread = threading.get_ident()
         try:
-            self.serve()
+            self.serve(tell_imports)
         except ChannelClosed:
             return
 

@@ -23,6 +23,10 @@ class Choice:
     skip: tuple[str, ...] = ()
     allow: tuple[str, ...] = ("exact", "numeric", "training")
 
+    def names(self, strategy: str) -> bool:
+        """Whether a strategy is among those that the user asked for by name."""
+        return strategy not in self.skip and (not self.only or strategy in self.only)
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -35,13 +39,14 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A strategy that is not tried, and why."""
+    """A strategy that is not tried, and why. ``unnamed``: the user has asked for others, or not for this one."""
 
     strategy: Strategy
     verdict: Verdict
     reason: str
     setting: JsonDict = field(default_factory=dict)
     predicted: Estimate | None = None
+    unnamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tup
 def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float, untrainable: str) -> Proposal | Skipped:
     refused = unwanted(strategy, choice)
     if refused:
-        return Skipped(strategy, Verdict.NOT_TRIED, refused)
+        return Skipped(strategy, Verdict.NOT_TRIED, refused, unnamed=not choice.names(strategy.name))
     try:
         applies = strategy.applies(case)
         if not applies:

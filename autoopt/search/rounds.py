@@ -75,7 +75,7 @@ class Rounds:
                 setting=skipped.setting,
                 predicted=skipped.predicted,
             )
-            if known is None:
+            if known is None and not skipped.unnamed:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
 

@@ -12,6 +12,7 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
+from autoopt.script.interpreter import runs_here
 from autoopt.search.accept.interleaved import TrainedPair, Turns
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
@@ -77,7 +78,9 @@ class TrialRunner:
     def knows(self, sites: Sites | None) -> None:
         """What an earlier run of the script has shown."""
         if self.base.script is not None:
-            script = self.base.script.model_copy(update={"sites": sites})
+            here = sites is not None and not sites.early and runs_here(self.base.script.command)
+            path = sites.path or None if here and sites is not None else None
+            script = self.base.script.model_copy(update={"sites": sites, "path": path})
             self.base = self.base.model_copy(update={"script": script})
 
     def launch(self, plan: Plan, label: str, seed: int | None = None) -> TrialProcess:
@@ -190,7 +193,8 @@ class TrialRunner:
             return
         before = self.base
         bare = script.sites.model_copy(update={"sites": ()})
-        patched = script.model_copy(update={"sites": bare, "patched": files})
+        path = None if self.spec(plan).flags else script.path  # the patch sets its variables before it imports torch
+        patched = script.model_copy(update={"sites": bare, "patched": files, "path": path})
         self.base = before.model_copy(update={"script": patched})
         try:
             process = self.launch(Plan(), label, seed)

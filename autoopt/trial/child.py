@@ -28,10 +28,12 @@ DUMP_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIG
 
 def main(channel: Channel) -> None:
     """Answers the parent until it closes its end."""
-    seal(channel)
     try:
         first = channel.receive()
-        if first is not None:
+        if first is not None and first["spec"].get("script"):
+            importlib.import_module(first["spec"]["script"]["entry"]).run_here(channel, first)
+        elif first is not None:
+            seal(channel)
             server = TaskServer(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE))
             if first.get("libraries"):
                 import_libraries(Imports.model_validate(first["libraries"]))

@@ -23,7 +23,7 @@ from autoopt.trial.child import DUMP_SIGNAL, LIVE
 from autoopt.trial.failures import ended, hung
 from autoopt.trial.preloading import Imports
 from autoopt.trial.protocol import Call, Failure, TrialSpec
-from autoopt.trial.start import ForkServer, Started, fresh
+from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,8 @@ class Launcher:
                 imported or built.
             TrialFailed: anything else, with the tail of the log.
         """
-        self._preload()
+        if self._forks(spec):
+            self._preload()
         deadline = time.monotonic() + timeout
         process: TrialProcess | None = None
         try:
@@ -105,8 +106,8 @@ class Launcher:
         """
         spec = process.spec
         how: JsonDict = {"live": self._live}
-        forked = self._server is not None and spec.script is None and not spec.flags.get("env")
-        if forked and self._seen is None:
+        forked = self._forks(spec)
+        if self._server is not None and (forked or spec.script is not None) and self._seen is None:
             how["tell_imports"] = True
         elif self._preloaded and spec.script is None and not forked:
             how["libraries"] = self._seen.model_dump(mode="json") if self._seen else None
@@ -125,17 +126,20 @@ class Launcher:
         if trouble:
             logger.info("each trial imports its libraries itself: %s", trouble)
 
+    def _forks(self, spec: TrialSpec) -> bool:
+        """Whether the trial starts from the server: torch is imported there before anything of the trial's runs."""
+        here = spec.script is None or spec.script.path is not None
+        return self._server is not None and here and not spec.flags.get("env")
+
     def _begin(self, spec: TrialSpec, log: Path) -> Started:
         environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache)
         scratch = scratch_folder()
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            if spec.script is not None:
-                return fresh(descriptor, environment, scratch, spec.script.entry)
-            if self._server and not spec.flags.get("env"):
+            if self._server and self._forks(spec):
                 return self._server.fork(descriptor, environment, scratch)
-            return fresh(descriptor, environment, scratch)
+            return fresh(descriptor, environment, scratch, spec.script.entry if spec.script else SUPERVISOR)
         finally:
             os.close(descriptor)
 
