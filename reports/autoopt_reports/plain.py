@@ -24,7 +24,7 @@ from autoopt.events import (
     Verified,
     Warned,
 )
-from autoopt.records import Speedup
+from autoopt.records import Speedup, Verdict
 from autoopt_reports.state import State
 from autoopt_reports.terminal import (
     clock_text,
@@ -39,6 +39,7 @@ from autoopt_reports.view.text import change_name, name
 
 HEARTBEAT_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
+_UNMEASURED = {Verdict.NOT_APPLICABLE: "does not apply here", Verdict.NOT_TRIED: "not tried"}
 
 
 class PlainView:
@@ -58,6 +59,7 @@ class PlainView:
         self._state = State()
         self._marks = marks_for(stream)
         self._last, self._anchor = clock(), (clock(), 0.0)
+        self._unmeasured: list[TrialEnded] = []
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="autoopt-heartbeat", daemon=True) if beat else None
 
@@ -70,13 +72,19 @@ class PlainView:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        with self._lock:
+            self._tell_unmeasured()
 
     def __call__(self, event: Event) -> None:
         with self._lock:
             self._state.update(event)
             self._anchor = (self._clock(), self._state.at)
-            line = describe(event)
-            if line and (not event.replayed or isinstance(event, RunStarted)):
+            if event.replayed and not isinstance(event, RunStarted):
+                pass
+            elif isinstance(event, TrialEnded) and event.trial.verdict in _UNMEASURED:
+                self._unmeasured.append(event)
+            elif line := describe(event):
+                self._tell_unmeasured()
                 self._print(event.at, line)
         self.tick()
 
@@ -86,6 +94,15 @@ class PlainView:
             if self._state.run is None or self._state.finished or self._clock() - self._last < HEARTBEAT_SECONDS:
                 return
             self._print(self._elapsed(), self._heartbeat())
+
+    def _tell_unmeasured(self) -> None:
+        """One line for all that was set aside at once: two dozen reasons would bury what was measured."""
+        for verdict, words in _UNMEASURED.items():
+            names = [ended.trial.strategy for ended in self._unmeasured if ended.trial.verdict is verdict]
+            if names:
+                unique = ", ".join(dict.fromkeys(names))
+                self._print(self._unmeasured[-1].at, f"{words} (each reason is in the report): {name(unique, 600)}")
+        self._unmeasured = []
 
     def _elapsed(self) -> float:
         return self._anchor[1] + self._clock() - self._anchor[0]

@@ -183,6 +183,20 @@ def test_plain_lines(golden: Callable[[str], Result]) -> None:
     assert all(line.startswith("[") for line in stream.getvalue().splitlines())
 
 
+def test_what_was_set_aside_is_one_line_and_not_one_each(golden: Callable[[str], Result]) -> None:
+    trial = golden("win").trials[0]
+    stream = io.StringIO()
+    aside = [("pin_memory", Verdict.NOT_APPLICABLE), ("cache", Verdict.NOT_TRIED), ("cache", Verdict.NOT_TRIED)]
+    with PlainView(stream, Clock()) as view:
+        for strategy, verdict in [*aside, ("channels_last", Verdict.NOT_APPLICABLE)]:
+            view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy, "verdict": verdict})))
+        assert stream.getvalue() == "", "the next measured thing, or the end, ends the list"
+    assert [line.partition("] ")[2] for line in stream.getvalue().splitlines()] == [
+        "does not apply here (each reason is in the report): pin_memory, channels_last",
+        "not tried (each reason is in the report): cache",
+    ]
+
+
 def test_every_kind_of_event_has_its_line() -> None:
     kinds = {kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.Event)} - {e.Event}
     from autoopt_reports.plain import _LINES
