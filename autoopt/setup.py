@@ -98,6 +98,8 @@ class Setup:
     step: tuple[Transform, ...] = ()
     evaluation: Mapping[str, Any] = field(default_factory=_frozen)
     scheduler: tuple[Transform, ...] = ()
+    collate: tuple[Transform, ...] = ()
+    sampler: tuple[Callable[..., Any], ...] = ()
 
     def with_loader(self, **options: Any) -> Setup:
         """Sets options of the DataLoader (``num_workers``, ``pin_memory``, ``prefetch_factor`` ...).
@@ -184,6 +186,17 @@ class Setup:
     def with_dataset(self, fn: Transform) -> Setup:
         """Adds ``fn(dataset) -> dataset``, called in the trial's process on the training dataset."""
         return replace(self, dataset=(*self.dataset, fn))
+
+    def with_collate(self, fn: Transform) -> Setup:
+        """Adds ``fn(collate) -> collate`` around what makes training's batches of samples, in the loader's workers."""
+        return replace(self, collate=(*self.collate, fn))
+
+    def with_sampler(self, fn: Callable[..., Any]) -> Setup:
+        """Adds ``fn(sampler, dataset, batch_size) -> sampler`` around the order of training's samples.
+
+        ``sampler`` gives indices of ``dataset``, and so does what comes out, as many of them.
+        """
+        return replace(self, sampler=(*self.sampler, fn))
 
     def with_model(self, fn: Transform) -> Setup:
         """Adds ``fn(model) -> model``, called on the device before the optimizer is made."""

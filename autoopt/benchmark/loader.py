@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import default_collate, default_convert
 from autoopt.benchmark.order import Generators, Shielded
 from autoopt.benchmark.seeding import mix
 from autoopt.errors import WorkloadError
-from autoopt.setup import Setup
+from autoopt.setup import Setup, Transform
 from autoopt.workload import Workload
 
 OPTIONS = (
@@ -92,10 +92,36 @@ def training_loader(workload: Workload, setup: Setup, seed: int) -> Loader:
             hint=f"there are: {', '.join(OPTIONS)}",
         )
     if isinstance(data, DataLoader):
-        return rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
-    options = dict(setup.loader)
-    size = setup.batch.size or workload.batch_size
-    return loader_of_dataset(dataset, options, size, seed, shuffle=True)
+        made = rebuilt(data, dataset, setup.loader, setup.batch.size, seed, "train")
+    else:
+        size = setup.batch.size or workload.batch_size
+        made = loader_of_dataset(dataset, dict(setup.loader), size, seed, shuffle=True)
+    for order in setup.sampler:
+        reorder(made.loader, order)
+    for around in setup.collate:
+        recollate(made.loader, around)
+    return made
+
+
+def recollate(loader: DataLoader[Any], change: Transform) -> None:
+    """Puts ``collate -> collate`` around the collate function of a loader that was not read yet."""
+    loader.collate_fn = change(loader.collate_fn)
+
+
+def reorder(loader: DataLoader[Any], change: Callable[..., Any]) -> None:
+    """Puts ``(sampler, dataset, batch_size) -> sampler`` around the order of a loader that was not read yet.
+
+    Raises:
+        ValueError: the loader has no order of single samples.
+    """
+    batches: Any = loader.batch_sampler
+    if type(batches) is not BatchSampler or isinstance(loader.dataset, IterableDataset):
+        raise ValueError(
+            "this loader makes its batches in a way of its own: its samples cannot be put in another order"
+        )
+    sampler = change(batches.sampler, loader.dataset, batches.batch_size)
+    # torch refuses to set it on a loader; the one that is there may be shared with the user's own
+    loader.__dict__["batch_sampler"] = BatchSampler(sampler, batches.batch_size, batches.drop_last)
 
 
 def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | None:

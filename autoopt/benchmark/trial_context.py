@@ -125,10 +125,11 @@ class TrialContext:
         *,
         dtype: Any = None,
         matmul: str | None = None,
+        rebatch: Callable[[Any], Any] | None = None,
         seconds: float = SECONDS,
     ) -> float | None:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
-        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)
+        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, rebatch=rebatch, seconds=seconds)
 
     @property
     def target(self) -> float | None:

@@ -29,6 +29,7 @@ def ratio_with(
     *,
     dtype: torch.dtype | None = None,
     matmul: str | None = None,
+    rebatch: Callable[[Any], Any] | None = None,
     seconds: float = SECONDS,
 ) -> float | None:
     """Seconds of forward and backward with a change over those without, on a real batch.
@@ -39,6 +40,7 @@ def ratio_with(
         change: ``model -> model``, applied to a copy.
         dtype: of autocast; the training's own where None.
         matmul: precision of float32 matrix products (``torch.set_float32_matmul_precision``).
+        rebatch: ``batch -> batch``, of the micro-batch on the device.
         seconds: for all of it; a few turns are made however long they take.
 
     Returns:
@@ -55,11 +57,12 @@ def ratio_with(
             changed = change(changed) if change is not None else changed
             batch = training.next()[0]
             usual = training.autocast or nullcontext()
+            another = rebatch(batch) if rebatch is not None else batch
             other = torch.autocast(training.device.torch.type, dtype=dtype) if dtype is not None else usual
             return _turns(
                 training,
                 lambda: _once(training, plain, batch, usual, None),
-                lambda: _once(training, changed, batch, other, matmul),
+                lambda: _once(training, changed, another, other, matmul),
                 seconds,
             )
     except Exception:  # whatever a user's model does not like about being copied or changed

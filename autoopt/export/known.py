@@ -54,6 +54,8 @@ def _data(draft: Draft) -> dict[str, Any]:
         "non_blocking": setup.transfer.non_blocking,
         "prefetch": setup.transfer.prefetch,
         "dataset": draft.expressions(setup.dataset, "dataset"),
+        "collate": draft.expressions(setup.collate, "collate function"),
+        "sampler": draft.expressions(setup.sampler, "order of samples"),
     }
 
 
@@ -95,7 +97,9 @@ def _trainer(plan: dict[str, Any]) -> dict[str, Any]:
     """What a Trainer's callback has to do."""
     optimizer = bool(plan["optimizer"] or plan["scheduler"] or plan["scales_rate"])
     return {
-        "changes_training_loader": bool(plan["dataset"] or plan["loader_options"] or plan["batch_size"]),
+        "changes_training_loader": any(
+            plan[name] for name in ("dataset", "loader_options", "batch_size", "collate", "sampler")
+        ),
         "changes_validation_loader": bool(plan["valid_options"]),
         "configures": plan["changes_model"] or optimizer,
         "configures_optimizer": optimizer,

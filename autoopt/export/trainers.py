@@ -78,7 +78,7 @@ def _can_be_coded(setup: Setup, target: str) -> bool:
     """Whether code around the Trainer can do all of a change: half of one is none. A Trainer's step is its own."""
     beyond = bool(setup.loss or setup.step or setup.transfer.prefetch)
     if target == "transformers":  # makes its loaders, its optimizer and its schedule itself
-        beyond = beyond or bool(setup.loader or setup.optimizer or setup.scheduler)
+        beyond = beyond or bool(setup.loader or setup.optimizer or setup.scheduler or setup.collate or setup.sampler)
     return not beyond
 
 

@@ -26,7 +26,8 @@ class Stage(Record):
     ``seconds`` is the stage alone, ``exposed_seconds`` what it adds to the running step,
     ``ceiling_seconds`` its theoretical best on this machine, ``gap`` their quotient
     ``seconds / ceiling_seconds``, ``parallel`` how many run at once: ``seconds`` is what the stage
-    takes with all of them at work, so that the work of one step is ``seconds * parallel``.
+    takes with all of them at work, so that the work of one step is ``seconds * parallel``. ``padding``: share of the
+    elements that it computes which are padding of sequences.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Stage(Record):
     parallel: int = 1
     measured: bool = True
     cpu_seconds: float | None = None
+    padding: float | None = None
     note: str = ""
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.loader import check_workers, consistent
+from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.seeding import mix
 from autoopt.errors import WorkloadError
@@ -42,6 +42,7 @@ class Applying:
         self._orders = 0
         self._autocast: Any = None
         self._updated: list[Optimizer] = []
+        self._makes_training = False
 
     def install(self) -> None:
         """Once torch has been imported.
@@ -54,6 +55,7 @@ class Applying:
             raise WorkloadError(reason)
         apply_flags(self.setup)
         self.joints.merged = self._merged
+        self.joints.on_loader = self._made
         self.joints.on_root = self._root
         if self.setup.precision.dtype is not None:
             self.joints.around_forward = self._enter
@@ -63,7 +65,8 @@ class Applying:
 
     def _merged(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a loader that is made: the setup's options where it is the training's."""
-        if not self._trains():
+        self._makes_training = self._trains()
+        if not self._makes_training:
             return args, kwargs
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -79,6 +82,14 @@ class Applying:
             seed = mix(self.seed, torch.initial_seed(), "order", self._orders)
             options["generator"] = torch.Generator().manual_seed(seed)
         return (), options
+
+    def _made(self, loader: DataLoader[Any]) -> None:
+        """Changes a loader of the training once it is made: the order of its samples, what makes batches of them."""
+        if self._makes_training:
+            for order in self.setup.sampler:
+                reorder(loader, order)
+            for around in self.setup.collate:
+                recollate(loader, around)
 
     def _trains(self) -> bool:
         """Whether the call that makes a loader now is one of those that make the training's."""

@@ -86,9 +86,12 @@ class ScriptContext:
         *,
         dtype: Any = None,
         matmul: str | None = None,
+        rebatch: Callable[[Any], Any] | None = None,
         seconds: float = SECONDS,
     ) -> float | None:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
+        if rebatch is not None:
+            return None  # what its models are called with was made of a batch by the script's own lines
         return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)  # type: ignore[arg-type]
 
 

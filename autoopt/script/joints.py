@@ -69,6 +69,7 @@ class Joints:
         roots: models in training, in the order in which they were first called.
         optimizers: in the order in which they were made.
         merged: changes the arguments that a loader is made with.
+        on_loader: told of each loader once it is made.
         on_root: called with each root before its first training call.
         scaled: whether a gradient scaler takes part.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
@@ -83,6 +84,7 @@ class Joints:
         self.loaders: list[DataLoader[Any]] = []
         self.on_root: Callable[[nn.Module], None] | None = None
         self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+        self.on_loader: Callable[[Any], None] | None = None
         self.around_forward: Callable[[], None] | None = None
         self.before_backward: Callable[[], None] | None = None
         self._roles: MutableMapping[Any, bool] = WeakIdKeyDictionary()
@@ -117,6 +119,8 @@ class Joints:
             if joints.merged is not None:
                 args, kwargs = joints.merged(args, kwargs)
             made(self, *args, **kwargs)
+            if joints.on_loader is not None:
+                joints.on_loader(self)
             for watcher in joints.watchers:
                 watcher.loader_made(self)
             return None

@@ -14,9 +14,10 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         sites: of the script.
     """
     loader = sites.of("loader_training")
-    if (setup.loader or setup.dataset) and not loader:
+    reads = bool(setup.loader or setup.dataset or setup.collate or setup.sampler)
+    if reads and not loader:
         return "the script has no DataLoader: its own function makes the batches"
-    if (setup.loader or setup.dataset) and len(loader) > 1:
+    if reads and len(loader) > 1:
         return "several lines make training loaders: it needs build()"
     if setup.precision.loss_scaling:
         return "scaled gradients need lines of their own in the script: it needs build()"

@@ -106,7 +106,16 @@ def _stages(timings: StageTimings, block: Block) -> list[Stage]:
     if timings.checkpoint and timings.checkpoint_every:
         found.append(_between("checkpoint", Resource.HOST, timings.checkpoint, timings.checkpoint_every))
     found = [stage.model_copy(update={"exposed_seconds": _exposed(stage, block, found)}) for stage in found]
+    found = [_padded(stage, timings.padding) for stage in found]
     return _as_one(found, timings) if _is_whole(block) else found
+
+
+def _padded(stage: Stage, share: float | None) -> Stage:
+    """A stage that computes on batches, with the share of them that is padding."""
+    if share is None or stage.name not in ("copy", "forward", "backward"):
+        return stage
+    note = f"{share:.0%} of its elements are padding" if share >= 0.005 else ""
+    return stage.model_copy(update={"padding": share, "note": "; ".join(filter(None, (stage.note, note)))})
 
 
 def _is_whole(block: Block) -> bool:

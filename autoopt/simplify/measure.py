@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.environment import usable_cores
+from autoopt.benchmark.padding import padding_share
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import samples_of
@@ -59,6 +60,7 @@ def measure_training(training: Training, seconds: float) -> StageTimings:
         checkpoint_every=training.setup.cadence.checkpoint_every,
         allowed_precisions=("fp32", "tf32", "bf16", "fp16") if training.device.kind == "cuda" else ("fp32", "bf16"),
         inputs=inputs,
+        padding=padding_share(batches),
         seconds=time.perf_counter() - start,
         notes=tuple(notes),
         **values,

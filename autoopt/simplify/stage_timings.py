@@ -71,7 +71,8 @@ class StageTimings(Record):
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device.
     ``product_seconds``: of a square product of ``ceilings.PRODUCT`` rows in
-    float32 before and after the compute's microbenchmarks; all cores of a CPU only.
+    float32 before and after the compute's microbenchmarks; all cores of a CPU only. ``padding``: share of padding in
+    the batches that were computed on, None where they hold no sequences.
     """
 
     device: str
@@ -115,6 +116,7 @@ class StageTimings(Record):
     deeper: dict[str, tuple[Deeper, ...]] = Field(default_factory=dict)
     memory_used: float | None = None
     product_seconds: float | None = None
+    padding: float | None = None
     reference: float | None = None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ from autoopt.setup import Setup
 from autoopt.strategy import MOST_SETTINGS, Applies, Case, Example, Recipe, Risk, Strategy, check_strategy
 from autoopt.testing.method_cards import method_card
 
-TRANSFORMS = ("dataset", "model", "loss", "optimizer", "step", "scheduler")
+TRANSFORMS = ("dataset", "model", "loss", "optimizer", "step", "scheduler", "collate", "sampler")
 
 
 def sample_case(device: str = "cpu", **facts: Any) -> Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,46 @@ def counted(step: Any) -> Any:
     return wrapped
 
 
+@dataclasses.dataclass(frozen=True)
+class Times:
+    collate: Any
+    factor: float
+
+    def __call__(self, samples: Any) -> Any:
+        inputs, *others = self.collate(samples)
+        return [inputs * self.factor, *others]
+
+
+@dataclasses.dataclass(frozen=True)
+class Halved:
+    """collate -> collate"""
+
+    factor: float
+
+    def __call__(self, collate: Any) -> Any:
+        return Times(collate, self.factor)
+
+
+class Backwards:
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Any:
+        return iter(list(self.sampler)[::-1])
+
+    @property
+    def generator(self) -> Any:
+        return getattr(self.sampler, "generator", None)
+
+
+def backwards(sampler: Any, dataset: Any, batch_size: int) -> Any:
+    """The last sample first."""
+    return Backwards(sampler)
+
+
 class Anything(Strategy):
     """``setting`` holds keywords by method of ``Setup``."""
 
@@ -104,6 +145,8 @@ class Transforming(Strategy):
             "model": Wider(start=0.5),
             "optimizer": functools.partial(decayed, weight_decay=0.01),
             "step": counted,
+            "collate": Halved(0.5),
+            "sampler": backwards,
         }
         for part in setting["parts"]:
             setup = getattr(setup, f"with_{part}")(made[part])

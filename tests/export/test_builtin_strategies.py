@@ -33,7 +33,6 @@ WRITTEN = {
     "compile": "compile_in_place(model",
     "cuda_graphs": "make_graphed_callables",
     "affinity": "sched_setaffinity",
-    "muon": "UpdateMatrices(matrices=(0,), factor=1.0)",
     "expandable_segments": "expandable_segments:True",
 }
 """What stands in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""

@@ -13,6 +13,7 @@ from torch import nn
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.training.muon import UpdateMatrices, hidden_matrices
+from autoopt_strategies.training.one_cycle import Cycle
 
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
 
@@ -53,6 +54,27 @@ def test_both_optimizers_learn_and_hear_the_same_schedule() -> None:
     scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda step: 0.1)
     assert [group["lr"] for group in made.param_groups] == pytest.approx([0.002, 0.001])
     assert scheduler.get_last_lr() == pytest.approx([0.002, 0.001])
+
+
+def test_what_is_no_matrix_stays_with_the_user_s_optimizer() -> None:
+    """A convolution's weight has four dimensions, which torch's Muon refuses; nor is there a tenth parameter."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 4))
+    made = UpdateMatrices((0, 2, 9))(ADAMW)(model.parameters())
+    assert [[tuple(p.shape) for p in group["params"]] for group in made.param_groups] == [
+        [(4, 8)],
+        [(2, 1, 3, 3), (2,), (4,)],
+    ]
+    assert type(UpdateMatrices((0,))(ADAMW)(model.parameters())) is torch.optim.AdamW
+
+
+def test_one_cycle_leaves_the_momentum_of_two_kinds_of_optimizers() -> None:
+    """Muon's groups have no betas, by which one cycle moves the momentum of those of the Adam family."""
+    model = net()
+    made = UpdateMatrices((1, 3))(ADAMW)(model.parameters())
+    scheduler = Cycle(2.0)(None)(made, 10)
+    made.step()
+    scheduler.step()
+    assert made.param_groups[1]["betas"] == (0.9, 0.999)
 
 
 def test_a_checkpoint_goes_on_with_the_same_losses() -> None:

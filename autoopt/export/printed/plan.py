@@ -25,7 +25,7 @@ class PrintedPlan:
         starts_workers: whether the plan has a ``worker_init_fn``.
         batch_size, accumulation, learning_rate_factor, warmup_steps: None where they are the user's.
         moves_batch: whether steps hold other samples than the user's.
-        dataset, loss, model, optimizer, scheduler, step: changes of each.
+        dataset, collate, sampler, loss, model, optimizer, scheduler, step: changes of each.
         non_blocking, prefetch: how batches reach the device; batches that are copied ahead.
         criterion: whether the loss is one, for (input, label) batches; None where only the script finds out.
         dtype: of autocast.
@@ -64,6 +64,8 @@ class PrintedPlan:
     warmup_steps: int = 0
     moves_batch: bool = False
     dataset: Sequence[Change] = ()
+    collate: Sequence[Change] = ()
+    sampler: Sequence[Callable[..., Any]] = ()
     loss: Sequence[Change] = ()
     model: Sequence[Change] = ()
     optimizer: Sequence[Change] = ()

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from autoopt.adapters import adapt
 from autoopt.benchmark.compiling import compile_blocks, compile_in_place
 from autoopt.benchmark.evaluation import evaluating
+from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.losses import Loss, as_closure
 from autoopt.benchmark.optimizer import RebuiltOptimizer
 from autoopt.benchmark.schedule import Schedule
@@ -203,6 +204,10 @@ class Run:
                         generator.manual_seed(mix(self.args.seed, "valid", name, epoch))
 
                 self.valid = OnDevice(valid_loader, self.device, start)
+        for change in plan.sampler:
+            reorder(self.loader, change)
+        for change in plan.collate:
+            recollate(self.loader, change)
 
     def count_steps(self) -> None:
         """Optimizer steps of the run and between evaluations; the same samples, whatever the batch."""

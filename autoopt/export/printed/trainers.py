@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.schedule import multiplier
 from autoopt.export.printed.data import loader_like
 from autoopt.export.printed.plan import plan
@@ -53,8 +54,14 @@ def train_with(theirs: DataLoader[Any], own: dict[str, torch.Generator]) -> Data
     for change in plan.dataset:
         dataset = change(dataset)
     if plan.batch_size is not None:
-        return loader_like(theirs, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
-    return loader_like(theirs, dataset, own, **plan.loader_options)
+        loader = loader_like(theirs, dataset, own, batch_size=plan.batch_size, **plan.loader_options)
+    else:
+        loader = loader_like(theirs, dataset, own, **plan.loader_options)
+    for change in plan.sampler:
+        reorder(loader, change)
+    for change in plan.collate:
+        recollate(loader, change)
+    return loader
 
 
 def validate_with(theirs: DataLoader[Any], own: dict[str, torch.Generator]) -> DataLoader[Any]:

@@ -23,6 +23,8 @@ _BY_BUILD = {
     "step": "the training step",
     "scheduler": "the schedule",
     "dataset": "the dataset",
+    "collate": "what makes batches of samples",
+    "sampler": "the order of samples",
     "model": "the model",
     "optimizer": "the optimizer",
 }

@@ -31,10 +31,13 @@ class UpdateMatrices:
             import torch
 
             params = list(params)
-            theirs = factory([p for place, p in enumerate(params) if place not in self.matrices])
+            places = {place for place in self.matrices if place < len(params) and params[place].ndim == 2}
+            theirs = factory([p for place, p in enumerate(params) if place not in places])
+            if not places:  # another change of the plan has left none of them a matrix
+                return theirs
             rate = float(theirs.param_groups[0]["lr"])
             decay = float(theirs.param_groups[0].get("weight_decay", 0.0))
-            matrices = [params[place] for place in self.matrices]
+            matrices = [params[place] for place in sorted(places)]
             muon = torch.optim.Muon(matrices, lr=self.factor * rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
             return side_by_side(muon, theirs)
 
@@ -83,7 +86,7 @@ class Muon(Strategy):
     stages = frozenset({"optimizer"})
     risk = Risk.TRAINING
     after = frozenset({"fused_optimizer"})
-    example = Example({"matrices": [0], "factor": 1.0}, inspected={"matrices": [2, 4], "share": 0.9}, trains=False)
+    example = Example({"matrices": [6], "factor": 1.0}, inspected={"matrices": [2, 4], "share": 0.9}, losses=None)
 
     def applies(self, case: Case) -> Applies:
         found, optimizer = case.inspected(self.name), case.workload.optimizer

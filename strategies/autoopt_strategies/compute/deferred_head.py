@@ -1,0 +1,300 @@
+"""A head whose logits are made by the loss: some rows at a time, each let go of before the next.
+
+The head of a language model gives one number for each token and word of the vocabulary, which the loss reads once:
+often the largest tensor of a step. Here the head gives a tensor that knows how it is made. Where ``cross_entropy`` gets
+it, loss and gradients are computed chunk by chunk; anything else that is done with it makes the logits as before.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class DeferHead:
+    """``model -> model`` whose head leaves its logits to the loss.
+
+    Args:
+        path: of the head, an ``nn.Linear``.
+        rows: of hidden states in a chunk.
+        multiple: to which the vocabulary is padded inside; words that are not there have no share in the loss.
+    """
+
+    path: str
+    rows: int
+    multiple: int = 1
+
+    def __call__(self, model: nn.Module) -> nn.Module:
+        head: Any = model.get_submodule(self.path)
+        head.__class__ = DeferredLinear
+        head.rows, head.multiple = self.rows, self.multiple
+        return model
+
+
+class DeferredLinear(nn.Linear):
+    """A linear layer that gives :class:`Logits` in training; elsewhere, and where it is compiled, it is as it was."""
+
+    rows: int
+    multiple: int
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return super().forward(x)
+        kind = x.device.type
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return Logits(x, self, cast)
+
+
+class Logits(torch.Tensor):
+    """``F.linear(hidden, head.weight, head.bias)``, made when it is asked for.
+
+    Args:
+        hidden: what the head was called with.
+        head: a :class:`DeferredLinear`.
+        cast: the dtype of autocast in which it was called; None where that was off.
+        moved: whether words stand in dimension 1 rather than in the last.
+        full: whether the user has made them float32.
+    """
+
+    @staticmethod
+    def __new__(cls, hidden: torch.Tensor, head: Any, cast: Any, moved: bool = False, full: bool = False) -> Any:
+        shape = (*hidden.shape[:-1], head.out_features)
+        if moved:
+            shape = (shape[0], shape[-1], *shape[1:-1])
+        dtype = torch.float32 if full else cast or hidden.dtype
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=hidden.device, requires_grad=True)
+
+    def __init__(self, hidden: torch.Tensor, head: Any, cast: Any, moved: bool = False, full: bool = False) -> None:
+        self._hidden, self._head, self._cast, self._moved, self._full = hidden, head, cast, moved, full
+        self._made: torch.Tensor | None = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name, first = getattr(func, "__name__", ""), args[0] if args else kwargs.get("input")
+        if name in ("__get__", "size", "dim", "ndimension", "is_floating_point", "stride", "is_contiguous"):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if isinstance(first, Logits) and first._made is None:
+            known = _KNOWN.get(name)
+            found = known(first, *args[1:], **kwargs) if known is not None else None
+            if found is not None:
+                return found
+            if func is F.cross_entropy:
+                found = _cross_entropy(first, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+                if found is not None:
+                    return found
+        return func(*_plain(args), **_plain(kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*_plain(args), **_plain(kwargs or {}))
+
+    def logits(self) -> torch.Tensor:
+        """The numbers themselves, with their history."""
+        if self._made is None:
+            with _autocast(self._hidden, self._cast):
+                made = F.linear(self._hidden, self._head.weight, self._head.bias)
+            made = made.float() if self._full else made
+            self._made = made.movedim(-1, 1) if self._moved else made
+        return self._made
+
+
+def _plain(value: Any) -> Any:
+    """The same with logits in place of what stands for them."""
+    if isinstance(value, Logits):
+        return value.logits()
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return {key: _plain(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _autocast(tensor: torch.Tensor, dtype: Any) -> Any:
+    kind = tensor.device.type
+    if dtype is not None:
+        return torch.autocast(kind, dtype=dtype)
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+# Operations that leave each row of words whole: they are done to the hidden states.
+
+
+def _derived(given: Logits, hidden: torch.Tensor) -> Logits:
+    return Logits(hidden, given._head, given._cast, given._moved, given._full)
+
+
+def _reshaped(given: Logits, *shape: Any) -> Logits | None:
+    sizes = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
+    words = given.shape[-1]
+    if given._moved or not sizes or not all(isinstance(size, int) for size in sizes):
+        return None
+    known = 1
+    for size in sizes[:-1]:
+        known *= size
+    rows = given._hidden.numel() // given._hidden.shape[-1]
+    if sizes[-1] != words and not (sizes[-1] == -1 and -1 not in sizes[:-1] and known == rows):
+        return None
+    return _derived(given, given._hidden.reshape(*sizes[:-1], given._hidden.shape[-1]))
+
+
+def _flattened(given: Logits, start_dim: int = 0, end_dim: int = -1) -> Logits | None:
+    last = end_dim % given.ndim
+    if given._moved or last == given.ndim - 1:
+        return None
+    return _derived(given, given._hidden.flatten(start_dim, last))
+
+
+def _indexed(given: Logits, index: Any) -> Logits | None:
+    items = list(index) if isinstance(index, tuple) else [index]
+    if given._moved or not all(item is Ellipsis or isinstance(item, (int, slice)) for item in items):
+        return None
+    if Ellipsis in items:
+        place = items.index(Ellipsis)
+        items[place : place + 1] = [slice(None)] * (given.ndim - len(items) + 1)
+    if len(items) == given.ndim:
+        if items[-1] != slice(None):
+            return None
+        items.pop()
+    return _derived(given, given._hidden[tuple(items)])
+
+
+def _transposed(given: Logits, one: int, other: int) -> Logits | None:
+    if given.ndim != 3 or given._moved or {one % 3, other % 3} != {1, 2}:
+        return None
+    return Logits(given._hidden, given._head, given._cast, True, given._full)
+
+
+def _permuted(given: Logits, *order: Any) -> Logits | None:
+    places = order[0] if len(order) == 1 else order
+    return _transposed(given, 1, 2) if tuple(places) == (0, 2, 1) else None
+
+
+def _float(given: Logits) -> Logits:
+    return Logits(given._hidden, given._head, given._cast, given._moved, True)
+
+
+def _to(given: Logits, *args: Any, **kwargs: Any) -> Logits | None:
+    return _float(given) if args == (torch.float32,) and not kwargs else None
+
+
+def _same(given: Logits, *args: Any, **kwargs: Any) -> Logits | None:
+    return given if not args and not kwargs else None
+
+
+_KNOWN: dict[str, Any] = {
+    "view": _reshaped,
+    "reshape": _reshaped,
+    "flatten": _flattened,
+    "__getitem__": _indexed,
+    "transpose": _transposed,
+    "permute": _permuted,
+    "float": _float,
+    "to": _to,
+    "contiguous": _same,
+}
+
+
+def _cross_entropy(
+    given: Logits,
+    target: torch.Tensor,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> torch.Tensor | None:
+    """The loss in chunks; None where it is one that chunks do not add up to."""
+    plain = weight is None and size_average is None and reduce is None and reduction in ("mean", "sum")
+    rows = given._hidden.shape[:-1]
+    if not plain or target.is_floating_point() or target.shape != rows or (given.ndim > 2 and not given._moved):
+        return None
+    hidden = given._hidden.reshape(-1, given._hidden.shape[-1])
+    kind = hidden.device.type
+    full = given._full or torch.is_autocast_enabled(kind)  # autocast has this loss in float32
+    head = given._head
+    multiple = 1 if label_smoothing else head.multiple  # smoothing would give a share to words that are not there
+    how = Chunks(head.rows, multiple, given._cast, full, ignore_index, float(label_smoothing))
+    labels = target.reshape(-1)
+    total: torch.Tensor = ChunkedLoss.apply(hidden, head.weight, head.bias, labels, how)  # type: ignore[no-untyped-call]
+    return total / (labels != ignore_index).sum() if reduction == "mean" else total
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How the loss is made: rows of a chunk, the vocabulary's multiple, dtypes, and what ``cross_entropy`` is told."""
+
+    rows: int
+    multiple: int
+    cast: Any
+    full: bool
+    ignore_index: int
+    smoothing: float
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """The sum of the losses of all rows; gradients are made together with the loss, so that no logits are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, labels: Any, how: Chunks) -> Any:  # type: ignore[override]
+        dtype = how.cast or hidden.dtype
+        words, more = weight.shape[0], -weight.shape[0] % how.multiple
+        table = F.pad(weight.to(dtype), (0, 0, 0, more)) if more else weight.to(dtype)
+        offset = None if bias is None else F.pad(bias.to(dtype), (0, more))
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        to_hidden = torch.empty_like(hidden) if wants_hidden else None
+        to_weight = torch.zeros_like(table, dtype=weight.dtype) if wants_weight else None
+        to_bias = torch.zeros(words + more, dtype=bias.dtype, device=bias.device) if wants_bias else None
+        total = torch.zeros((), dtype=torch.float32 if how.full else dtype, device=hidden.device)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, hidden.shape[0], how.rows):
+                part = hidden[start : start + how.rows].to(dtype)
+                logits = F.linear(part, table, offset)
+                if more:
+                    logits[:, words:] = -torch.inf
+                loss, grad = _loss_and_grad(logits, labels[start : start + how.rows], how)
+                total += loss
+                if to_hidden is not None:
+                    to_hidden[start : start + how.rows] = grad @ table
+                if to_weight is not None:
+                    _add_product(to_weight, grad, part)
+                if to_bias is not None:
+                    to_bias += grad.sum(0)
+        kept = [to_hidden, to_weight, to_bias]
+        ctx.words = words
+        ctx.save_for_backward(*kept)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: Any) -> Any:  # type: ignore[override]
+        to_hidden, to_weight, to_bias = ctx.saved_tensors
+        weight = None if to_weight is None else to_weight[: ctx.words] * factor
+        bias = None if to_bias is None else to_bias[: ctx.words] * factor
+        return None if to_hidden is None else to_hidden * factor, weight, bias, None, None
+
+
+def _loss_and_grad(logits: torch.Tensor, labels: torch.Tensor, how: Chunks) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        loss = F.cross_entropy(
+            leaf.float() if how.full else leaf,
+            labels,
+            ignore_index=how.ignore_index,
+            reduction="sum",
+            label_smoothing=how.smoothing,
+        )
+        (grad,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), grad
+
+
+def _add_product(to: torch.Tensor, grad: torch.Tensor, part: torch.Tensor) -> None:
+    if grad.dtype == to.dtype:
+        to.addmm_(grad.t(), part)
+    else:
+        to += grad.t() @ part

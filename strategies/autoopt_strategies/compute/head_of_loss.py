@@ -1,0 +1,112 @@
+"""Finds the linear layer whose outputs are a cross-entropy's logits, and proves that chunks give the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from autoopt_strategies.compute.deferred_head import ChunkedLoss, DeferHead
+
+SAME = 1e-3
+"""Relative difference of a loss or of a gradient's norm that rounding explains, in float32."""
+
+
+class _Losses(TorchFunctionMode):
+    """Notes the inputs of ``cross_entropy``."""
+
+    def __init__(self) -> None:
+        self.inputs: list[torch.Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.cross_entropy:
+            self.inputs.append(args[0] if args else kwargs["input"])
+        return func(*args, **kwargs)
+
+
+def head_of_loss(live: Any) -> dict[str, Any]:
+    """``{"path": of the head, "rows", "words": of its logits}``, or ``{"reason": why there is none}``."""
+    batch = live.training.next()[0]
+    try:
+        model = copy.deepcopy(live.training.model)
+        path, logits = _found(live, model, batch)
+        if path is None or logits is None:
+            return {"reason": "no linear layer's outputs go into one cross-entropy"}
+        rows, words = logits.numel() // logits.shape[-1], logits.shape[-1]
+        reason = _different(live, model, path, max(1, rows // 3), batch)
+    except Exception as error:  # a model that does not like to be copied or looked at is left alone
+        return {"reason": f"the loss cannot be looked at: {type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+    return {"reason": reason} if reason else {"path": path, "rows": rows, "words": words}
+
+
+def _found(live: Any, model: nn.Module, batch: Any) -> tuple[str | None, torch.Tensor | None]:
+    outputs: dict[str, torch.Tensor] = {}
+    hooks = [
+        module.register_forward_hook(lambda _module, _args, out, name=name: outputs.__setitem__(name, out))
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear
+    ]
+    seen = _Losses()
+    try:
+        with torch.random.fork_rng(), seen:
+            _loss(live, model, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(seen.inputs) != 1 or seen.inputs[0].ndim < 2:
+        return None, None
+    words = seen.inputs[0].shape[1]  # where cross_entropy has the classes
+    for name, out in reversed(outputs.items()):
+        if out.shape[-1] == words and out.ndim > 1:
+            return name, out
+    return None, None
+
+
+def _loss(live: Any, model: nn.Module, batch: Any) -> torch.Tensor:
+    autocast = live.training.autocast
+    if autocast is None:
+        return live.training.loss(model, batch)  # type: ignore[no-any-return]
+    with autocast:
+        return live.training.loss(model, batch)  # type: ignore[no-any-return]
+
+
+def _different(live: Any, model: nn.Module, path: str, rows: int, batch: Any) -> str | None:
+    """Why chunks are not used or give something else; None where they give the same loss and gradients."""
+    results = []
+    calls = 0
+    plain = ChunkedLoss.forward
+
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return plain(*args)
+
+    for change in (None, DeferHead(path, rows)):
+        tried = copy.deepcopy(model)
+        tried = change(tried) if change is not None else tried
+        devices = [live.device.torch] if live.device.kind == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(0)
+            ChunkedLoss.forward = staticmethod(counted)  # type: ignore[method-assign]
+            try:
+                loss = _loss(live, tried, batch)
+            finally:
+                ChunkedLoss.forward = staticmethod(plain)  # type: ignore[method-assign]
+            loss.backward()  # type: ignore[no-untyped-call]
+        norms = {name: float(p.grad.norm()) for name, p in tried.named_parameters() if p.grad is not None}
+        results.append((float(loss.detach()), norms))
+    if not calls:
+        return "the logits are used in a way that needs all of them at once"
+    (one, norms), (other, others) = results
+    same = _close(one, other) and norms.keys() == others.keys()
+    same = same and all(_close(norms[name], others[name], max(norms.values())) for name in norms)
+    return None if same else "in chunks the loss or its gradients are others"
+
+
+def _close(one: float, other: float, scale: float = 0.0) -> bool:
+    return abs(one - other) <= SAME * max(abs(one), scale, 1e-9)

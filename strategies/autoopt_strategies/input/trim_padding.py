@@ -1,0 +1,163 @@
+"""Trim padding: batches are as wide as their longest sequence, not as the longest that there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, compute_gain, kept, tried_gain
+from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.sequences import cut, needed
+
+BATCHES = 8
+BUCKETS = 4
+"""Widths that a batch may have where each one is compiled or recorded."""
+LEAST_SAVING = 0.03
+SAME = 1e-4
+"""Relative difference of a loss that rounding explains."""
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """``collate_fn`` whose batches lose the columns at their end that are padding in every row."""
+
+    collate: Callable[[Any], Any]
+    multiple: int
+
+    def __call__(self, samples: Any) -> Any:
+        return cut(self.collate(samples), self.multiple)
+
+
+@dataclass(frozen=True)
+class Trim:
+    """``collate -> collate``: batches as wide as their longest sequence, rounded up to a multiple."""
+
+    multiple: int = 1
+
+    def __call__(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return Trimmed(collate, self.multiple)
+
+
+class TrimPadding(Strategy):
+    """Cuts off the columns of a batch that are padding in every row.
+
+    What it does: wraps the collate function: tensors of a batch lose the columns beyond its longest sequence, told by
+        ``attention_mask`` or by the number with which all rows of ids end; widths are rounded up to a multiple.
+    When it helps: sequences padded to a fixed maximum, which few of them reach.
+    When it does not: batches that are padded to their longest already; packed sequences; padding at the left.
+    What it costs: batches of different widths: with compilation or CUDA graphs a few widths are used, so that each is
+        compiled once. It is proven on real batches that the loss is the same.
+    Source: https://huggingface.co/docs/transformers/pad_truncation; Hugging Face course, "dynamic padding"
+    """
+
+    name = "trim_padding"
+    title = "batches as wide as their longest sequence"
+    stages = frozenset({"copy", "forward", "backward"})
+    risk = Risk.NUMERIC
+    example = Example({"multiple": 8}, inspected={"widths": [128, 128], "needed": [40, 64], "same": True, "ratio": 0.5})
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if "widths" not in found:
+            return Applies.no(found.get("reason") or "whether batches hold sequences is not known")
+        if found.get("same") is False:
+            return Applies.no("the model computes with the padding: without it the loss is another")
+        if left_of(found) > 1.0 - LEAST_SAVING:
+            return Applies.no("batches are as wide as their longest sequence already")
+        if any(case.plan.setting(name) is not None for name in ("device_dataset", "cuda_graphs")):
+            return Applies.no("batches of one width are on the device, or part of a recorded step")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """As it was tried on a batch; else by the columns that are left."""
+        found = case.inspected(self.name)
+        if "widths" not in found:
+            return None
+        share = left_of(found, setting["multiple"])
+        if found.get("ratio") is None or found.get("tried") is None:
+            estimate = compute_gain(case, share)
+            return None if estimate is None else estimate.as_kind("declared")
+        # what a batch costs beside its columns stays: the batch that was tried tells how much that is
+        saved = (1.0 - found["ratio"]) / max(1e-9, 1.0 - found["tried"])
+        return tried_gain(case, max(0.05, 1.0 - saved * (1.0 - share)))
+
+    def settings(self, case: Case) -> Settings:
+        width = max(case.inspected(self.name)["widths"])
+        few = max(8, -(-width // BUCKETS // 8) * 8)
+        shapes_cost = case.setup.compile is not None and not case.setup.compile.dynamic
+        if shapes_cost:
+            yield {"multiple": few}
+            return
+        if not kept((yield {"multiple": 8})) and few != 8:
+            yield {"multiple": few}
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_collate(Trim(setting["multiple"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        multiple = setting["multiple"]
+        code = (
+            f"longest = -(-int(batch['attention_mask'].sum(1).max()) // {multiple}) * {multiple}  # in collate_fn\n"
+            "batch = {name: tensor[:, :longest] for name, tensor in batch.items()}"
+        )
+        note = {
+            "_note": f"pad each batch to its longest sequence: DataCollatorWithPadding(pad_to_multiple_of={multiple})"
+        }
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Widths of a few batches, whether the loss is the same without the padding, and how the seconds compare."""
+        found = widths(live)
+        if "widths" not in found or left_of(found) > 1.0 - LEAST_SAVING:
+            return found
+        return {**found, **without_padding(live)}
+
+
+def left_of(found: Setting, multiple: int = 1) -> float:
+    """Columns that are left of a few batches, over those that they have."""
+    pairs = zip(found["needed"], found["widths"], strict=True)
+    return float(sum(min(width, -(-real // multiple) * multiple) for real, width in pairs) / sum(found["widths"]))
+
+
+def widths(live: Any) -> Setting:
+    """``{"widths": columns of a few batches, "needed": of them}``, or ``{"reason": why there are none}``."""
+    loader, dataset = live.training.loader.loader, dataset_of(live.workload)
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or not len(dataset):
+        return {"reason": "samples are not read by their index"}
+    size, found = getattr(loader.batch_sampler, "batch_size", None) or 1, []
+    for number in range(min(BATCHES, max(1, len(dataset) // size))):
+        samples = [dataset[(number * size * 7 + i) % len(dataset)] for i in range(size)]
+        seen = needed(loader.collate_fn(samples))
+        if seen is None:
+            return {"reason": "batches hold neither an attention mask nor rows of ids"}
+        found.append(seen)
+    return {"widths": [width for _, width in found], "needed": [real for real, _ in found]}
+
+
+def without_padding(live: Any) -> Setting:
+    """``{"same": whether the loss is, "ratio": seconds without padding over with, "tried": share of columns left}``."""
+    import copy
+
+    import torch
+
+    tried: list[float] = []
+
+    def trimmed(batch: Any) -> Any:
+        seen = needed(batch)
+        if seen is not None:
+            tried.append(seen[0] / seen[1])
+            losses(batch)
+        return cut(batch)
+
+    same: list[bool] = []
+
+    def losses(batch: Any) -> None:
+        model = copy.deepcopy(live.training.model).eval()  # dropout would draw other numbers for another width
+        with torch.no_grad():
+            one, other = (float(live.training.loss(model, each)) for each in (batch, cut(batch)))
+        same.append(abs(one - other) <= SAME * max(abs(one), 1e-9))
+
+    ratio = live.ratio_with(rebatch=trimmed)
+    return {"same": same[0] if same else None, "ratio": ratio, "tried": tried[0] if tried else None}

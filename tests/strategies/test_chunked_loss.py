@@ -1,0 +1,204 @@
+"""Head and loss in chunks: the same loss and gradients, whatever the way from the logits to the loss."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.registry import load_strategies
+from autoopt.setup import Setup
+from autoopt.testing.strategies import sample_case, train_few_steps
+from autoopt.trial.protocol import TrialSpec
+from autoopt.workload import Workload
+from autoopt_strategies.compute import deferred_head
+from autoopt_strategies.compute.deferred_head import DeferHead, Logits
+from autoopt_strategies.compute.head_of_loss import head_of_loss
+
+REGISTRY = load_strategies()
+WORDS = 301
+
+
+class Speaker(nn.Module):
+    def __init__(self, bias: bool = True, words: int = WORDS, tied: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.mix = nn.Embedding(words, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, words, bias=bias)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.mix(self.table(ids))))  # type: ignore[no-any-return]
+
+
+def batch() -> torch.Tensor:
+    return torch.randint(0, WORDS, (4, 11), generator=torch.Generator().manual_seed(1))
+
+
+def shifted(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    logits = model(ids)
+    return F.cross_entropy(logits[:, :-1].reshape(-1, logits.size(-1)), ids[:, 1:].reshape(-1))
+
+
+def viewed(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids).view(-1, WORDS), ids.view(-1), ignore_index=7, label_smoothing=0.1)
+
+
+def flattened(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return nn.CrossEntropyLoss(reduction="sum")(model(ids).float().flatten(0, 1), ids.flatten())
+
+
+def moved(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids).transpose(1, 2), ids)
+
+
+def ellipsis(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    logits = model(ids)[..., :-1, :].contiguous()
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), ids[..., 1:].contiguous().view(-1))
+
+
+def last(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids)[:, -1, :], ids[:, 0])
+
+
+IN_CHUNKS = (shifted, viewed, flattened, moved, ellipsis, last)
+
+
+def weighted(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten(), weight=torch.linspace(0.5, 1.5, WORDS))
+
+
+def some_words(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(ids)[..., :100].flatten(0, 1), ids.flatten() % 100)
+
+
+def penalized(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    logits = model(ids)
+    best = logits.argmax(-1)
+    return (
+        F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+        + 1e-3 * logits.logsumexp(-1).square().mean()
+        + 0 * best.sum()
+    )
+
+
+AS_BEFORE = (weighted, some_words, penalized)
+
+
+def gradients(model: nn.Module, loss: Any, dtype: torch.dtype | None = None) -> tuple[float, dict[str, torch.Tensor]]:
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        value = loss(model, batch())
+    value.backward()
+    return float(value.detach()), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.fixture
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of the chunks that were computed."""
+    seen: list[int] = []
+    plain = deferred_head._loss_and_grad
+
+    def counted(logits: torch.Tensor, *others: Any) -> Any:
+        seen.append(logits.shape[0])
+        return plain(logits, *others)
+
+    monkeypatch.setattr(deferred_head, "_loss_and_grad", counted)
+    return seen
+
+
+@pytest.mark.parametrize("multiple", [1, 64])
+@pytest.mark.parametrize("tied", [False, True], ids=["own", "tied"])
+@pytest.mark.parametrize("loss", [*IN_CHUNKS, *AS_BEFORE], ids=lambda loss: loss.__name__)
+def test_loss_and_gradients_are_the_same(loss: Any, tied: bool, multiple: int, chunks: list[int]) -> None:
+    model = Speaker(bias=not tied, tied=tied)
+    want, wanted = gradients(copy.deepcopy(model), loss)
+    assert not chunks
+    got, found = gradients(DeferHead("head", 3, multiple)(copy.deepcopy(model)), loss)
+    assert bool(chunks) == (loss in IN_CHUNKS)
+    assert max(chunks, default=0) <= 3
+    assert got == pytest.approx(want, rel=1e-5)
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_under_autocast_the_loss_is_float32_as_before(chunks: list[int]) -> None:
+    model = Speaker()
+    want, wanted = gradients(copy.deepcopy(model), shifted, torch.bfloat16)
+    got, found = gradients(DeferHead("head", 7)(copy.deepcopy(model)), shifted, torch.bfloat16)
+    assert chunks
+    assert got == pytest.approx(want, rel=1e-3)
+    for name, gradient in wanted.items():
+        assert found[name].dtype is gradient.dtype
+        torch.testing.assert_close(found[name], gradient, rtol=5e-2, atol=2e-3)
+
+
+def test_evaluation_and_copies_are_what_they_were() -> None:
+    plain, model = Speaker(), DeferHead("head", 3)(Speaker())
+    assert isinstance(model(batch()), Logits)
+    assert model(batch()).shape == (4, 11, WORDS)
+    assert type(copy.deepcopy(model)(batch())) is Logits
+    torch.testing.assert_close(model(batch()) + 0, plain(batch()))
+    with torch.no_grad():
+        assert type(model(batch())) is torch.Tensor
+    assert type(model.eval()(batch())) is torch.Tensor
+    assert model.state_dict().keys() == plain.state_dict().keys()
+
+
+def live(loss: Any, model: nn.Module | None = None) -> TrialContext:
+    ids = torch.randint(0, WORDS, (32, 11), generator=torch.Generator().manual_seed(2))
+    given = Workload(
+        model=model or Speaker(), train_data=TensorDataset(ids), batch_size=4,
+        loss=lambda model, batch: loss(model, batch[0]), optimizer=partial(torch.optim.SGD, lr=0.1), max_steps=16,
+    )  # fmt: skip
+    return TrialContext(TrialSpec(workload="tests:loss", device="cpu"), REGISTRY, workload=given)
+
+
+@pytest.mark.parametrize("loss", IN_CHUNKS, ids=lambda loss: loss.__name__)
+def test_the_head_is_found_by_what_goes_into_the_loss(loss: Any) -> None:
+    found = head_of_loss(live(loss))
+    assert found["path"] == "head"
+    assert found["words"] == WORDS
+
+
+def test_a_head_that_is_used_otherwise_is_left_alone() -> None:
+    assert "all of them at once" in head_of_loss(live(weighted))["reason"]
+    assert "no linear layer" in head_of_loss(live(some_words))["reason"]
+
+
+def test_a_loss_without_a_head_is_left_alone() -> None:
+    def squared(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        return model(ids).square().mean()
+
+    assert "no linear layer" in head_of_loss(live(squared))["reason"]
+
+
+def test_it_is_tried_where_the_logits_are_large() -> None:
+    strategy = REGISTRY["chunked_loss"]
+    small = sample_case(inspected={"chunked_loss": strategy.inspect(live(shifted))})
+    assert "the logits are small" in strategy.applies(small).reason
+    found = {"path": "head", "rows": 4096, "words": 50257, "ratios": {"256": 0.9, "1024": 0.7}}
+    case = sample_case(inspected={"chunked_loss": found})
+    assert strategy.applies(case)
+    first = next(iter(strategy.settings(case)))
+    assert first == {"path": "head", "rows": 1024}
+    predicted = strategy.predict(case, first)
+    assert predicted is not None
+    assert predicted.kind == "tried"
+    cuda = sample_case("cuda:0", inspected={"chunked_loss": found})
+    assert next(iter(strategy.settings(cuda)))["multiple"] == 64
+    assert list(strategy.memory_savings(cuda)), "chunks save memory, too"
+
+
+def test_training_with_it_has_the_same_losses() -> None:
+    usual = train_few_steps(live(shifted).workload, Setup(), steps=6)
+    chunked = train_few_steps(live(shifted).workload, Setup().with_model(DeferHead("head", 5)), steps=6)
+    assert chunked == pytest.approx(usual, rel=1e-5)
