@@ -28,6 +28,7 @@ from script_running import loaded, script_losses  # noqa: E402
 SEED = 3
 REGISTRY = load_strategies()
 SETTINGS = {strategy.name: example_of(strategy).setting for strategy in builtin()}
+SETTINGS["chunked_loss"] = {"path": "head", "rows": 5, "multiple": 4}  # of this workload
 SPEC = "attending_workload:build"
 WRITTEN = {
     "compile": "compile_in_place(model",
