@@ -93,7 +93,7 @@ class Logits(torch.Tensor):
         return func(*_plain(args), **_plain(kwargs))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return func(*_plain(args), **_plain(kwargs or {}))
 
     def logits(self) -> torch.Tensor:
@@ -242,7 +242,7 @@ class ChunkedLoss(torch.autograd.Function):
     """The sum of the losses of all rows; gradients are made together with the loss, so that no logits are kept."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, labels: Any, how: Chunks) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, hidden: Any, weight: Any, bias: Any, labels: Any, how: Chunks) -> Any:
         dtype = how.cast or hidden.dtype
         words, more = weight.shape[0], -weight.shape[0] % how.multiple
         table = F.pad(weight.to(dtype), (0, 0, 0, more)) if more else weight.to(dtype)
@@ -272,7 +272,7 @@ class ChunkedLoss(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, factor: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, factor: Any) -> Any:
         to_hidden, to_weight, to_bias = ctx.saved_tensors
         weight = None if to_weight is None else to_weight[: ctx.words] * factor
         bias = None if to_bias is None else to_bias[: ctx.words] * factor

@@ -78,34 +78,36 @@ def _loss(live: Any, model: nn.Module, batch: Any) -> torch.Tensor:
 def _different(live: Any, model: nn.Module, path: str, rows: int, batch: Any) -> str | None:
     """Why chunks are not used or give something else; None where they give the same loss and gradients."""
     results = []
-    calls = 0
-    plain = ChunkedLoss.forward
-
-    def counted(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return plain(*args)
-
     for change in (None, DeferHead(path, rows)):
         tried = copy.deepcopy(model)
         tried = change(tried) if change is not None else tried
         devices = [live.device.torch] if live.device.kind == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(0)
-            ChunkedLoss.forward = staticmethod(counted)  # type: ignore[method-assign]
-            try:
-                loss = _loss(live, tried, batch)
-            finally:
-                ChunkedLoss.forward = staticmethod(plain)  # type: ignore[method-assign]
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = _loss(live, tried, batch)
+        if change is not None and not _in_chunks(loss):
+            return "the logits are used in a way that needs all of them at once"
+        loss.backward()  # type: ignore[no-untyped-call]
         norms = {name: float(p.grad.norm()) for name, p in tried.named_parameters() if p.grad is not None}
         results.append((float(loss.detach()), norms))
-    if not calls:
-        return "the logits are used in a way that needs all of them at once"
     (one, norms), (other, others) = results
     same = _close(one, other) and norms.keys() == others.keys()
     same = same and all(_close(norms[name], others[name], max(norms.values())) for name in norms)
     return None if same else "in chunks the loss or its gradients are others"
+
+
+def _in_chunks(loss: torch.Tensor) -> bool:
+    """Whether a loss was made by chunks: it is, or follows from, what they give."""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == f"{ChunkedLoss.__name__}Backward":
+            return True
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _close(one: float, other: float, scale: float = 0.0) -> bool:

@@ -127,7 +127,7 @@ class LengthGrouping(Strategy):
     def _left(self, found: Setting, pool: int) -> float:
         """What batches hold in groups, over what they hold now."""
         grouped: float = found["grouped"].get(str(pool), min(found["grouped"].values()))
-        return (1.0 - found["now"]) / (1.0 - grouped)
+        return float((1.0 - found["now"]) / (1.0 - grouped))
 
 
 def padding_shares(lengths: list[int], size: int) -> Setting | None:
