@@ -42,8 +42,9 @@ browser: ## Chromium for the tests of the report (Debian, as root); without it t
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || .ci/debian chromium chromium-driver || \
 	  echo "no chromium: the browser tests of the report will be skipped" >&2
 
-demo: install ## optimize examples/photos.py and print where the report is (BUDGET=5m)
-	$(BIN)/autoopt optimize examples/photos.py:build --budget $(BUDGET) --out "$(OUT)"
+demo: install ## optimize examples/train_photos.py as it is; its patch and the report at the end (BUDGET=5m)
+	$(BIN)/autoopt optimize examples/train_photos.py --budget $(BUDGET) --out "$(OUT)" -- --epochs 40
+	@cat "$(OUT)/patch.diff"
 	@echo "report: $(abspath $(OUT))/report.html"
 
 test: install-dev browser check ## lint, types, import contract and the default tests

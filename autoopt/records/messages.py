@@ -54,7 +54,9 @@ class TrainingRun(Record):
 
     ``evaluated_samples``: those that the latest evaluation read. ``once_seconds``: of training, for what is
     paid once (warming up, compiling, searches); part of ``fixed_seconds`` and of ``training_seconds``.
-    ``kept``: files of the weights at its start, middle and end, where they were to be kept.
+    ``kept``: files of the weights at its start, middle and end, where they were to be kept. ``told``: patterns of what
+    may be the metric in the lines that a script printed at its evaluations, where no metric was named; the curve is
+    that of one that stands alone.
     """
 
     seed: int
@@ -76,6 +78,7 @@ class TrainingRun(Record):
     peak_host_memory_bytes: int | None = None
     stopped: str = "target"
     kept: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
 
 
 class EpochRead(Record):

@@ -50,8 +50,7 @@ class MetricReader:
 
     def install(self) -> None:
         """Before the script's first line."""
-        sys.stdout = _Overheard(sys.stdout, self.line)
-        sys.stderr = _Overheard(sys.stderr, self.line)
+        overhear(self.line)
         if self._key is not None:
             for module in dict.fromkeys(module for module, _, _ in _TRACKERS):
                 if module in sys.modules:
@@ -97,6 +96,12 @@ class MetricReader:
             return
         if math.isfinite(number):
             self._tell(number)
+
+
+def overhear(line: Callable[[str], None]) -> None:
+    """Has every line that the script prints from now on read by somebody else, too."""
+    sys.stdout = _Overheard(sys.stdout, line)
+    sys.stderr = _Overheard(sys.stderr, line)
 
 
 class _Overheard:

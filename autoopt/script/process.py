@@ -11,7 +11,7 @@ from autoopt.records import JsonDict, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
 from autoopt.script.joints import Joints
-from autoopt.script.metric import MetricReader
+from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
 from autoopt.script.period import anchor_of
 from autoopt.script.planned import planned_steps
@@ -51,6 +51,8 @@ class Script:
             self.observer.install()
         if self.command.metric is not None:
             MetricReader(self.command.metric, self.session.metric).install()
+        elif stops:
+            overhear(self.session.line)
         Applying(self.joints, self.setup, sites, spec.seed).install()
         self.joints.install()
 

@@ -18,6 +18,7 @@ from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.script.endings import ScriptEnded
+from autoopt.script.found_metric import Told
 
 Enough = Callable[[int, float], bool]
 
@@ -29,8 +30,8 @@ class Goal:
     """How far to train, and what is measured on the way.
 
     ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
-    the metric with the step and the seconds at which each was told, evaluations included. ``before``: seconds of the
-    stretches that are over.
+    the metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were printed
+    at evaluations. ``before``: seconds of the stretches that are over.
     """
 
     enough: Enough
@@ -39,6 +40,7 @@ class Goal:
     laps: list[Lap] = field(default_factory=list)
     aside: dict[str, float] = field(default_factory=dict)
     metrics: list[tuple[int, float, float]] = field(default_factory=list)
+    lines: list[Told] = field(default_factory=list)
     other: float = 0.0
     before: float = 0.0
 
@@ -183,12 +185,20 @@ class Session:
 
     def metric(self, value: float) -> None:
         """The script has told its metric."""
-        goal, clock = self._goal, self.clock
-        if goal is None or clock is None or self.device is None:
-            return
-        seconds = goal.before + sum(goal.aside.values())
-        seconds += clock.elapsed() if self._aside is None else self.device.now() - self._aside[1]
-        goal.metrics.append((self.steps, seconds, value))
+        if self._goal is not None:
+            self._goal.metrics.append((self.steps, self._seconds(self._goal), value))
+
+    def line(self, text: str) -> None:
+        """The script has printed a line; those of evaluations may tell a metric."""
+        if self._goal is not None and self._aside is not None and self._aside[0] == "evaluate":
+            self._goal.lines.append(Told(self.steps, self._seconds(self._goal), self.evaluations, text))
+
+    def _seconds(self, goal: Goal) -> float:
+        """Since the goal was set, evaluations included."""
+        assert self.clock is not None
+        assert self.device is not None
+        under_way = self.clock.elapsed() if self._aside is None else self.device.now() - self._aside[1]
+        return goal.before + sum(goal.aside.values()) + under_way
 
     def step_end(self) -> None:
         """A training step has ended: counts, and stops here where that was asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 from autoopt.benchmark.kept_weights import KeptWeights
@@ -11,6 +12,7 @@ from autoopt.benchmark.steady import excess
 from autoopt.errors import UsageError
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import TrainingRun
+from autoopt.script.found_metric import Told, candidates, values
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.session import Goal
 
@@ -47,6 +49,7 @@ class ScriptRun:
         self.times: list[float] = []
         self.losses: list[float | None] = []
         self.told: list[tuple[int, float, float]] = []
+        self.lines: list[Told] = []
         self._emitted, self._evaluations = 0.0, 0
         self.session.device.reset_peak()
         self.kept: KeptWeights | None = self.session.in_main(lambda: KeptWeights(live.training, keep)) if keep else None
@@ -68,6 +71,7 @@ class ScriptRun:
 
         goal = self.session.run_until_over(enough)
         self._note(goal, earlier, before)
+        self.lines += [replace(line, seconds=before + line.seconds) for line in goal.lines]
         lap = goal.lap()
         self.seconds = before + lap.seconds + sum(goal.aside.values())
         self.training_seconds += lap.seconds
@@ -114,7 +118,10 @@ class ScriptRun:
                 f"and {session.evaluations} evaluations",
                 hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
             )
-        run = self._document()
+        found = () if metric is not None else candidates(self.lines)
+        if len(found) == 1:
+            self.metric, self.told = found[0], values(found[0], self.lines)
+        run = self._document().model_copy(update={"told": found})
         return run if self.kept is None else run.model_copy(update={"kept": session.in_main(self.kept.files)})
 
     def _document(self) -> TrainingRun:

@@ -13,6 +13,7 @@ from autoopt.options import Options
 from autoopt.records import Objective, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
+from autoopt.script.metric import direction_of, name_of
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.memory_margin import memory_limit
 from autoopt.search.accept.time_to_target import parts_to
@@ -106,7 +107,8 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
         raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
-    notes = without_metric(state.sites, objective)
+    notes = adopt_metric(context, state, run.told)
+    objective = state.objective
     if objective.metric is not None and parts_to(run, objective) is None:
         state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
         state.objective, note = _replaced(objective, run)
@@ -118,9 +120,27 @@ def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> 
     return run, notes
 
 
-def without_metric(sites: Sites | None, objective: Objective) -> list[str]:
-    """A note where a script is trained without being told what to read its metric from."""
-    return [NO_METRIC] if sites is not None and objective.metric is None else []
+def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...]) -> list[str]:
+    """Takes the one number that a script prints at each evaluation for its metric, where none was named; notes on it.
+
+    Args:
+        told: patterns of what may be it.
+    """
+    if state.sites is None or state.objective.metric is not None:
+        return []
+    if len(told) != 1:
+        which = "; what it prints at each evaluation may be one: " + " or ".join(f"--metric {p!r}" for p in told)
+        return [NO_METRIC + (which if told else "")]
+    metric, mode = name_of(told[0]), direction_of(told[0])
+    context.runner.reads(told[0])
+    known = {"metric": metric, "mode": mode}
+    state.objective = state.objective.model_copy(update=known)
+    state.facts = state.facts.model_copy(update={**known, "has_evaluate": True})
+    better = "less" if mode == "min" else "more"
+    return [
+        f"the metric is {metric!r}, of which {better} is better: the one measure of quality that the script prints at "
+        f"each evaluation; --metric {told[0]!r} names it, or another"
+    ]
 
 
 def usual_seconds(aa: AAControl, run: TrainingRun) -> float:

@@ -83,6 +83,12 @@ class TrialRunner:
             script = self.base.script.model_copy(update={"sites": sites, "path": path})
             self.base = self.base.model_copy(update={"script": script})
 
+    def reads(self, metric: str) -> None:
+        """From now on the metric is what this pattern finds in what the script prints."""
+        if self.base.script is not None:
+            script = self.base.script.model_copy(update={"metric": metric})
+            self.base = self.base.model_copy(update={"script": script})
+
     def launch(self, plan: Plan, label: str, seed: int | None = None) -> TrialProcess:
         """Starts a process; the caller closes it.
 

@@ -11,6 +11,7 @@ from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.script.launch import run_with_plan
+from autoopt.script.metric import name_of
 from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
 from autoopt.search.accept.interleaved import Turns
@@ -75,6 +76,15 @@ def test_evaluations_and_checkpoints_are_timed_apart_and_the_metric_is_read(
     assert [point["step"] for point in run["curve"]["points"]] == [16, 32, 48, 64]
     assert run["evaluation_seconds"] > 0
     assert run["seconds"] == pytest.approx(run["training_seconds"] + run["evaluation_seconds"])
+
+
+def test_a_metric_that_nobody_named_is_found_in_what_is_printed(start_script: StartScript, sites: Sites) -> None:
+    with start_script("plain.py", "64", sites=sites) as process:
+        run = TrainingRun.model_validate(process.call("autoopt.benchmark.tasks:train", timeout=60.0, max_seconds=50.0))
+    (pattern,) = run.told
+    assert name_of(pattern) == "val acc"
+    assert [point.step for point in run.curve.points] == [16, 32, 48, 64]
+    assert run.metrics == {"val acc": run.curve.points[-1].metric}
 
 
 def test_trainings_take_turns_and_are_what_they_are_alone(start_script: StartScript, sites: Sites) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from autoopt.records import Change, Objective, Plan, Quality, Sites
+from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import Seen, level_of
-from autoopt.search.baseline import without_metric
+from autoopt.search.baseline import adopt_metric
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of
 
 OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
+SITES = Sites(command=("python", "train.py"), cwd="/")
 UNCHANGED = Plan()
 BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
 WORKERS = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
@@ -110,8 +113,32 @@ def test_what_could_not_be_seen_of_a_script_leaves_it_undecided(prober: Prober) 
     assert level(Risk.EXACT, before, after).level == "undecided"
 
 
+class Facts(Record):
+    """The part of a workload's facts that a metric changes."""
+
+    metric: str | None = None
+    mode: str = "max"
+    has_evaluate: bool = False
+
+
+def adopted(told: tuple[str, ...], sites: Sites | None = SITES, metric: str | None = None) -> tuple[Any, list[str]]:
+    """The state of a search after its first training, which named no metric, and the notes on it."""
+    state = SimpleNamespace(sites=sites, objective=OBJECTIVE.model_copy(update={"metric": metric}), facts=Facts())
+    read: list[str] = []
+    notes = adopt_metric(SimpleNamespace(runner=SimpleNamespace(reads=read.append)), state, told)
+    return SimpleNamespace(read=read, **vars(state)), notes
+
+
 def test_a_script_without_a_metric_is_told_how_to_give_one() -> None:
-    sites = Sites(command=("python", "train.py"), cwd="/")
-    assert "--metric 'PATTERN'" in without_metric(sites, OBJECTIVE)[0]
-    assert without_metric(sites, OBJECTIVE.model_copy(update={"metric": "val loss"})) == []
-    assert without_metric(None, OBJECTIVE) == [], "what build() says of its evaluation is another matter"
+    assert "--metric 'PATTERN'" in adopted(())[1][0]
+    assert "--metric 'val loss ([0-9]+)'" in adopted(("val loss ([0-9]+)", "val acc ([0-9]+)"))[1][0]
+    assert adopted(("x ([0-9]+)",), metric="val loss")[1] == []
+    assert adopted((), sites=None)[1] == [], "what build() says of its evaluation is another matter"
+
+
+def test_the_one_number_of_each_evaluation_becomes_the_metric_and_that_is_said() -> None:
+    state, (note,) = adopted(("val loss ([0-9]+)",))
+    assert state.read == ["val loss ([0-9]+)"]
+    assert (state.objective.metric, state.objective.mode) == ("val loss", "min")
+    assert (state.facts.metric, state.facts.mode, state.facts.has_evaluate) == ("val loss", "min", True)
+    assert "'val loss', of which less is better" in note

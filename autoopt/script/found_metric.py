@@ -1,0 +1,105 @@
+"""The metric of a script that was told to nobody: the one number that it prints at each evaluation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+LEAST_EVALUATIONS = 2
+"""Evaluations that must have printed the same line: in one alone, a counter looks like anything else."""
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
+_QUALITY = re.compile(
+    r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|acc|top-?[15]|f1|auc|bleu|rouge|iou|precision|recall|psnr"
+    r"|ssim|score|r2",
+    re.I,
+)
+_HELD_OUT = re.compile(r"\b(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
+_TRAINED = re.compile(r"\btrain", re.I)
+_PROGRESS = re.compile(r"it/s|s/it|\d%\|")
+_UNIT = re.compile(r"\s*(?:[a-z]?s|sec|seconds|min|h|/)(?![a-z])", re.I)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A line that the script printed in an evaluation or after it: the training step, seconds, which evaluation."""
+
+    step: int
+    seconds: float
+    evaluation: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Number:
+    """One number of a line: the words before it, what stands between, and its text."""
+
+    words: str
+    before: str
+    text: str
+    pattern: str
+
+
+def candidates(told: Sequence[Told]) -> tuple[str, ...]:
+    """Patterns of what may be the metric, as ``--metric`` takes them; one alone is the metric.
+
+    A candidate stands in a line that each evaluation printed once, its words name a measure of quality, and it is
+    neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
+    before all others.
+    """
+    lines = _lines_of_each(told)
+    found: dict[str, bool] = {}
+    for line in lines:
+        for number in _numbers(line[0].text):
+            if all(_value(number.pattern, other.text) is not None for other in line):
+                found[number.pattern] = _held_out(number, line[0].text)
+    held = [pattern for pattern, own in found.items() if own]
+    return tuple(held or found)
+
+
+def values(pattern: str, told: Sequence[Told]) -> list[tuple[int, float, float]]:
+    """Step, seconds and value of each line that a pattern finds a number in."""
+    found = [(line.step, line.seconds, _value(pattern, line.text)) for line in told]
+    return [(step, seconds, value) for step, seconds, value in found if value is not None]
+
+
+def _lines_of_each(told: Sequence[Told]) -> list[list[Told]]:
+    """The lines that are alike but for their numbers, one of each evaluation."""
+    evaluations = {line.evaluation for line in told}
+    if len(evaluations) < LEAST_EVALUATIONS:
+        return []
+    alike: dict[str, list[Told]] = {}
+    for line in told:
+        if not _PROGRESS.search(line.text):
+            alike.setdefault(_NUMBER.sub("#", line.text), []).append(line)
+    once = [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
+    return [lines for lines in once if len(lines) == len(evaluations)]
+
+
+def _numbers(text: str) -> Iterator[_Number]:
+    """The numbers of a line that may be a measure of quality."""
+    end = 0
+    for found in _NUMBER.finditer(text):
+        between, end_before = text[end : found.start()], end
+        end = found.end()
+        own = re.search(r"([A-Za-z][\w @/-]*?)([\s:=]*)$", between)
+        if own is None or text[found.end() : found.end() + 1] == "/" or between.endswith("/"):
+            continue
+        words = own[1].strip()
+        if not _QUALITY.search(words) or _TRAINED.search(words) or _UNIT.match(text[found.end() :]):
+            continue
+        pattern = re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words + own[2]) + _WRITTEN
+        if _value(pattern, text) == float(found[0]):  # the same words may stand before another number of the line
+            yield _Number(words, text[:end_before], found[0], pattern)
+
+
+def _held_out(number: _Number, text: str) -> bool:
+    """Whether its own words name held-out data, or the line begins by naming it."""
+    return bool(_HELD_OUT.search(number.words) or _HELD_OUT.match(text.strip()))
+
+
+def _value(pattern: str, text: str) -> float | None:
+    found = re.search(pattern, text)
+    return float(found[1]) if found is not None else None

@@ -1,0 +1,73 @@
+"""The metric that a script prints at each evaluation, found without being named."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoopt.script.found_metric import Told, candidates, values
+from autoopt.script.metric import direction_of, name_of
+
+
+def told(*texts: str, each: int = 1) -> list[Told]:
+    """Lines, ``each`` so many to an evaluation."""
+    return [Told(10 * (n // each + 1), 1.0 * n, n // each, text) for n, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "direction", "last"),
+    [
+        (["epoch 1: accuracy 0.7500", "epoch 2: accuracy 0.8125"], "accuracy", "max", 0.8125),
+        (
+            ["epoch 0 loss 0.51 val acc 0.80 3.1s", "epoch 1 loss 0.42 val acc 0.85 3.0s"],
+            "val acc",
+            "max",
+            0.85,
+        ),
+        (
+            [f"step {n}: train loss {4 - n:.4f}, val loss {4.1 - n:.4f}, {n}.1s" for n in (0, 1, 2)],
+            "val loss",
+            "min",
+            2.1,
+        ),
+        (
+            [f"Test set: Average loss: {x}, Accuracy: {int(100 * x)}/100 ({100 * x:.0f}%)" for x in (0.5, 0.25)],
+            "Average loss",
+            "min",
+            0.25,
+        ),
+        (["| valid ppl   148.23 |", "| valid ppl   120.51 |"], "valid ppl", "min", 120.51),
+        (["val_acc=9.1e-1", "val_acc=9.25e-1"], "val_acc", "max", 0.925),
+    ],
+)
+def test_the_one_number_of_each_evaluation_is_the_metric(
+    lines: list[str], name: str, direction: str, last: float
+) -> None:
+    (pattern,) = candidates(told(*lines))
+    assert name_of(pattern) == name
+    assert direction_of(pattern) == direction
+    assert [value for _, _, value in values(pattern, told(*lines))][-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["epoch 1: accuracy 0.75"],  # one evaluation: nothing says what of it changes
+        ["epoch 1 took 3.1s", "epoch 2 took 3.2s"],
+        ["saved to run-1.pt", "saved to run-2.pt"],
+        ["batch 10/100 lr 0.01", "batch 20/100 lr 0.02"],
+        ["acc 50%|#####     | 5/10 [00:01, 5.0it/s]", "acc 60%|######    | 6/10 [00:01, 5.0it/s]"],
+        ["accuracy none", "accuracy none"],
+    ],
+)
+def test_what_is_no_measure_of_quality_is_not_taken(lines: list[str]) -> None:
+    assert candidates(told(*lines)) == ()
+
+
+def test_two_measures_are_left_to_the_user() -> None:
+    lines = told("val loss 0.5 val acc 0.7", "val loss 0.4 val acc 0.8")
+    assert [name_of(pattern) for pattern in candidates(lines)] == ["val loss", "val acc"]
+
+
+def test_a_line_that_each_evaluation_prints_more_than_once_is_none() -> None:
+    lines = told("batch 1 acc 0.5", "batch 2 acc 0.6", "batch 1 acc 0.7", "batch 2 acc 0.8", each=2)
+    assert candidates(lines) == ()
