@@ -10,7 +10,7 @@ from autoopt.records.messages import Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
 from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
-from autoopt.search.accept.quality import fewer_evaluated, metric_difference
+from autoopt.search.accept.quality import fewer_evaluated, metric_difference, metric_quality
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side, SideFailure
 from autoopt.strategy import Risk
 
@@ -217,6 +217,15 @@ def test_one_seed_gives_no_verdict_on_the_metric() -> None:
     judged = judge(Risk.NUMERIC, comparison(), worse, OBJECTIVE, Noise(seed_noise=1e-6))
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert judged.reason.startswith("quality undecided: observed accuracy")
+
+
+def test_one_seed_of_unknown_noise_has_a_difference_and_no_interval() -> None:
+    difference = metric_difference([(run(0), run(0, best=0.89))], OBJECTIVE, Noise())
+    assert difference is not None
+    shown = metric_quality(difference, OBJECTIVE)
+    assert shown.difference is None, "an interval of no width would claim certainty"
+    assert shown.candidate is not None
+    assert "which gives no interval" in (shown.detail or "")
 
 
 def test_numeric_that_learns_slower_is_lost_without_any_training() -> None:

@@ -32,7 +32,8 @@ class MetricDifference:
     """How much better the candidate's metric is (positive: better), over seeds.
 
     ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric; ``highest``: its upper
-    bound at the confidence that a loss is claimed with.
+    bound at the confidence that a loss is claimed with; ``known_spread``: seeds, or seed noise measured before,
+    carry the interval. One seed alone has none.
     """
 
     estimate: Estimate
@@ -41,6 +42,7 @@ class MetricDifference:
     baseline: float
     candidate: float
     highest: float
+    known_spread: bool = True
 
     @property
     def lost(self) -> bool:
@@ -102,6 +104,7 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
         baseline=float(np.mean(befores)),
         candidate=float(np.mean(afters)),
         highest=highest,
+        known_spread=n > 1 or noise.seed_noise is not None,
     )
 
 
@@ -115,10 +118,11 @@ def with_seed_noise(noise: Noise, runs: Sequence[TrainingRun], objective: Object
 def metric_quality(difference: MetricDifference, objective: Objective) -> Quality:
     """The document of a metric comparison; ``difference`` is in the metric's unit, positive where better."""
     estimate = difference.estimate
+    spread = f" [{estimate.low:+.3g}, {estimate.high:+.3g}]" if difference.known_spread else ""
     seen = (
         f"{objective.metric} {difference.candidate:.4g} against {difference.baseline:.4g}: "
-        f"{estimate.value:+.3g} [{estimate.low:+.3g}, {estimate.high:+.3g}] over {estimate.n} seed"
-        f"{'s' if estimate.n > 1 else ''}, tolerance {difference.margin:.3g}"
+        f"{estimate.value:+.3g}{spread} over {estimate.n} seed{'s' if estimate.n > 1 else ''}"
+        f"{'' if difference.known_spread else ', which gives no interval'}, tolerance {difference.margin:.3g}"
     )
     if not difference.proved and not difference.lost:
         seen = f"quality undecided: observed {seen}"
@@ -129,7 +133,7 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         metric=objective.metric,
         baseline=difference.baseline,
         candidate=difference.candidate,
-        difference=_in_unit(estimate, objective),
+        difference=_in_unit(estimate, objective) if difference.known_spread else None,
         margin=difference.margin,
         seeds=estimate.n,
         detail=seen,
