@@ -43,7 +43,8 @@ REPORTS = (
     Report("slow validation loader", note="validation_loader; decided by time to the target, not by steps"),
     Report("GPU decoding", note="needs a CUDA device"),
     Report("dynamic padding with recorded or compiled graphs", note="needs a CUDA device"),
-    Report("length grouping, maximum-length padding, multiples of 16", note="strategies of lengths"),
-    Report("fused cross-entropy", note="needs a CUDA device to show its memory"),
+    Report("sequences padded to the maximum length", "maximum_length", "trim_padding"),
+    Report("short sequences in one batch with long ones", "mixed_lengths", "length_grouping"),
+    Report("cross-entropy over a large vocabulary", "large_vocabulary", "chunked_loss"),
     Report("distributed flags", note="needs several processes"),
 )

@@ -146,6 +146,71 @@ class Prepared(Dataset[Any]):
         return torch.full((8, 8), float(total % 5)), index % 10
 
 
+class Sentences(Dataset[Any]):
+    """Token ids of 8 to 120 places, most of them short; padded to a width by the dataset, or not at all."""
+
+    def __init__(self, width: int | None) -> None:
+        random = np.random.default_rng(0)
+        lengths = np.clip(8 * np.exp(random.exponential(0.8, 2048)), 8, 120).astype(int)
+        self.rows = [torch.from_numpy(random.integers(1, 1000, length)) for length in lengths]
+        self.width = width
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        ids = self.rows[index]
+        padded = ids if self.width is None else F.pad(ids, (0, self.width - len(ids)))
+        return padded, int(ids.sum() % 10)
+
+
+class Encoder(nn.Module):
+    """A small transformer that leaves padding out."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(1000, width, padding_idx=0), nn.Linear(width, 10)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        empty = ids == 0
+        found = self.layers(self.table(ids), src_key_padding_mask=empty).masked_fill(empty.unsqueeze(-1), 0.0)
+        return self.head(found.sum(1) / (~empty).sum(1, keepdim=True))
+
+
+def maximum_length() -> autoopt.Workload:
+    """Every sequence padded to the longest that there may be."""
+    return workload(DataLoader(Sentences(128), batch_size=16, shuffle=True), Encoder(), None)
+
+
+def _padded(samples: list[Any]) -> Any:
+    ids = nn.utils.rnn.pad_sequence([ids for ids, _ in samples], batch_first=True)
+    return ids, torch.tensor([label for _, label in samples])
+
+
+def mixed_lengths() -> autoopt.Workload:
+    """Batches padded to their longest, in which short sequences meet long ones."""
+    return workload(DataLoader(Sentences(None), batch_size=16, shuffle=True, collate_fn=_padded), Encoder(), None)
+
+
+class Speaker(nn.Module):
+    """A small model with the vocabulary of a large one."""
+
+    def __init__(self, words: int = 32_000, width: int = 64) -> None:
+        super().__init__()
+        self.table, self.mix, self.head = nn.Embedding(words, width), nn.Linear(width, width), nn.Linear(width, words)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.mix(self.table(ids)))).transpose(1, 2)
+
+
+def large_vocabulary() -> autoopt.Workload:
+    """Logits of a large vocabulary, which exist as a whole, with their gradient and their softmax."""
+    ids = torch.randint(0, 32_000, (256, 129))
+    return workload(TensorDataset(ids[:, :-1].clone(), ids[:, 1:].clone()), Speaker(), 8)
+
+
 def no_workers() -> autoopt.Workload:
     """Samples prepared in Python in the training process."""
     return workload(Prepared(), small_net(64))

@@ -135,7 +135,8 @@ def test_it_is_tried_where_the_model_leaves_padding_out() -> None:
     assert set(found["widths"]) == {WIDTH}
     assert max(found["needed"]) <= 40
     assert found["same"] is True
-    case = sample_case(inspected={"trim_padding": found})
+    assert found["ratio"] > 0
+    case = sample_case(inspected={"trim_padding": {**found, "ratio": 0.6}})
     assert strategy.applies(case)
     predicted = strategy.predict(case, {"multiple": 8})
     assert predicted is not None
@@ -149,7 +150,7 @@ def test_it_is_tried_where_the_model_leaves_padding_out() -> None:
 
 def test_what_is_compiled_gets_few_widths() -> None:
     strategy = REGISTRY["trim_padding"]
-    found = {"widths": [512, 512], "needed": [40, 300], "same": True, "ratio": 0.5, "tried": 0.3}
+    found = {"widths": [512, 512], "needed": [40, 300], "same": True, "ratio": 0.5}
     case = sample_case(inspected={"trim_padding": found})
     assert next(iter(strategy.settings(case))) == {"multiple": 8}
     compiled = dataclasses.replace(case, setup=Setup().with_compile())

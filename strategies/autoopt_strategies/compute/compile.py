@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import (
     Setting,
@@ -11,6 +15,7 @@ from autoopt_strategies.common import (
     declared,
     gain,
     issued,
+    kept,
     ranged,
     seconds_of,
 )
@@ -27,12 +32,26 @@ STORM = "compiled again and again"
 """Start of a trial's reason in which one function was compiled for one shape or number after the other."""
 
 
+@dataclass(frozen=True)
+class CompileLoss:
+    """``loss -> loss`` that is compiled, the model that it calls with it: one graph of both."""
+
+    mode: str | None = None
+    dynamic: bool | None = None
+
+    def __call__(self, loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        import torch
+
+        return torch.compile(loss, mode=self.mode, dynamic=self.dynamic)
+
+
 class CompileModel(Strategy):
     """Compiles the model with ``torch.compile``: whole, or only the blocks that repeat.
 
     What it does: traces the model, fuses memory-bound operators, writes kernels of its own.
         Modes: ``default``; ``reduce-overhead`` replays CUDA graphs; ``max-autotune`` tries kernels out;
-        ``dynamic`` expects any shape; ``regional`` compiles a repeated block once.
+        ``dynamic`` expects any shape; ``regional`` compiles a repeated block once; ``loss`` compiles the loss
+        with the model, as one graph.
     When it helps: memory-bound elementwise chains, many small operators, long runs.
     When it does not: runs of a minute, since compilation itself takes a good part of one; shapes that change
         all the time, or Python that cannot be traced, compile again and again.
@@ -66,6 +85,8 @@ class CompileModel(Strategy):
     def settings(self, case: Case) -> Settings:
         for setting in self._likeliest(case):
             trial = yield setting
+            if kept(trial) and not setting.get("regional"):
+                yield {**setting, "loss": True}
             if trial is not None and STORM in trial.reason and not setting.get("dynamic"):
                 yield {**setting, "dynamic": True}
 
@@ -84,9 +105,9 @@ class CompileModel(Strategy):
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         mode = None if setting["mode"] == "default" else setting["mode"]
-        return setup.with_compile(
-            mode=mode, dynamic=setting.get("dynamic"), regional=bool(setting.get("regional", False))
-        )
+        dynamic = setting.get("dynamic")
+        compiled = setup.with_compile(mode=mode, dynamic=dynamic, regional=bool(setting.get("regional", False)))
+        return compiled.with_loss(CompileLoss(mode, dynamic)) if setting.get("loss") else compiled
 
     def recipe(self, setting: Setting) -> Recipe:
         options = [] if setting["mode"] == "default" else [f'mode="{setting["mode"]}"']
@@ -96,6 +117,9 @@ class CompileModel(Strategy):
             line = f"for block in repeated_blocks:  # such as model.layers\n    block.compile({arguments})"
         else:
             line = f"model = torch.compile(model{', ' if options else ''}{arguments})"
+        if setting.get("loss"):
+            whole = ["lambda batch: criterion(model(batch[0]), batch[1])", *options]
+            line += f"\nloss = torch.compile({', '.join(whole)})"
         dynamo = {"dynamo_backend": "INDUCTOR", "dynamo_mode": setting["mode"]}
         return Recipe(
             pytorch=line,

@@ -83,10 +83,10 @@ def cut(batch: Any, multiple: int = 1) -> Any:
         return batch
     real, width = found
     keep = min(width, -(-real // multiple) * multiple)
-    return batch if keep == width else _narrowed(batch, width, keep)
+    return batch if keep == width else narrowed(batch, width, keep)
 
 
-def _narrowed(batch: Any, width: int, keep: int) -> Any:
+def narrowed(batch: Any, width: int, keep: int) -> Any:
     """Every dimension but the first that is as wide as the sequences, narrowed."""
     import torch
 
@@ -96,12 +96,12 @@ def _narrowed(batch: Any, width: int, keep: int) -> Any:
                 batch = batch.narrow(dimension, 0, keep)
         return batch.contiguous()
     if isinstance(batch, Mapping):
-        values = {key: _narrowed(value, width, keep) for key, value in batch.items()}
+        values = {key: narrowed(value, width, keep) for key, value in batch.items()}
         return values if type(batch) is dict else type(batch)(values)  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_narrowed(value, width, keep) for value in batch))
+        return type(batch)(*(narrowed(value, width, keep) for value in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_narrowed(value, width, keep) for value in batch)
+        return type(batch)(narrowed(value, width, keep) for value in batch)
     return batch
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, compute_gain, kept, tried_gain
+from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept, tried_gain
 from autoopt_strategies.input.batches import dataset_of
-from autoopt_strategies.input.sequences import cut, needed
+from autoopt_strategies.input.sequences import cut, narrowed, needed
 
 BATCHES = 8
 BUCKETS = 4
@@ -76,12 +76,11 @@ class TrimPadding(Strategy):
         if "widths" not in found:
             return None
         share = left_of(found, setting["multiple"])
-        if found.get("ratio") is None or found.get("tried") is None:
-            estimate = compute_gain(case, share)
-            return None if estimate is None else estimate.as_kind("declared")
-        # what a batch costs beside its columns stays: the batch that was tried tells how much that is
-        saved = (1.0 - found["ratio"]) / max(1e-9, 1.0 - found["tried"])
-        return tried_gain(case, max(0.05, 1.0 - saved * (1.0 - share)))
+        ratio, tried = found.get("ratio"), left_of(found)
+        if ratio is None:
+            return declared(compute_gain(case, share))
+        # what a batch costs beside its columns stays: it was tried with as many as are left without rounding up
+        return tried_gain(case, max(0.05, 1.0 - (1.0 - ratio) * (1.0 - share) / (1.0 - tried)))
 
     def settings(self, case: Case) -> Settings:
         width = max(case.inspected(self.name)["widths"])
@@ -112,7 +111,7 @@ class TrimPadding(Strategy):
         found = widths(live)
         if "widths" not in found or left_of(found) > 1.0 - LEAST_SAVING:
             return found
-        return {**found, **without_padding(live)}
+        return {**found, **without_padding(live, left_of(found))}
 
 
 def left_of(found: Setting, multiple: int = 1) -> float:
@@ -136,28 +135,28 @@ def widths(live: Any) -> Setting:
     return {"widths": [width for _, width in found], "needed": [real for real, _ in found]}
 
 
-def without_padding(live: Any) -> Setting:
-    """``{"same": whether the loss is, "ratio": seconds without padding over with, "tried": share of columns left}``."""
+def without_padding(live: Any, left: float) -> Setting:
+    """What a batch is without its padding, and without as many columns as batches have too many.
+
+    Args:
+        left: share of the columns that is left of the batches on the average.
+
+    Returns:
+        ``{"same": whether the loss is without padding, "ratio": seconds with the columns that are left, over all}``.
+    """
     import copy
 
     import torch
 
-    tried: list[float] = []
-
-    def trimmed(batch: Any) -> Any:
-        seen = needed(batch)
-        if seen is not None:
-            tried.append(seen[0] / seen[1])
-            losses(batch)
-        return cut(batch)
-
     same: list[bool] = []
 
-    def losses(batch: Any) -> None:
+    def narrow(batch: Any) -> Any:
         model = copy.deepcopy(live.training.model).eval()  # dropout would draw other numbers for another width
         with torch.no_grad():
             one, other = (float(live.training.loss(model, each)) for each in (batch, cut(batch)))
         same.append(abs(one - other) <= SAME * max(abs(one), 1e-9))
+        seen = needed(batch)
+        return batch if seen is None else narrowed(batch, seen[1], max(1, round(left * seen[1])))
 
-    ratio = live.ratio_with(rebatch=trimmed)
-    return {"same": same[0] if same else None, "ratio": ratio, "tried": tried[0] if tried else None}
+    ratio = live.ratio_with(rebatch=narrow)
+    return {"same": same[0] if same else None, "ratio": ratio}
