@@ -97,6 +97,10 @@ class Device:
             return self.tensors.peak
         return host_peak_bytes() if self.kind == "cpu" else None
 
+    def allocated_bytes(self) -> int | None:
+        """The part of the peak that tensors held at once; the rest is cache and fragmentation of the allocator."""
+        return self.peak_bytes() if self.tensors is not None else None
+
     def limit_bytes(self) -> int | None:
         """Memory that tensors may take."""
         if self.tensors is not None:
@@ -147,8 +151,11 @@ class CudaDevice(Device):
         reset_host_peak()
 
     def peak_bytes(self) -> int | None:
-        """The allocator's reserved peak: what the device must have, fragmentation included."""
+        """The allocator's reserved peak: what tensors held, with what is kept of earlier ones and between them."""
         return torch.cuda.max_memory_reserved(self.torch)
+
+    def allocated_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.torch)
 
     def limit_bytes(self) -> int | None:
         return self._limit or torch.cuda.get_device_properties(self.torch).total_memory

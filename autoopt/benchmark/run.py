@@ -34,6 +34,7 @@ class _Log:
     finite: bool = True
     beyond: int = 0
     peak: int | None = None
+    allocated: int | None = None
     host_peak: int | None = None
 
     @property
@@ -173,7 +174,9 @@ def _reached(live: TrialContext, log: _Log, wanted: float, confirm: int) -> bool
 
 
 def _peaks(training: Training, log: _Log) -> None:
-    for name, now in (("peak", training.device.peak_bytes()), ("host_peak", training.host_peak_bytes())):
+    device = training.device
+    peaks = {"peak": device.peak_bytes(), "allocated": device.allocated_bytes()}
+    for name, now in (*peaks.items(), ("host_peak", training.host_peak_bytes())):
         if now is not None:
             setattr(log, name, max(getattr(log, name) or 0, now))
 
@@ -206,6 +209,7 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
         metrics=log.metrics,
         losses=tuple(log.losses),
         peak_memory_bytes=log.peak,
+        allocated_memory_bytes=log.allocated,
         peak_host_memory_bytes=log.host_peak,
         stopped=stopped,
     )

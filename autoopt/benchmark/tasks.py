@@ -182,6 +182,6 @@ def largest_batch(live: TrialContext, batches: int = 64, steps: int = 2) -> Json
 
     Returns:
         ``bytes`` of the largest batch, ``shapes`` of its tensors, ``looked_at``, ``peak_memory_bytes``,
-        ``limit_bytes``, ``allocation_retries``.
+        ``allocated_memory_bytes``, ``limit_bytes``, ``allocation_retries``.
     """
     return largest_step(live.training, batches, steps)

@@ -47,6 +47,8 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
             steady = find_steady(times[compiled_until:], _LEAST_GROUPS)
         if steady is not None or (last_look >= max_seconds and len(times) >= 2):
             break
+    if training.device.kind != "cpu":
+        training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
     return _startup(live, times, losses, steady, compiled_until)
 
 

@@ -37,6 +37,7 @@ def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
         "shapes": {path: list(tensor.shape) for path, tensor in tensors(largest)},
         "looked_at": seen,
         "peak_memory_bytes": device.peak_bytes(),
+        "allocated_memory_bytes": device.allocated_bytes(),
         "limit_bytes": device.limit_bytes(),
         "allocation_retries": device.allocation_retries() - retries,
     }

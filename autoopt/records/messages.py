@@ -14,6 +14,7 @@ class Block(Record):
     ``stage_seconds``: exposed seconds by stage over the whole block; they sum to ``seconds`` with
     ``other``. ``losses``: one per optimizer step, mean over its micro-batches; None where not finite.
     ``foreign_cpu_seconds``: CPU seconds of other processes and stolen time during the block.
+    ``allocated_memory_bytes``: of ``peak_memory_bytes``, what tensors held at once.
     ``late_seconds``: paid once, by compiling again or by a search; in none of the other times.
     """
 
@@ -26,6 +27,7 @@ class Block(Record):
     cpu_seconds: float | None = None
     foreign_cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
+    allocated_memory_bytes: int | None = None
     peak_host_memory_bytes: int | None = None
     allocation_retries: int = 0
     recompilations: int = 0
@@ -75,6 +77,7 @@ class TrainingRun(Record):
     metrics: dict[str, float] = Field(default_factory=dict)
     losses: tuple[float | None, ...] = ()
     peak_memory_bytes: int | None = None
+    allocated_memory_bytes: int | None = None
     peak_host_memory_bytes: int | None = None
     stopped: str = "target"
     kept: tuple[str, ...] = ()

@@ -41,13 +41,16 @@ class Attempt(Record):
     """A plan that trained: what it took at its largest batch, in bytes."""
 
     peak_memory_bytes: int | None = None
+    allocated_memory_bytes: int | None = None
     limit_bytes: int | None = None
     allocation_retries: int = 0
 
     @property
     def near_limit(self) -> str:
         """Why the plan only just fits; empty where there is room."""
-        return near_limit(self.peak_memory_bytes, self.limit_bytes, self.allocation_retries)
+        return near_limit(
+            self.peak_memory_bytes, self.limit_bytes, self.allocation_retries, self.allocated_memory_bytes
+        )
 
 
 def attempt(runner: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
@@ -65,8 +68,10 @@ def attempt(runner: TrialRunner, plan: Plan, *, looks: int) -> Attempt:
         block = Block.model_validate(process.call(f"{tasks}:probe_losses", timeout=ATTEMPT_SECONDS, steps=PROBE_STEPS))
         worst = process.call(f"{tasks}:largest_batch", timeout=ATTEMPT_SECONDS, batches=looks)
     peaks = [peak for peak in (block.peak_memory_bytes, worst.get("peak_memory_bytes")) if peak is not None]
+    held = [most for most in (block.allocated_memory_bytes, worst.get("allocated_memory_bytes")) if most is not None]
     return Attempt(
         peak_memory_bytes=max(peaks, default=None),
+        allocated_memory_bytes=max(held, default=None),
         limit_bytes=worst.get("limit_bytes"),
         allocation_retries=block.allocation_retries + worst.get("allocation_retries", 0),
     )

@@ -16,6 +16,7 @@ class Worst(Record):
     """What steps on the largest batch took, in bytes."""
 
     peak_memory_bytes: int | None = None
+    allocated_memory_bytes: int | None = None
     allocation_retries: int = 0
 
 
@@ -32,7 +33,7 @@ def memory_trouble(context: RunContext, state: SearchState, comparison: Comparis
         after = _worst(context, state.incumbent)
     except TrialFailed as failure:
         return (f"on the largest batch: {failure.reason}", True) if _fits(context, state.baseline) else ("", False)
-    reason = near_limit(after.peak_memory_bytes, limit, after.allocation_retries)
+    reason = near_limit(after.peak_memory_bytes, limit, after.allocation_retries, after.allocated_memory_bytes)
     if not reason:
         return "", False
     try:
@@ -57,7 +58,9 @@ def _worst(context: RunContext, plan: Plan) -> Worst:
         task = "autoopt.benchmark.tasks:largest_batch"
         found = context.runner.ask(plan, task, timeout=SECONDS, label="largest")
         return Worst(
-            peak_memory_bytes=found.get("peak_memory_bytes"), allocation_retries=found.get("allocation_retries", 0)
+            peak_memory_bytes=found.get("peak_memory_bytes"),
+            allocated_memory_bytes=found.get("allocated_memory_bytes"),
+            allocation_retries=found.get("allocation_retries", 0),
         )
 
     return context.run.step("largest", {"plan": plan.model_dump(mode="json")}, measure, Worst)

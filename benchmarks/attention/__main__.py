@@ -1,6 +1,6 @@
 """Attention as public models spell it: what is found of it, how equal it is, and what it brings on this machine.
 
-    python -m benchmarks.attention --write        # benchmarks/results/attention.json
+    python -m benchmarks.attention --write        # benchmarks/results/attention.json; again: models that are missing
     python -m benchmarks.attention --page         # docs/attention.md from it
 
 Run it on a machine that does nothing else: some five minutes. Needs transformers (the extra of that name).
@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +96,15 @@ def measured(name: str, kind: str, model: nn.Module) -> dict[str, Any]:
     return row | {"difference": off / largest, "speedup": middle, "low": low, "high": high, "n": PAIRS}
 
 
-def rows() -> Iterator[dict[str, Any]]:
-    """The row of each model as soon as it is measured."""
+def rows(known: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, Any]]:
+    """The row of each model as soon as it is measured; those that are known are not measured again."""
+    measured_before = {row["model"] for row in known}
     for name, (kind, make) in {
         **{name: ("own", lambda layer=layer: Model(layer, SIZE)) for name, layer in OWN.items()},
         **{name: ("library", lambda make=make: make(SIZE)) for name, make in LIBRARY.items()},
     }.items():
+        if name in measured_before:
+            continue
         torch.manual_seed(0)
         found = measured(name, kind, make())
         sys.stderr.write(f"{line(found)}\n")
@@ -142,11 +145,13 @@ def main() -> None:
         PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
         return
     document: dict[str, Any] = {"size": vars(SIZE), "rows": []}
+    if options.write and RESULTS.exists():
+        document = json.loads(RESULTS.read_text(encoding="utf-8"))  # a command that was ended early goes on
     where = environment() | {"torch": torch.__version__}
-    for row in rows():
+    for row in rows(document["rows"]):
         document["rows"].append(row)
         if options.write:
-            save(document | {"environment": where}, RESULTS)
+            save(RESULTS, document | {"environment": where})
 
 
 if __name__ == "__main__":

@@ -62,6 +62,10 @@ compiler and of the hang that must be survived:
 $ python -m pytest -m gpu tests/gpu -q --timeout 240 --durations 10
 ```
 
+**A first look.** Versions, clocks, start-up costs, `tests/gpu`, peaks beside sustained rates, what measuring costs,
+predictions beside direct comparisons, a ladder of fixed plans and loader workers:
+`python -m benchmarks.gpu.first_look 1 --out look.json`, then `2`, `3` and `page`, each under ten minutes.
+
 **A case.** `--minutes` is for all of it: generating data, optimizing (65 %), and the race of the plan with its rivals.
 It ends within a minute or two of that. Where commands are cut off after ten minutes, ask for eight:
 

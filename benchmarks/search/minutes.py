@@ -96,6 +96,11 @@ def attainable(case: SimulatedCase) -> float:
     return max(math.log(seconds_to_target(case, ()) / seconds_to_target(case, names)) for names in plans)
 
 
+def gain_of(case: SimulatedCase, names: tuple[str, ...]) -> float:
+    """The true log speedup of the time to the target."""
+    return math.log(seconds_to_target(case, ()) / seconds_to_target(case, names))
+
+
 def run(case: SimulatedCase, budget: float, seed: int) -> JsonDict:
     """One search: its share of the attainable, how many changes it kept that bring nothing, and where its time went."""
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +108,7 @@ def run(case: SimulatedCase, budget: float, seed: int) -> JsonDict:
         outcome = world.go()
         names = outcome.best.plan.names()
         lines = (Path(folder) / "journal.jsonl").read_text().splitlines()
-    gain = math.log(seconds_to_target(case, ()) / seconds_to_target(case, names))
+    gain = gain_of(case, names)
     best = attainable(case)
     useless = [n for n in names if case.speed(names) <= case.speed(tuple(o for o in names if o != n)) * 1.0001]
     tried = {trial.strategy for trial in outcome.state.trials}

@@ -40,6 +40,18 @@ def test_what_the_incumbent_does_too_is_not_held_against_a_candidate(before: Sid
     assert bool(lost_margin(before, after, LIMIT)) is refused
 
 
+def test_what_the_allocator_only_keeps_is_held_against_nobody() -> None:
+    """Reserved memory of 99 % of which tensors hold 60 % is cache, which goes before anything fails."""
+    assert near_limit(990, LIMIT, 0, 600) == ""
+    assert near_limit(990, LIMIT, 0, 960) != ""
+    assert "ran out 2 times" in near_limit(990, LIMIT, 2, 600)
+    before = Side(peak_memory_bytes=500, allocated_memory_bytes=400)
+    assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=600), LIMIT) == ""
+    assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=970), LIMIT) != ""
+    crowded = Side(peak_memory_bytes=999, allocated_memory_bytes=980)
+    assert lost_margin(crowded, Side(peak_memory_bytes=999, allocated_memory_bytes=970), LIMIT) == ""
+
+
 def test_the_cpu_has_a_limit_where_one_was_set() -> None:
     cpu = Environment(python="3", device="cpu", ram_bytes=100, device_memory_bytes=100)
     assert memory_limit(cpu) is None

@@ -89,6 +89,7 @@ class Side(Record):
     losses: LossPath = LossPath()
     losses_again: LossPath = LossPath()
     peak_memory_bytes: int | None = None
+    allocated_memory_bytes: int | None = None
     peak_host_memory_bytes: int | None = None
     allocation_retries: int = 0
     recompilations: int = 0

@@ -76,9 +76,10 @@ class SideStatistics:
         blocks = self.blocks
         steps = sum(block.steps for block in blocks)
         stages = {name for block in blocks for name in block.stage_seconds}
-        device, host = None, None
+        device, held, host = None, None, None
         for block in blocks:
             device, host = _most(device, block.peak_memory_bytes), _most(host, block.peak_host_memory_bytes)
+            held = _most(held, block.allocated_memory_bytes)
         return Side(
             plan=self.plan,
             samples_per_second=float(np.median([rate(block) for block in blocks])) if blocks else None,
@@ -93,6 +94,7 @@ class SideStatistics:
             losses=self._path(0),
             losses_again=self._path(1),
             peak_memory_bytes=device,
+            allocated_memory_bytes=held,
             peak_host_memory_bytes=host,
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),

@@ -1,0 +1,220 @@
+"""The six cases of ``benchmarks.gpu`` on a simulated device: what is tried, kept and when, in 8 and in 30 minutes.
+
+``python -m benchmarks.search.gpu`` runs the whole loop, every module of it real but the trials; ``--page`` writes
+docs/simulated-gpu.md. A process takes 5 to 14 s from its start to its first step, as on a machine with a device; gains
+are assumed, in the region of what is published for such trainings: none is a device's. What is shown is the search:
+how far so many minutes go where starting costs that much. A change that is kept with others is decided with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autoopt.events import TrialEnded
+from autoopt.records import Curve, CurvePoint, JsonDict, Plan
+from autoopt.records.messages import TrainingRun
+from benchmarks.documents import RESULTS
+from benchmarks.search.cases import SimulatedCase
+from benchmarks.search.minutes import attainable, gain_of, simulated
+
+FILE = RESULTS / "simulated-gpu.json"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulated-gpu.md"
+BUDGETS = (480.0, 1800.0)
+PLAIN = {"pin_memory": 1.01, "device_prefetch": 1.01, "cudnn_benchmark": 1.0}
+TARGET, EVALUATIONS, LOSSES = 0.9, 12, 2000
+DECIDED = ("kept", "no_gain", "harmful")
+
+
+def _with(gains: dict[str, float], *dull: tuple[str, str]) -> Any:
+    """Gains that multiply, but that the second of a pair brings nothing beside the first."""
+
+    def together(names: frozenset[str]) -> float:
+        lost = {second for first, second in dull if first in names}
+        speed = 1.0
+        for name in names - lost:
+            speed *= gains[name]
+        return speed
+
+    return together
+
+
+def _case(name: str, gains: dict[str, float], *dull: tuple[str, str], **more: Any) -> SimulatedCase:
+    gains = {**gains, **PLAIN}
+    return SimulatedCase(name, gains, together=_with(gains, *dull), **more)
+
+
+CASES = (
+    _case(
+        "resnet50",
+        {"workers": 1.4, "amp": 1.4, "matmul_precision": 1.2, "channels_last": 1.15, "compile": 1.15},
+        ("amp", "matmul_precision"),
+        costs={"compile": 60.0},
+        start_seconds=10.0,
+        step_seconds=0.35,
+        steps=20_000,
+    ),
+    _case(
+        "bert",
+        {"workers": 1.05, "amp": 1.6, "matmul_precision": 1.35, "fused_optimizer": 1.05, "compile": 1.15},
+        ("amp", "matmul_precision"),
+        costs={"compile": 45.0},
+        start_seconds=9.0,
+        step_seconds=0.15,
+        steps=40_000,
+    ),
+    _case(
+        "gpt2",
+        {"amp": 1.6, "matmul_precision": 1.35, "fused_optimizer": 1.05, "compile": 1.3, "flash_attention": 1.25},
+        ("amp", "matmul_precision"),
+        costs={"compile": 50.0},
+        start_seconds=9.0,
+        step_seconds=0.25,
+        steps=30_000,
+    ),
+    _case(
+        "llm_fit",
+        {"amp": 1.5, "matmul_precision": 1.3, "compile": 1.15, "flash_attention": 1.15},
+        ("amp", "matmul_precision"),
+        costs={"compile": 70.0},
+        start_seconds=14.0,
+        step_seconds=0.8,
+        steps=8_000,
+    ),
+    _case(
+        "cifar",
+        {"workers": 1.5, "device_dataset": 1.6, "amp": 1.1, "channels_last": 1.1, "compile": 1.15},
+        ("device_dataset", "workers"),
+        costs={"compile": 40.0},
+        start_seconds=6.0,
+        step_seconds=0.02,
+        steps=200_000,
+    ),
+    _case(
+        "tiny",
+        {"device_dataset": 1.2, "fused_optimizer": 1.3, "compile": 1.4, "cuda_graphs": 3.0},
+        ("cuda_graphs", "compile"),
+        ("cuda_graphs", "fused_optimizer"),
+        costs={"compile": 15.0, "cuda_graphs": 1.0},
+        start_seconds=5.0,
+        step_seconds=0.002,
+        steps=2_000_000,
+    ),
+)
+
+
+def run(case: SimulatedCase, budget: float, seed: int = 0) -> JsonDict:
+    """One search: each trial with its verdict and the minute of it, and what of the attainable its plan has."""
+    trials: list[JsonDict] = []
+    with tempfile.TemporaryDirectory() as folder:
+        world = simulated(case, budget, seed, Path(folder))
+        planned = world.runner.facts.model_copy(update={"max_steps": case.steps, "target": None})
+        world.runner.facts = planned
+        world.runner.train = partial(trained, world.runner, case)
+
+        def heard(event: Any) -> None:
+            if isinstance(event, TrialEnded):
+                verdict = str(event.trial.verdict)
+                trials.append({"strategy": event.trial.strategy, "verdict": verdict, "minute": world.clock() / 60})
+
+        world.context.announce.subscribe(heard)
+        outcome = world.go()
+        plan = outcome.best.plan.names()
+        seconds = world.clock()
+    decided = {trial["strategy"] for trial in trials if trial["verdict"] in DECIDED}
+    best = attainable(case)
+    return {
+        "case": case.name,
+        "budget": budget,
+        "seed": seed,
+        "start_seconds": case.start_seconds,
+        "trials": trials,
+        "decided": sorted(decided),
+        "plan": list(plan),
+        "share": gain_of(case, plan) / best if best > 0.005 else None,
+        "seconds": seconds,
+    }
+
+
+def trained(
+    runner: Any, case: SimulatedCase, plan: Plan, *, seed: int, max_seconds: float, target: float | None, **_: Any
+) -> TrainingRun:
+    """A training to the target, or as far as its seconds reach; its metric rises in a straight line."""
+    runner.trained.append((plan, seed))
+    behaviour = runner.machine.behave(plan)
+    wanted = math.ceil(case.steps * (1.0 if target is None else target / TARGET))
+    able = max(1, int((max_seconds - behaviour.startup_seconds) / behaviour.step_seconds))
+    end, reached = min(wanted, able), target is not None and wanted <= able
+    places = sorted({math.ceil(end * part / EVALUATIONS) for part in range(1, EVALUATIONS + 1)})
+    points = tuple(
+        CurvePoint(step=step, seconds=step * behaviour.step_seconds, metric=TARGET * step / case.steps)
+        for step in places
+    )
+    seconds = end * behaviour.step_seconds + behaviour.startup_seconds
+    runner.machine.clock.advance(seconds)
+    return TrainingRun(
+        seed=seed,
+        curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),
+        seconds=seconds,
+        training_seconds=end * behaviour.step_seconds,
+        evaluation_seconds=0.0,
+        evaluations=len(points),
+        evaluated_samples=100,
+        steps=end,
+        samples=end * behaviour.samples_per_step,
+        fixed_seconds=behaviour.startup_seconds,
+        reached=reached,
+        losses=tuple(behaviour.loss(step) for step in range(min(end, LOSSES))),
+    )
+
+
+def page(rows: list[JsonDict]) -> str:
+    """The table as Markdown."""
+    assert __doc__ is not None
+    head = (
+        "# The GPU cases, simulated\n\nMade by `python -m benchmarks.search.gpu --page`; do not edit.\n\n"
+        + "\n".join(__doc__.partition("\n\n")[2].splitlines())
+        + "\n\n| case | start | minutes | taken | looked at | decided, with the minute of it "
+        + "| plan | of the attainable |"
+        + "\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    )
+    return head + "".join(_row(row) for row in rows)
+
+
+def _row(row: JsonDict) -> str:
+    said = {trial["strategy"]: trial for trial in row["trials"] if trial["verdict"] in DECIDED}
+    told = ", ".join(
+        f"{name} {each['verdict'].replace('_', ' ')} ({each['minute']:.1f})" for name, each in said.items()
+    )
+    share = "nothing to gain" if row["share"] is None else f"{row['share']:.0%}"
+    plan = " + ".join(row["plan"]) or "the baseline"
+    looked = len({trial["strategy"] for trial in row["trials"]})
+    took = f"{row['budget'] / 60:g} | {row['seconds'] / 60:.1f}"
+    head = f"| {row['case']} | {row['start_seconds']:g} s | {took} | {looked}"
+    return f"{head} | {told} | {plan} | {share} |\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search.gpu")
+    parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--budgets", type=float, nargs="+", default=list(BUDGETS))
+    parser.add_argument("--page", action="store_true", help="write docs/simulated-gpu.md from what was run")
+    options = parser.parse_args()
+    if options.page:
+        PAGE.write_text(page(json.loads(options.out.read_text(encoding="utf-8"))), encoding="utf-8")
+        return
+    rows = []
+    for case in CASES:
+        for budget in options.budgets:
+            rows.append(run(case, budget))
+            print(_row(rows[-1]), end="", flush=True)
+            options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
