@@ -35,7 +35,32 @@ def digest(batch: Any, *, whole_numbers: bool = False) -> str:
     Args:
         whole_numbers: of tensors of whole numbers alone; empty where there is none.
     """
-    found = tensors(batch)
+    return _hash(tensors(batch), whole_numbers)
+
+
+def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
+    """The digest of a step's micro-batches: the same however many the samples are divided into, in the same order.
+
+    Micro-batches that cannot be joined (another length of padding in each) are digested one by one.
+    """
+    return (
+        _hash(joined, whole_numbers)
+        if (joined := _joined(group))
+        else "".join(digest(batch, whole_numbers=whole_numbers) for batch in group)
+    )
+
+
+def _joined(group: list[Any]) -> list[tuple[str, torch.Tensor]]:
+    found = [tensors(batch) for batch in group]
+    if len({tuple(path for path, _ in one) for one in found}) != 1:
+        return []
+    columns = [(path, [one[place][1] for one in found]) for place, (path, _) in enumerate(found[0])]
+    if any(not part.dim() or part.shape[1:] != parts[0].shape[1:] for _, parts in columns for part in parts):
+        return []
+    return [(path, torch.cat([part.detach() for part in parts])) for path, parts in columns]
+
+
+def _hash(found: list[tuple[str, torch.Tensor]], whole_numbers: bool) -> str:
     if whole_numbers:
         found = [(path, tensor) for path, tensor in found if not tensor.is_floating_point()]
         if not found:

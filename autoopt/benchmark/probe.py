@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from autoopt.benchmark.evaluation import TimeUpError
-from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
+from autoopt.benchmark.fingerprint import Array, Coordinates, sample_keys, step_digest, without_draws
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import samples_of
@@ -75,6 +75,8 @@ class _Recorder:
         self.held: list[list[Any]] = []
         self.digests: list[str] = []
         self.orders: list[str] = []
+        self.rolled: list[str] = []
+        self._roll, self._count = "", 0
         self.losses: list[float | None] = []
         self.weights = [self.coordinates.weights()]
         self.rates: list[float] = []
@@ -95,6 +97,8 @@ class _Recorder:
                 break
             group = training.next()
             self._read(group)
+            self.digests.append(step_digest(group))
+            self.orders.append(step_digest(group, whole_numbers=True))
             if len(self.held) < BATCHES:
                 self.held.append(group)
             self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
@@ -107,21 +111,16 @@ class _Recorder:
 
     def read_on(self, seconds: float) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
-        began, rolled = perf_counter(), ""
-        for count in range(1, _MOST_READ + 1):
+        began = perf_counter()
+        for _ in range(_MOST_READ):
             if perf_counter() - began > seconds or self.training.batch_iterator.epoch >= 3:
                 break
-            rolled = self._read(self.training.next(), rolled)
-            if count % _ROLLED == 0:
-                self.digests.append(rolled)
+            self._read(self.training.next())
 
-    def _read(self, group: list[Any], rolled: str | None = None) -> str:
-        found = "".join(digest(batch) for batch in group)
-        if rolled is None:
-            self.digests.append(found)
-            self.orders.append("".join(digest(batch, whole_numbers=True) for batch in group))
-        else:
-            found = f"{mix(rolled, found):016x}"
+    def _read(self, group: list[Any]) -> None:
+        self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
+        if self._count % _ROLLED == 0:  # counted from the first step: how many of them were trained may differ
+            self.rolled.append(self._roll)
         epoch = max(self.training.batch_iterator.epoch, 0)
         while len(self.keys) <= epoch:
             self.keys.append(set())
@@ -133,7 +132,6 @@ class _Recorder:
         self.epochs[epoch] = EpochRead(
             samples=known.samples + len(keys), distinct=len(self.keys[epoch]), seen_before=known.seen_before + earlier
         )
-        return found
 
     def at_weights(self, number: int, held: list[list[Any]], seconds: float) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
@@ -215,6 +213,7 @@ class _Recorder:
             steps=len(self.losses),
             digests=tuple(self.digests),
             orders=tuple(self.orders),
+            rolled=tuple(self.rolled),
             losses=tuple(self.losses),
             learning_rates=tuple(self.rates),
             skipped_by_scaler=tuple(self.skipped),

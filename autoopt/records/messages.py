@@ -95,8 +95,9 @@ class EpochRead(Record):
 class Probe(Record):
     """The probe of a plan (``autoopt.benchmark.probe``). ``file``: its arrays, in the run's folder of probes.
 
-    ``digests``: of the batches of each trained step, then of each sixteen that were only read.
+    ``digests``: of the batches of each trained step; a script's read steps follow.
     ``orders``: the same of their whole numbers alone (labels, indices), which augmentation leaves as they are.
+    ``rolled``: one digest of all batches so far, after each sixteen steps that were trained or only read.
     ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
     and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its
     own (a script). ``unseen``: the part of the batches that no digest could be taken of; empty: none.
@@ -106,6 +107,7 @@ class Probe(Record):
     steps: int
     digests: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
+    rolled: tuple[str, ...] = ()
     losses: tuple[float | None, ...] = ()
     learning_rates: tuple[float, ...] = ()
     skipped_by_scaler: tuple[int, ...] = ()

@@ -33,7 +33,7 @@ def _breakers():
 
 
 breakers = _breakers()
-ALL = (*breakers.BREAKERS, *breakers.PROBED, *breakers.HONEST, breakers.FROZEN)
+ALL = (*breakers.BREAKERS, *breakers.PROBED, *breakers.HONEST, breakers.FROZEN, breakers.PIECES)
 REGISTRY = Registry([Source(breaker, "test") for breaker in ALL])
 
 
@@ -53,12 +53,12 @@ class Probes:
         self.weights = list(run.document().kept)
         self.before = self.of(Plan())
 
-    def of(self, plan: Plan) -> Seen:
+    def of(self, plan: Plan, steps: int = STEPS) -> Seen:
         context = live(plan, self.build)
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         threads = torch.get_num_threads()
         try:
-            document = probe(context, str(path), STEPS, 20.0, self.weights)
+            document = probe(context, str(path), steps, 20.0, self.weights)
         finally:
             context.close()
             torch.set_num_threads(threads)
@@ -84,6 +84,20 @@ def test_the_same_plan_is_identical(probes) -> None:
     found = level_of(breakers.HONEST[1].risk, probes.before, probes.of(Plan()), OBJECTIVE)
     assert (found.passed, found.level) == (True, "identical"), found.detail
     assert found.gradient_error == 0.0
+
+
+@pytest.mark.parametrize("steps", [STEPS - 7, STEPS - 16])
+def test_a_probe_of_fewer_steps_is_of_the_same_batches(steps: int, probes) -> None:
+    """A candidate whose steps took longer under the probe (it compiles) trains fewer of them and reads on earlier."""
+    found = level_of(breakers.HONEST[1].risk, probes.before, probes.of(Plan(), steps), OBJECTIVE)
+    assert (found.passed, found.level) == (True, "identical"), found.detail
+    later = probes.of(Plan(changes=(Change(strategy="subset_of_later_epochs"),)), steps)
+    assert level_of(breakers.HONEST[1].risk, probes.before, later, OBJECTIVE).passed is False
+
+
+def test_a_batch_in_pieces_is_the_same_batch(probes) -> None:
+    found = probes.level(breakers.PIECES)
+    assert (found.passed, found.level) == (True, "identical"), found.detail
 
 
 @pytest.mark.parametrize(

@@ -451,6 +451,15 @@ class FewerThreads(Breaker):
         return setup.with_flags(threads=1)
 
 
+class InPieces(Breaker):
+    """Honest: half a batch at a time, two of them accumulated."""
+
+    name = "in_pieces"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_batch(size=BATCH // 2, accumulation=2)
+
+
 PROBED: tuple[Breaker, ...] = (
     RepeatedBatches(),
     SubsetOfLaterEpochs(),
@@ -463,5 +472,6 @@ PROBED: tuple[Breaker, ...] = (
 
 LATER = LayersFrozenLater()
 FROZEN = FrozenAugmentation()
+PIECES = InPieces()
 
 HONEST: tuple[Breaker, ...] = (LowerPrecision(), FewerThreads())

@@ -22,6 +22,10 @@ the same training but for rounding."""
 GROSS_ERROR, GROSS_SLOPE = 0.7, 0.1
 """From here on another gradient is computed: a finding, not a doubt."""
 
+LEAST_SPREAD = 0.1
+"""Spread between batches, over the gradient itself, that is taken where they are more alike, or all the same one: a
+training on all its samples at once has no noise that an error could be small beside."""
+
 TENSOR_ERROR = 0.5
 _NEGLIGIBLE = 1e-3
 """A tensor whose part of the squared spread is less than this is not judged on its own."""
@@ -79,7 +83,8 @@ class GradientFidelity:
     """The candidate's gradients beside the incumbent's at one set of weights.
 
     Args:
-        error: root mean square of their difference over the spread between batches.
+        error: root mean square of their difference over the spread between batches (``LEAST_SPREAD`` of the gradient
+            at least); infinite where the incumbent's is zero and the candidate's is not.
         bias: the part of it that all batches share, over the same spread.
         slope: length of the candidate's along the incumbent's (1: the same).
         worst: ``error`` of the parameter in which it is largest, over that parameter's own spread, and its name.
@@ -138,25 +143,32 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array) -> GradientFi
         return GradientFidelity(np.inf, np.inf, 1.0, finite=False)
     scale = np.where(has & still, arrays.scale, 0.0)
     before, after = np.nan_to_num(before), np.nan_to_num(after)
+    length = scale * np.square(before).mean(axis=0)
+    if not length.any():  # a loss that is constant, at these weights
+        return GradientFidelity(0.0, 0.0, 1.0) if not after.any() else GradientFidelity(np.inf, np.inf, np.inf)
     difference = after - before
-    spread = scale * before.var(axis=0, ddof=1)
-    whole = max(float(spread.sum()), 1e-300)
+    spread = _by_tensor(arrays, scale * before.var(axis=0, ddof=1))
+    spread = np.maximum(spread, LEAST_SPREAD**2 * _by_tensor(arrays, length))
+    whole = float(spread.sum())
     square = scale * np.square(difference).mean(axis=0)
     shared = scale * (np.square(difference.mean(axis=0)) - difference.var(axis=0, ddof=1) / count)
-    worst, name = _worst(arrays, square, spread, whole)
+    worst, name = _worst(arrays, _by_tensor(arrays, square), spread, whole)
     return GradientFidelity(
         error=float(np.sqrt(square.sum() / whole)),
         bias=float(np.sqrt(max(shared.sum(), 0.0) / whole)),
-        slope=float((scale * before * after).sum() / max((scale * before * before).sum(), 1e-300)),
+        slope=float((scale * before * after).mean(axis=0).sum() / length.sum()),
         worst=worst,
         worst_name=name,
     )
 
 
-def _worst(arrays: Arrays, square: Array, spread: Array, whole: float) -> tuple[float, str]:
-    """The parameter whose error is largest beside its own spread, of those that matter."""
-    errors = np.bincount(arrays.tensor, square, len(arrays.names))
-    spreads = np.bincount(arrays.tensor, spread, len(arrays.names))
+def _by_tensor(arrays: Arrays, values: Array) -> Array:
+    """Sums over the coordinates of each parameter."""
+    return np.bincount(arrays.tensor, values, len(arrays.names))
+
+
+def _worst(arrays: Arrays, errors: Array, spreads: Array, whole: float) -> tuple[float, str]:
+    """The parameter whose error is largest beside its own spread, of those that matter; all by parameter, squared."""
     matters = (spreads > _NEGLIGIBLE * whole) | (errors > _NEGLIGIBLE * whole)
     if not matters.any():
         return 0.0, ""

@@ -113,10 +113,15 @@ def _another_training(before: Seen, after: Seen, objective: Objective, determini
 
 def _other_data(one: Probe, other: Probe, deterministic: bool | None) -> str:
     key = "orders" if deterministic is False else "digests"
+    comparable = deterministic is not False
     for step, (left, right) in enumerate(zip(getattr(one, key), getattr(other, key), strict=False)):
-        if left != right:
+        if len(left) != len(right):  # micro-batches of other lengths, which cannot be joined
+            comparable = False
+        elif left != right:
             where = f"step {step}" if step < one.steps else "a batch after the probe's training"
             return f"another batch than the incumbent's at {where}"
+    if comparable and any(left != right for left, right in zip(one.rolled, other.rolled, strict=False)):
+        return "another batch than the incumbent's at a batch after the probe's training"
     for number, (left_epoch, right_epoch) in enumerate(zip(one.epochs, other.epochs, strict=False)):
         samples = min(left_epoch.samples, right_epoch.samples)
         if not samples or left_epoch.samples != right_epoch.samples:
