@@ -9,6 +9,7 @@ from typing import Any
 
 from autoopt.benchmark.blocks import train_until
 from autoopt.benchmark.kept_weights import KeptWeights
+from autoopt.benchmark.movement import Movement
 from autoopt.benchmark.steady import excess
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
@@ -17,6 +18,9 @@ from autoopt.records.messages import TrainingRun
 
 _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
+
+_LOOKS = 8
+"""At the parameters of a run without evaluations."""
 
 
 @dataclass
@@ -32,7 +36,8 @@ class _Log:
     evaluation_seconds: float = 0.0
     evaluations: int = 0
     finite: bool = True
-    beyond: int = 0
+    there: int = 0
+    confirmed: int | None = None
     peak: int | None = None
     allocated: int | None = None
     host_peak: int | None = None
@@ -47,7 +52,7 @@ class RunUnderWay:
 
     Args:
         live: the trial.
-        max_seconds, max_steps, target, evaluate_every, confirm, keep: see ``autoopt.benchmark.tasks.train``.
+        max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep: see ``autoopt.benchmark.tasks.train``.
     """
 
     def __init__(
@@ -58,9 +63,10 @@ class RunUnderWay:
         target: float | None = None,
         evaluate_every: int | None = None,
         confirm: int = 0,
+        beyond: float = 0.0,
         keep: str = "",
     ) -> None:
-        self.live, self.max_seconds, self.confirm = live, max_seconds, confirm
+        self.live, self.max_seconds, self.confirm, self.beyond = live, max_seconds, confirm, beyond
         self.training = training = live.training if live.training.steps == 0 else live.restart(live.seed)
         self.wanted = target if target is not None else live.target
         self.limit = max_steps if max_steps is not None else training.total_steps
@@ -68,6 +74,8 @@ class RunUnderWay:
         self.log = _Log()
         self.stopped = ""
         self.kept = KeptWeights(training, keep) if keep else None
+        self.movement = Movement(training.model)
+        self.last_step = self.limit
         training.device.reset_peak()
 
     def go_on(self, seconds: float = math.inf) -> bool:
@@ -81,7 +89,8 @@ class RunUnderWay:
         """To the next evaluation and through it, or to the end of the time."""
         live, training, log = self.live, self.training, self.log
         can_evaluate = training.evaluation is not None
-        goal = min(self.limit, (training.steps // self.every + 1) * self.every if can_evaluate else self.limit)
+        every = self.every if can_evaluate else max(self.limit // _LOOKS, 1)
+        goal = min(self.limit, (training.steps // every + 1) * every)
         _leg(live, training, log, goal, min(self.max_seconds, until))
         out_of_time = log.seconds >= self.max_seconds
         if training.steps < goal and not out_of_time:
@@ -89,17 +98,28 @@ class RunUnderWay:
         hopeless = len(log.losses) >= _NO_HOPE and all(loss is None for loss in log.losses[-_NO_HOPE:])
         if can_evaluate and not hopeless:
             _evaluate(live, training, log)
+        self.movement.look(training.steps)
         if self.kept:
             self.kept.evaluated(log.evaluations)
         _peaks(training, log)
+        if can_evaluate and log.confirmed is None and self.wanted is not None:
+            self._confirm()
         if hopeless:
             self.stopped = "not_finite"
-        elif self.wanted is not None and _reached(live, log, self.wanted, self.confirm):
+        elif log.confirmed is not None and training.steps >= self.last_step:
             self.stopped = "target"
         elif training.steps >= self.limit:
             self.stopped = "steps"
         elif out_of_time or log.seconds >= self.max_seconds:
             self.stopped = "seconds"
+
+    def _confirm(self) -> None:
+        """Notes where the target is confirmed, and how far beyond it is trained on: what breaks later is seen, too."""
+        assert self.wanted is not None
+        if _reached(self.live, self.log, self.wanted, self.confirm):
+            steps = self.training.steps
+            self.log.confirmed = len(self.log.points)
+            self.last_step = min(steps + math.ceil(self.beyond * steps), self.limit)
 
     @property
     def seconds(self) -> float:
@@ -109,6 +129,7 @@ class RunUnderWay:
     def document(self) -> TrainingRun:
         """The run as far as it has come."""
         found = _document(self.live, self.training, self.log, self.wanted, self.stopped)
+        found = found.model_copy(update={"moves": tuple(self.movement.moves)})
         return found.model_copy(update={"kept": self.kept.files()}) if self.kept else found
 
 
@@ -169,8 +190,8 @@ def _reached(live: TrialContext, log: _Log, wanted: float, confirm: int) -> bool
     if metric is None or target is None:
         return False
     there = metric >= wanted if target.direction == "max" else metric <= wanted
-    log.beyond = log.beyond + 1 if there else 0
-    return log.beyond > confirm
+    log.there = log.there + 1 if there else 0
+    return log.there > confirm
 
 
 def _peaks(training: Training, log: _Log) -> None:
@@ -190,7 +211,7 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
         seed=live.seed,
         curve=Curve(
             seed=live.seed,
-            points=tuple(log.points),
+            points=tuple(log.points[: log.confirmed]),
             reached=reached,
             seconds_to_target=first.seconds if first else None,
             steps_to_target=first.step if first else None,
@@ -212,6 +233,7 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
         allocated_memory_bytes=log.allocated,
         peak_host_memory_bytes=log.host_peak,
         stopped=stopped,
+        past=tuple(log.points[log.confirmed :]) if log.confirmed is not None else (),
     )
 
 

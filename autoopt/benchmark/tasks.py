@@ -71,6 +71,7 @@ def train(
     target: float | None = None,
     evaluate_every: int | None = None,
     confirm: int = 0,
+    beyond: float = 0.0,
     keep: str = "",
 ) -> JsonDict:
     """Trains from the first step to the target or a limit: a :class:`~autoopt.records.messages.TrainingRun`.
@@ -81,10 +82,11 @@ def train(
         target: value of the target metric; the workload's where None. Without either it trains to a limit.
         evaluate_every: optimizer steps between evaluations; the setup's where None.
         confirm: evaluations after the first that has the target which must have it as well.
+        beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
         keep: a folder for the weights at start, middle and end; none where empty.
     """
-    arguments = {"max_seconds": max_seconds, "max_steps": max_steps, "target": target}
-    run = _training_run(live, **arguments, evaluate_every=evaluate_every, confirm=confirm, keep=keep)
+    arguments = {"max_seconds": max_seconds, "max_steps": max_steps, "target": target, "confirm": confirm}
+    run = _training_run(live, **arguments, evaluate_every=evaluate_every, beyond=beyond, keep=keep)
     run.go_on()
     document: JsonDict = run.document().model_dump(mode="json")
     return document

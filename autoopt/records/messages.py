@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from autoopt.records import Curve, Record
+from autoopt.records import Curve, CurvePoint, Record
 from autoopt.records.facts import WorkloadFacts
 
 
@@ -51,6 +51,21 @@ class Startup(Record):
     compiler: str | None = None
 
 
+class Moved(Record):
+    """Parameters of a training between two looks at sampled elements of them, by their place in the model's order.
+
+    ``first_step``, ``step``: optimizer steps at both looks. ``parameters``: how many there are. ``still``: those of
+    which no element moved, with their ``names``; ``slow``: those of which half moved at most, the still ones included.
+    """
+
+    first_step: int
+    step: int
+    parameters: int
+    still: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    slow: tuple[int, ...] = ()
+
+
 class TrainingRun(Record):
     """One training from the first step to the target or the limit, evaluations included.
 
@@ -59,6 +74,8 @@ class TrainingRun(Record):
     ``kept``: files of the weights at its start, middle and end, where they were to be kept. ``told``: patterns of what
     may be the metric in the lines that a script printed at its evaluations, where no metric was named; the curve is
     that of one that stands alone.
+    ``past``: evaluations after the target was confirmed, where it was to be trained on; ``curve`` ends before them.
+    ``moves``: which parameters moved, from evaluation to evaluation.
     """
 
     seed: int
@@ -82,6 +99,8 @@ class TrainingRun(Record):
     stopped: str = "target"
     kept: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
+    past: tuple[CurvePoint, ...] = ()
+    moves: tuple[Moved, ...] = ()
 
 
 class EpochRead(Record):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoopt.benchmark.kept_weights import KeptWeights
+from autoopt.benchmark.movement import Movement
 from autoopt.benchmark.steady import excess
 from autoopt.errors import UsageError
 from autoopt.records import Curve, CurvePoint
@@ -27,7 +28,7 @@ class ScriptRun:
 
     Args:
         live: the trial, which stands at the end of its first step.
-        max_seconds, max_steps, target, confirm, keep: see ``autoopt.benchmark.tasks.train``.
+        max_seconds, max_steps, target, confirm, beyond, keep: see ``autoopt.benchmark.tasks.train``.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class ScriptRun:
         max_steps: int | None = None,
         target: float | None = None,
         confirm: int = 0,
+        beyond: float = 0.0,
         keep: str = "",
     ) -> None:
         self.live, self.session = live, live.script.session
-        self.max_seconds, self.max_steps, self.confirm = max_seconds, max_steps, confirm
+        self.max_seconds, self.max_steps, self.confirm, self.beyond = max_seconds, max_steps, confirm, beyond
         self.metric: str | None = live.script.command.metric
         self.wanted = target if target is not None else live.target
         self.stopped = ""
@@ -51,6 +53,8 @@ class ScriptRun:
         self.told: list[tuple[int, float, float]] = []
         self.lines: list[Told] = []
         self._emitted, self._evaluations = 0.0, 0
+        self._confirmed: int | None = None
+        self.movement: Movement = self.session.in_main(lambda: Movement(live.training.model))
         self.session.device.reset_peak()
         self.kept: KeptWeights | None = self.session.in_main(lambda: KeptWeights(live.training, keep)) if keep else None
 
@@ -92,15 +96,22 @@ class ScriptRun:
         if self.seconds - self._emitted >= 1.0:
             self._emitted = self.seconds
             self.live.emit({"step": self.session.steps, "seconds": self.seconds})
-        if self.kept is not None and self.session.evaluations > self._evaluations:
-            kept, self._evaluations = self.kept, self.session.evaluations
-            self.session.beside(lambda: kept.evaluated(self._evaluations))
+        if self.session.evaluations > self._evaluations:
+            self._evaluations = self.session.evaluations
+            self.session.beside(self._look)
+
+    def _look(self) -> None:
+        self.movement.look(self.session.steps)
+        if self.kept is not None:
+            self.kept.evaluated(self._evaluations)
 
     def _why_over(self) -> str:
         if self.metric is not None and self.wanted is not None:
             reached = [i for i, (_, _, value) in enumerate(self.told) if meets(value, self.wanted, self.metric)]
             if reached and len(self.told) - reached[0] > self.confirm:
-                return "target"
+                self._confirmed = reached[0] + self.confirm + 1
+                if self.session.steps >= (1 + self.beyond) * self.told[self._confirmed - 1][0]:
+                    return "target"
         if self.max_steps is not None and self.session.steps >= self.max_steps:
             return "steps"
         return "seconds" if self.seconds >= self.max_seconds else ""
@@ -132,6 +143,7 @@ class ScriptRun:
             CurvePoint(step=step, seconds=seconds, metric=value, train_loss=_recent(losses, step))
             for step, seconds, value in self.told
         )
+        points, past = points[: self._confirmed], points[self._confirmed :] if self._confirmed is not None else ()
         first = None
         if metric is not None and wanted is not None:
             first = next((p for p in points if p.metric is not None and meets(p.metric, wanted, metric)), None)
@@ -148,7 +160,7 @@ class ScriptRun:
             seconds=self.seconds,
             training_seconds=self.training_seconds,
             evaluation_seconds=self.seconds - self.training_seconds,
-            evaluations=len(points) or session.evaluations,
+            evaluations=len(self.told) or session.evaluations,
             steps=session.steps,
             samples=session.samples,
             fixed_seconds=live.build_seconds + once,
@@ -160,6 +172,8 @@ class ScriptRun:
             peak_memory_bytes=session.device.peak_bytes(),
             peak_host_memory_bytes=live.training.host_peak_bytes(),
             stopped="not_finite" if hopeless else self.stopped,
+            past=past,
+            moves=tuple(self.movement.moves),
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoopt.search.accept.late import PAST
 from autoopt.strategy import Risk
 
 BASELINE_TO_TARGET = 0.15
@@ -66,7 +67,7 @@ class BudgetAllocation:
         Args:
             speedup: of the final plan over the baseline, as far as it is known; 1 where it is not.
         """
-        training = self.baseline_seconds + self.start_seconds
+        training = self.baseline_seconds * (1 + PAST if seeds > 1 else 1) + self.start_seconds
         return (seeds - 1) * training + seeds * training / speedup
 
     def ablation(self, changes: int) -> float:

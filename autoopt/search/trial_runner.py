@@ -125,9 +125,13 @@ class TrialRunner:
         target: float | None = None,
         max_steps: int | None = None,
         keep: str = "",
+        beyond: float = 0.0,
         on_progress: OnProgress | None = None,
     ) -> TrainingRun:
         """Trains from the first step to the target, which a further evaluation confirms, or to a limit.
+
+        Args:
+            beyond: share of the steps to the target that is trained on thereafter.
 
         Raises:
             TrialFailed: the trial ended badly.
@@ -141,6 +145,7 @@ class TrialRunner:
                 max_steps=max_steps,
                 target=target,
                 confirm=CONFIRMED,
+                beyond=beyond,
                 keep=keep,
             )
         return TrainingRun.model_validate(document)
@@ -156,8 +161,11 @@ class TrialRunner:
         seconds: float,
         speedup: float = 1.0,
         target: float | None = None,
+        beyond: float = 0.0,
     ) -> TrainedPair:
-        """Trains both to the target from one seed, in turns; one after the other where both do not fit into memory.
+        """Trains both to the target from one seed, and so much further, in turns.
+
+        Where both do not fit into memory, one after the other.
 
         Args:
             seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
@@ -165,7 +173,7 @@ class TrialRunner:
         Raises:
             TrialFailed: a training ended badly; ``side`` is 1 where it was the plan's.
         """
-        arguments = {"max_seconds": max_seconds, "target": target, "confirm": CONFIRMED}
+        arguments = {"max_seconds": max_seconds, "target": target, "confirm": CONFIRMED, "beyond": beyond}
         try:
             with self._adopted(baseline, f"{label}-baseline", seed) as one:
                 _at_rest(one)
@@ -178,7 +186,8 @@ class TrialRunner:
         runs = []
         for side, which in enumerate((baseline, plan)):
             try:
-                runs.append(self.train(which, seed=seed, max_seconds=max_seconds, label=label, target=target))
+                limits: dict[str, Any] = {"max_seconds": max_seconds, "target": target, "beyond": beyond}
+                runs.append(self.train(which, seed=seed, label=label, **limits))
             except TrialFailed as failure:
                 failure.side = side  # type: ignore[attr-defined]
                 raise

@@ -14,6 +14,7 @@ from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.interleaved import TrainedPair, agree, paired_ratio
 from autoopt.search.accept.judge import judge_runs
+from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.largest_batch import memory_trouble
@@ -161,10 +162,12 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
     """
     trainings, baseline, seed = context.gate.trainings, context.gate.baseline, context.seed + FRESH_SEEDS + number
     speedup = max(ratio.low if ratio else 1.0, 1.0)
-    fits = context.now() + trainings.expected_seconds * (1 + 1 / speedup) <= end
+    both = trainings.expected_seconds * (1 + 1 / speedup)
+    beyond = next((share for share in (PAST, 0.0) if context.now() + (1 + share) * both <= end), None)
     try:
-        if fits:
-            return trainings.in_turns(baseline, plan, seed, purpose=f"verification seed {seed}", speedup=speedup)
+        if beyond is not None:
+            purpose = f"verification seed {seed}"
+            return trainings.in_turns(baseline, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond)
         if number:
             return None
         trainings.forget(plan)
@@ -217,7 +220,7 @@ def _verification(
             trained=trained,
             throughput=comparison.estimate,
             end_to_end_verified=verified,
-            detail=_detail(objective.metric, before, after, trained, headline, level),
+            detail=_detail(_goal(objective.metric, pairs), before, after, trained, headline, level),
         ),
         quality=quality,
         baseline_side=comparison.incumbent,
@@ -244,8 +247,14 @@ def _by(seconds: Estimate | None, speedup: Estimate | None) -> Estimate | None:
     )
 
 
+def _goal(metric: str | None, pairs: list[TrainedPair]) -> str:
+    if metric is None:
+        return "the same number of steps"
+    return f"{metric} and some way beyond it" if pairs and all(pair.best.past for pair in pairs) else metric
+
+
 def _detail(
-    metric: str | None,
+    goal: str,
     before: list[float],
     after: list[float],
     trained: Estimate | None,
@@ -253,10 +262,8 @@ def _detail(
     level: str | None,
 ) -> str:
     if trained is None:
-        what = "reached the target" if metric else "came to the end of the planned steps"
-        return f"no training of both {what}; the time is modelled from its measured parts"
+        return f"no training of both came to {goal}; the time is modelled from its measured parts"
     seen = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=True))
-    goal = metric or "the same number of steps"
     told = f"trained to {goal} from start to end, baseline to final plan by seed: {seen}"
     ratio = f"{trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}]"
     if headline is None or headline == trained:

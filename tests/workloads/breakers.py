@@ -376,6 +376,21 @@ class FrozenLater(nn.Sequential):
         return self[-1](x)
 
 
+def kick(optimizer: torch.optim.Optimizer) -> None:
+    """Throws the weights about from the 193rd step on, at which the baseline has long reached its target."""
+    optimizer.calls = getattr(optimizer, "calls", 0) + 1
+    if optimizer.calls > 192:
+        for group in optimizer.param_groups:
+            group["lr"] = 10.0
+
+
+class KickedLater(Breaker):
+    name = "kicked_later"
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_optimizer(partial(hooked, kick))
+
+
 class NoisyEvaluation(Breaker):
     name = "noisy_evaluation"
 
@@ -471,6 +486,7 @@ PROBED: tuple[Breaker, ...] = (
 """What losses of a probe do not show, and its digests, updates and metric do."""
 
 LATER = LayersFrozenLater()
+KICKED = KickedLater()
 FROZEN = FrozenAugmentation()
 PIECES = InPieces()
 

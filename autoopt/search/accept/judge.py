@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from autoopt.records import Noise, Objective, Quality, Verdict
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
+from autoopt.search.accept.late import fell_after_target, stood_still
 from autoopt.search.accept.loss_paths import (
     common,
     first_not_finite,
@@ -187,14 +188,19 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
     if level is not None and level.passed is False:
         return level
     same = level is not None and level.passed is True
-    fewer, missed = fewer_evaluated(pairs), missed_target(pairs, objective, every=same)
-    if fewer or missed:
-        return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=fewer or missed)
+    noise = with_seed_noise(noise, evidence.baseline_runs, objective)
+    lost = (
+        fewer_evaluated(pairs)
+        or missed_target(pairs, objective, every=same)
+        or fell_after_target(pairs, objective, noise)
+    )
+    if lost:
+        return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=lost)
     if same and level is not None:
         whole = _whole_runs(level, evidence)
         if whole.passed is False:
             return whole
-    difference = metric_difference(pairs, objective, with_seed_noise(noise, evidence.baseline_runs, objective))
+    difference = metric_difference(pairs, objective, noise)
     if difference is None and level is None:
         what = objective.metric or "no metric"
         detail = f"quality undecided: {what} was not measured on both sides"
@@ -236,7 +242,10 @@ def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:
 
 
 def _whole_runs(quality: Quality, evidence: Evidence) -> Quality:
-    """The losses of whole trainings, seed by seed: what a probe is too short to show."""
+    """Losses and movement of whole trainings, seed by seed: what a probe is too short to show."""
+    still = stood_still(evidence.paired_with_incumbent())
+    if still:
+        return Quality(method="loss_path", passed=False, detail=still)
     for before, after in evidence.paired_with_incumbent():
         paths = common(_path(before.losses), _path(after.losses))
         if paths is None:

@@ -82,8 +82,13 @@ class Trainings:
         self._runs[plan.key, seed] = run
         return run
 
-    def in_turns(self, baseline: Plan, plan: Plan, seed: int, *, purpose: str, speedup: float = 1.0) -> TrainedPair:
+    def in_turns(
+        self, baseline: Plan, plan: Plan, seed: int, *, purpose: str, speedup: float = 1.0, beyond: float = 0.0
+    ) -> TrainedPair:
         """Baseline and plan trained from that seed, in turns: a paired measurement of whole trainings.
+
+        Args:
+            beyond: share of the steps to the target that both are trained on thereafter.
 
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
@@ -92,7 +97,7 @@ class Trainings:
         try:
             return self._steps.step(
                 "trainings",
-                {"purpose": purpose, **plans, "seed": seed, "target": self.target},
+                {"purpose": purpose, **plans, "seed": seed, "target": self.target, "beyond": beyond},
                 lambda: self._runner.train_in_turns(
                     baseline,
                     plan,
@@ -102,6 +107,7 @@ class Trainings:
                     seconds=self.expected_seconds,
                     speedup=speedup,
                     target=self.target,
+                    beyond=beyond,
                 ),
                 TrainedPair,
             )
