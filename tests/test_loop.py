@@ -42,6 +42,33 @@ def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
     assert world.clock() <= world.budget
 
 
+def kept_trials(outcome) -> dict:
+    return {trial.strategy: trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT}
+
+
+def test_every_kept_change_is_measured_again_by_fresh_processes(tmp_path: Path) -> None:
+    """A trial's own figure is what the change was kept for; the last one kept is no exception."""
+    speeds = {"quick": 1.5, "also_quick": 1.3}
+    noise = NoiseModel("normal")
+    world = World(tmp_path, *(strategy(name) for name in speeds), speed=product(speeds), noise=noise)
+    outcome = world.go()
+    rows = {row.strategy: row for row in outcome.ablation}
+    own = [found.estimate for found in outcome.state.comparisons.values()]
+    for name, trial in kept_trials(outcome).items():
+        assert rows[name].without is not None
+        assert rows[name].without not in own
+        if not trial.companions:
+            assert trial.measured_again == rows[name].without
+
+
+def test_a_single_kept_change_is_measured_again_by_the_verification(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), noise=NoiseModel("normal"))
+    outcome = world.go()
+    (trial,) = kept_trials(outcome).values()
+    assert trial.measured_again == outcome.speedup.throughput != trial.throughput
+    assert [row.without for row in outcome.ablation] == [trial.measured_again]
+
+
 def test_nothing_helps_and_the_best_is_the_baseline(tmp_path: Path) -> None:
     world = World(tmp_path, strategy("useless"), speed=product({"useless": 1.0}))
     outcome = world.go()

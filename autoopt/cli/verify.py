@@ -21,8 +21,9 @@ from autoopt.cli.parameters import optimize_options, read_options
 def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     """Measures the exported result of a run again, end to end.
 
-    RUN is the run directory; the result is compared with its baseline. Exits with 1 where the new measurement
-    falls outside the reported interval, and with 5 where --against finds the run worse.
+    RUN is the run directory. Its exported script and its baseline are trained to the target in turns, where a pair
+    of trainings fits half of the time (3 minutes, or --budget), then compared in throughput. Exits with 1 where
+    either falls outside the reported interval, and with 5 where --against finds the run worse.
     """
     options = read_options(given)
     from autoopt.records.reading import read_result
@@ -31,7 +32,8 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     from autoopt.export.verify import verify_run
 
     with stdout_kept():
-        outcome = verify_run(run, result, options, against=against)
+        asked = options.budget_seconds if given.get("budget") else None
+        outcome = verify_run(run, result, options, seconds=asked, against=against)
     if options.json:
         write_json(outcome)
     else:

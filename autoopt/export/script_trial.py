@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -13,32 +14,31 @@ import torch
 
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.loss_recorder import finite_losses
+from autoopt.benchmark.steady import excess
 from autoopt.benchmark.transfer import samples_of
 from autoopt.errors import WorkloadError
-from autoopt.records import JsonDict
-from autoopt.records.messages import Block, Startup
+from autoopt.records import Curve, CurvePoint, JsonDict
+from autoopt.records.messages import Block, Startup, TrainingRun
+from autoopt.workload import Target
 
-_FOREVER = "1000000"
+ENDLESS = ("--epochs", "1000000", "--evaluate-every", "1000000000")
+"""A training that is never evaluated and does not end."""
+
 _STEADY_STEPS = 5
 _SCRIPTS: dict[str, _Script] = {}
 
 
 class _Script:
-    """The script's own training loop, step by step and without end."""
+    """The script's own training loop, step by step.
 
-    def __init__(self, path: str, device: Any, seed: int) -> None:
+    Args:
+        words: of the command line, beside seed and device.
+    """
+
+    def __init__(self, path: str, device: Any, seed: int, words: tuple[str, ...] = ENDLESS) -> None:
         self.module = _loaded(Path(path))
         self.device = device
-        self.words = [
-            "--seed",
-            str(seed),
-            "--device",
-            str(device),
-            "--epochs",
-            _FOREVER,
-            "--evaluate-every",
-            "1000000000",
-        ]
+        self.words = ["--seed", str(seed), "--device", str(device), *words]
         self.samples = self.steps = 0
         grouped = self.module.groups
 
@@ -64,6 +64,89 @@ class _Script:
 
     def synchronize(self) -> None:
         self.device.synchronize()
+
+
+class _ScriptRun:
+    """One training of the script to the target or to its own end, in legs (``autoopt.benchmark.run.RunUnderWay``).
+
+    Evaluations count as part of the steps in which the script makes them.
+    """
+
+    def __init__(self, live: Any, script: str, max_seconds: float, target: float | None, confirm: int) -> None:
+        began = time.perf_counter()
+        self.live, self.max_seconds, self.wanted, self.confirm = live, max_seconds, target, confirm
+        self.goal: Target | None = live.workload.target
+        self.made = _Script(script, live.device, live.seed, ())
+        self.loaded = time.perf_counter() - began
+        self.seconds, self.over, self.there = 0.0, False, 0
+        self.times: list[float] = []
+        self.losses: list[torch.Tensor] = []
+        self.points: list[CurvePoint] = []
+
+    def go_on(self, seconds: float) -> bool:
+        """Trains so many seconds more. True when it is over."""
+        began = last = time.perf_counter()
+        while not self.over and last - began < seconds:
+            found = next(self.made.run, None)
+            if found is None:
+                self.over = True
+                break
+            now = time.perf_counter()
+            self.times.append(now - last)
+            last = now
+            step, loss, metrics = found
+            self.losses.append(loss.clone())
+            self._evaluated(step, self.seconds + now - began, metrics)
+            self.over = self.over or self.seconds + now - began >= self.max_seconds
+        self.made.synchronize()
+        self.seconds += time.perf_counter() - began
+        return self.over
+
+    def _evaluated(self, step: int, seconds: float, metrics: dict[str, Any]) -> None:
+        if not metrics or self.goal is None:
+            return
+        metric = float(metrics[self.goal.metric])
+        self.points.append(CurvePoint(step=step, seconds=seconds, metric=metric if math.isfinite(metric) else None))
+        if self.wanted is None:
+            return
+        reached = metric >= self.wanted if self.goal.direction == "max" else metric <= self.wanted
+        self.there = self.there + 1 if reached else 0
+        self.over = self.there > self.confirm
+
+    def document(self) -> TrainingRun:
+        once, losses = excess(self.times), finite_losses(self.losses)
+        return TrainingRun(
+            seed=self.live.seed,
+            curve=Curve(seed=self.live.seed, points=tuple(self.points)),
+            seconds=self.seconds,
+            training_seconds=self.seconds,
+            evaluation_seconds=0.0,
+            evaluations=len(self.points),
+            steps=len(self.times),
+            samples=self.made.samples,
+            fixed_seconds=self.loaded + once,
+            once_seconds=once,
+            reached=None if self.wanted is None else self.there > self.confirm,
+            finite=None not in losses,
+            losses=losses,
+        )
+
+
+def train_leg(
+    live: Any,
+    script: str,
+    seconds: float,
+    max_seconds: float,
+    target: float | None = None,
+    confirm: int = 0,
+    **_: Any,
+) -> JsonDict:
+    """Trains a leg of the script's own training; see ``autoopt.benchmark.tasks.train_leg``."""
+    if live.under_way is None:
+        live.under_way = _ScriptRun(live, script, max_seconds, target, confirm)
+    over = live.under_way.go_on(seconds)
+    run = live.under_way.document().model_dump(mode="json") if over else None
+    return {"over": over, "run": run, "seconds": live.under_way.seconds}
 
 
 def _loaded(path: Path) -> Any:

@@ -89,7 +89,9 @@ class Quality(Record):
 class Trial(Record):
     """One thing that was tried, or why it was not.
 
-    ``base`` is ``"baseline"`` or the id of the trial whose change made the incumbent.
+    ``base`` is ``"baseline"`` or the id of the trial whose change made the incumbent. ``measured_again``: speedup of
+    throughput by a kept change from fresh processes thereafter, in the final plan or by the verification; its own
+    ``throughput`` is what it was kept for, and so reads high. None where it was not measured again.
     """
 
     id: int
@@ -103,6 +105,7 @@ class Trial(Record):
     risk: str | None = None
     predicted: Estimate | None = None
     throughput: Estimate | None = None
+    measured_again: Estimate | None = None
     time_to_target: Estimate | None = None
     quality: Quality | None = None
     peak_memory_bytes: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt.events import AblationMeasured
-from autoopt.records import Ablation, Change, Estimate, Plan
+from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -41,23 +41,53 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
         change = Change(strategy=row.strategy, setting=row.setting)
         plan = context.runner.registry.order(state.baseline.with_change(change))
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
+        if only:  # which the verification has made once more
+            row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
         ratio = row.without if only else _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
         context.announce(AblationMeasured(at=context.now(), ablation=done[-1]))
     return done
 
 
+def _again(state: SearchState, strategy: str) -> Estimate | None:
+    kept = [trial for trial in state.trials if trial.strategy == strategy and trial.verdict is Verdict.KEPT]
+    return kept[-1].measured_again if kept else None
+
+
 def _without(context: RunContext, state: SearchState, change: Change, deadline: float) -> Ablation:
-    plan = state.incumbent
-    ratio = _ratio(context, state, state.without(change.strategy), plan, deadline, "ablation: without")
-    return Ablation(strategy=change.strategy, setting=change.setting, without=ratio)
+    """With a change against without it, from fresh processes: the trial that kept it was selected by its own figure.
+
+    A single change is measured again by the verification, which compares the same two plans.
+    """
+    plan, base = state.incumbent, state.without(change.strategy)
+    if len(state.found) < 2:
+        return Ablation(strategy=change.strategy, setting=change.setting, without=measured(state, base, plan))
+    ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
+    if ratio is not None:
+        state.measured_again(change.strategy, ratio)
+    return Ablation(
+        strategy=change.strategy,
+        setting=change.setting,
+        without=ratio if ratio is not None else measured(state, base, plan),
+    )
 
 
 def _ratio(
-    context: RunContext, state: SearchState, base: Plan, plan: Plan, deadline: float, purpose: str
+    context: RunContext,
+    state: SearchState,
+    base: Plan,
+    plan: Plan,
+    deadline: float,
+    purpose: str,
+    *,
+    fresh: bool = False,
 ) -> Estimate | None:
-    """The speedup of ``plan`` over ``base``; None where there was no time, or one of them cannot run."""
-    known = measured(state, base, plan)
+    """The speedup of ``plan`` over ``base``; None where there was no time, or one of them cannot run.
+
+    Args:
+        fresh: a comparison by which the search has kept a change does not do.
+    """
+    known = measured(state, base, plan, fresh=fresh)
     if known is not None:
         return known
     fold = context.runner.registry.fold
@@ -81,9 +111,10 @@ def _ratio(
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
 
 
-def measured(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
-    """The same comparison from the search, where there was one."""
-    for comparison in reversed([*state.comparisons.values(), *state.ablations]):
+def measured(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Estimate | None:
+    """The same comparison where there was one: from the ablation, and unless ``fresh`` from the search."""
+    searched = [] if fresh else list(state.comparisons.values())
+    for comparison in reversed([*searched, *state.ablations]):
         if comparison.incumbent.plan == base and comparison.candidate.plan == plan and comparison.estimate:
             return comparison.estimate
     return None

@@ -164,6 +164,15 @@ class SearchState:
                 told = f"{reason} (in the verification)"
                 self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
 
+    def measured_again(self, strategy: str, estimate: Estimate) -> None:
+        """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a stack."""
+        for index in reversed(range(len(self.trials))):
+            trial = self.trials[index]
+            if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
+                if not trial.companions:
+                    self.trials[index] = trial.model_copy(update={"measured_again": estimate})
+                return
+
     def with_fixed_costs(self, comparison: Comparison) -> Comparison:
         """The same with what either plan paid once wherever it was started: a later start finds it compiled."""
         known: dict[str, list[float]] = {}

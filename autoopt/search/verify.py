@@ -61,6 +61,8 @@ def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -
     while state.found:
         found, trouble = _check(context, state, end)
         if trouble is None:
+            if len(state.found) == 1 and found.speedup.throughput is not None:
+                state.measured_again(state.found[0].strategy, found.speedup.throughput)
             return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)

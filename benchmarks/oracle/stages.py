@@ -19,6 +19,7 @@ from benchmarks.oracle import rivals, space
 from benchmarks.oracle.race import again, race
 from benchmarks.oracle.slice import Slice, seconds_to_target
 from benchmarks.oracle.state import OutOfTimeError, Record, State
+from benchmarks.oracle.table import RULES
 from benchmarks.oracle.trials import Trials, trials
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,8 @@ def set_up(s: Slice) -> None:
         evaluate_every=baseline.evaluate_every,
         compile=_compile_setting(s, case),
         environment=case.environment.model_dump(mode="json"),
+        settings={name: getattr(s, name) for name in ("lattice_seconds", "top", "rounds", "replays", "share")},
+        rules=RULES,
     )
 
 

@@ -58,6 +58,7 @@ def plant_row(plant: Plant, document: dict[str, Any]) -> dict[str, Any]:
         "error_unpaced": _unpaced(as_timed, block, peaks),
         "foreign_cores": document.get("foreign_cores"),
         "looks": document.get("looks", 1),
+        "error_again": plant_row(plant, document["again"])["error"] if "again" in document else None,
         "violations": violations(round_, timings, peaks, round_.step_seconds),
     }
 
@@ -82,8 +83,17 @@ def step_row(name: str, document: dict[str, Any], done: dict[str, Any]) -> dict[
         "survey_seconds": timings.seconds,
         "foreign_cores": profile.foreign_cores,
         "looks": document.get("looks", 1),
+        "error_again": _error_again(document),
         "violations": violations(round_, timings, peaks, fastest),
     }
+
+
+def _error_again(document: dict[str, Any]) -> float | None:
+    """The error of what is believed after a second look; None where there was one look."""
+    if "again" not in document:
+        return None
+    description = Description.model_validate(document["description"])
+    return build_round(description, StageProfile.model_validate(document["again"]))[0].simulation_error
 
 
 def _unpaced(timings: StageTimings, block: Block, peaks: Peaks) -> float | None:
@@ -134,7 +144,7 @@ def gain_row(change: Change, done: dict[str, Any], registry: Registry) -> dict[s
     comparison = Comparison.model_validate(done[change.name]["comparison"])
     row: dict[str, Any] = {"name": change.name.removeprefix("gain:"), "side": change.side, "predicted": None,
            "realized": None, "error": None, "reason": comparison.reason}  # fmt: skip
-    estimate = _predicted(change, done, registry)
+    estimate = _once(change, done, registry, 0)
     if comparison.estimate is None:
         return row
     row |= {
@@ -147,16 +157,21 @@ def gain_row(change: Change, done: dict[str, Any], registry: Registry) -> dict[s
     if estimate is None:
         return row
     inside = estimate.low <= comparison.estimate.high and comparison.estimate.low <= estimate.high
-    return row | {"predicted": estimate.value, "predicted_low": estimate.low, "predicted_high": estimate.high,
-                  "error": estimate.value / comparison.estimate.value - 1.0, "agrees": inside}  # fmt: skip
+    return row | {
+        "predicted": estimate.value,
+        "predicted_low": estimate.low,
+        "predicted_high": estimate.high,
+        "predicted_on_all_looks": _on_all_looks(change, done, registry),
+        "error": estimate.value / comparison.estimate.value - 1.0,
+        "agrees": inside,
+    }
 
 
-def _predicted(change: Change, done: dict[str, Any], registry: Registry) -> Estimate | None:
-    """The median of what is predicted on each occasion on which the workload was looked at."""
+def _on_all_looks(change: Change, done: dict[str, Any], registry: Registry) -> float | None:
+    """The median of what is predicted on each occasion on which the workload was looked at; beside what is scored."""
     numbers = [int(name.split(":")[2]) for name in done if name.startswith(f"step:{change.workload}:")]
     found = [_once(change, done, registry, number) for number in numbers]
-    known = sorted((estimate for estimate in found if estimate), key=lambda estimate: estimate.value)
-    return known[len(known) // 2] if known else None
+    return _median([estimate.value for estimate in found if estimate])
 
 
 def _once(change: Change, done: dict[str, Any], registry: Registry, number: int) -> Estimate | None:
@@ -169,6 +184,7 @@ def _once(change: Change, done: dict[str, Any], registry: Registry, number: int)
 def summary(planted: Rows, steps: Rows, gains: Rows) -> dict[str, Any]:
     """The figures that stand for the whole."""
     errors = [abs(row["error"]) for row in (*planted, *steps)]
+    again = [abs(row["error"] if row["error_again"] is None else row["error_again"]) for row in (*planted, *steps)]
     unpaced = [abs(row["error_unpaced"]) for row in (*planted, *steps) if row["error_unpaced"] is not None]
     lines = [row["line"] for row in planted if row["line"] is not None]
     found: dict[str, Any] = {
@@ -176,6 +192,8 @@ def summary(planted: Rows, steps: Rows, gains: Rows) -> dict[str, Any]:
         "line_found": f"{sum(lines)} of {len(lines)}",
         "step_error_median": _median(errors),
         "step_error_worst": max(errors, default=None),
+        "step_error_median_again": _median(again),
+        "step_error_worst_again": max(again, default=None),
         "step_error_median_unpaced": _median(unpaced),
         "step_error_worst_unpaced": max(unpaced, default=None),
         "ceilings_violated": sum(len(row["violations"]) for row in (*planted, *steps)),

@@ -110,6 +110,20 @@ def test_the_table_sets_what_is_predicted_beside_what_was_measured() -> None:
     assert "samples are rows already" in prediction_table.text(found)
 
 
+def test_the_first_look_is_scored_and_the_repeat_stands_beside_it() -> None:
+    done = documents()
+    name = next(name for name in done if name.startswith("plant:"))
+    slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})
+    calm = {key: value for key, value in done[name].items() if key not in ("name", "load_before")}
+    done[name] = {**done[name], "timings": slow.model_dump(mode="json"), "looks": 2, "again": calm}
+    found = prediction_table.tables(done)
+    (planted,) = found["planted"]
+    assert abs(planted["error"]) > abs(planted["error_again"])
+    summary = found["summary"]
+    assert summary["step_error_worst"] == pytest.approx(abs(planted["error"]))
+    assert summary["step_error_worst_again"] < summary["step_error_worst"]
+
+
 def test_a_plant_that_is_misnamed_is_not_right() -> None:
     done = documents()
     slow = timings().model_copy(update={"forward": timing(0.05), "forward_backward": timing(0.0505)})

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.export.headline import summed_up
 from autoopt.export.script import script
-from autoopt.export.verify import compare_runs, judged, verify, verify_run
+from autoopt.export.verify import compare_runs, judged, verify, verify_run, with_headline
 from autoopt.options import Options
-from autoopt.records import Change, Estimate, Plan, Result
+from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result
+from autoopt.records.messages import TrainingRun
 from autoopt.registry import load_strategies
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -65,6 +67,80 @@ def test_what_cannot_be_verified_is_refused(tmp_path: Path) -> None:
     old = old.model_copy(update={"environment": old.environment.model_copy(update={"torch": "1.0"})})
     with pytest.raises(EnvironmentLacks, match=r"torch 1\.0"):
         verify_run(tmp_path, old, Options())
+
+
+def trained(steps: int, seconds: float, *, reached: bool = True) -> TrainingRun:
+    """A training that is evaluated every ten steps and has the target in the last of them."""
+    points = tuple(
+        CurvePoint(step=step, seconds=step * seconds / steps, metric=0.9 if reached and step == steps else 0.1)
+        for step in range(10, steps + 1, 10)
+    )
+    return TrainingRun(
+        seed=0,
+        curve=Curve(seed=0, points=points),
+        seconds=seconds,
+        training_seconds=seconds,
+        evaluation_seconds=0.0,
+        evaluations=len(points),
+        steps=steps,
+        samples=steps,
+        fixed_seconds=0.0,
+        reached=reached,
+    )
+
+
+def headline_of(before: tuple[float, ...], after: tuple[float, ...], **how: bool):
+    document = result(estimate(2.0, 1.9, 2.1))
+    objective = document.objective.model_copy(update={"metric": "accuracy", "mode": "max", "target": 0.9})
+    document = document.model_copy(update={"objective": objective})
+    pairs = [(trained(50, b), trained(50, a, **how)) for b, a in zip(before, after, strict=True)]
+    return summed_up(pairs, document), document
+
+
+def test_a_headline_that_its_own_trainings_do_not_show_does_not_hold() -> None:
+    headline, document = headline_of((20.0, 20.4), (10.1, 10.3))
+    throughput = judged(estimate(2.0, 1.95, 2.05), document.speedup.throughput)
+    reported = document.speedup.model_copy(update={"time_to_target": estimate(1.32, 1.23, 1.40)})
+    found = with_headline(throughput, headline, document.model_copy(update={"speedup": reported}))
+    assert throughput.holds
+    assert not found.holds
+    assert found.headline_measured is not None
+    assert found.headline_measured.value == pytest.approx(1.98, abs=0.02)
+    assert "20.0 s to 10.1 s" in found.detail
+    honest = document.speedup.model_copy(update={"time_to_target": estimate(1.95, 1.8, 2.1)})
+    assert with_headline(throughput, headline, document.model_copy(update={"speedup": honest})).holds
+
+
+def test_a_script_that_misses_the_target_fails() -> None:
+    headline, _ = headline_of((20.0, 20.4), (10.1, 10.3), reached=False)
+    assert headline.failed
+    assert "does not reach accuracy 0.9" in headline.detail
+
+
+@pytest.mark.slow
+def test_script_is_trained_to_the_target_in_turns(tmp_path: Path) -> None:
+    plan = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
+    spec = f"{WORKLOAD}:build"
+    path = tmp_path / "optimized_train.py"
+    path.write_text(script(spec, plan, load_strategies()))
+    document = result(estimate(1.0, 0.2, 5.0))
+    some = estimate(1.0, 0.9, 1.1)
+    document = document.model_copy(
+        update={
+            "workload": document.workload.model_copy(update={"spec": spec}),
+            "environment": document.environment.model_copy(update={"device": "cpu", "torch": torch.__version__}),
+            "best": document.best.model_copy(update={"plan": plan, "time_to_target_seconds": some}),
+            "baseline": document.baseline.model_copy(update={"time_to_target_seconds": some}),
+            "objective": document.objective.model_copy(update={"metric": "accuracy", "mode": "max", "target": 0.2}),
+            "speedup": document.speedup.model_copy(update={"time_to_target": estimate(1.0, 0.05, 20.0)}),
+            "reproduce": document.reproduce.model_copy(update={"strategies": ()}),
+        }
+    )
+    found = verify(document, path, seconds=60.0, logs=tmp_path / "logs")
+    assert found.headline_measured is not None, found.detail
+    assert found.measured is not None
+    assert "baseline to script by seed" in found.detail
+    assert found.holds, found.detail
 
 
 @pytest.mark.slow

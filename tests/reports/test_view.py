@@ -32,6 +32,19 @@ def with_speedup(estimate: r.Estimate | None, **more: object) -> r.Result:
     return WIN.model_copy(update={"speedup": r.Speedup(time_to_target=estimate, **more)})
 
 
+def test_a_kept_change_is_shown_as_it_was_measured_again() -> None:
+    again = r.Estimate(value=1.07, low=1.02, high=1.12, n=3)
+    trials = tuple(t.model_copy(update={"measured_again": again, "companions": ()}) for t in WIN.trials)
+    view = report_view(WIN.model_copy(update={"trials": trials}))
+    shown = [change for change in view.adopt.changes if change.trial is not None]
+    assert shown
+    assert all(change.gain.value.value == 1.07 for change in shown if "measured again" in change.gain_kind)
+    assert any("measured again" in change.gain_kind for change in shown)
+    kept = next(group for group in view.groups if group.key == "kept")
+    assert all(row.again is not None and row.again.value.value == 1.07 for row in kept.rows)
+    assert "measured again" in html.render(WIN.model_copy(update={"trials": trials}))
+
+
 @given(estimates())
 def test_faster_is_said_only_where_the_whole_interval_is_above_one(estimate: r.Estimate) -> None:
     view = verdict_view(with_speedup(estimate))

@@ -291,6 +291,17 @@ def test_disturbed_blocks_are_chosen_without_looking_at_the_side(pairs, limit) -
     assert keep.count(False) <= len(pairs) // 4
 
 
+def test_no_side_is_favoured_for_the_cores_that_it_keeps_busy() -> None:
+    """Time is taken from every busy core: the candidate has four, so the same bursts show four times as much there."""
+    shares = [(0.02, 0.08)] * 24
+    for place in (3, 11):
+        shares[place] = (0.12, 0.08)
+    for place in (5, 17):
+        shares[place] = (0.02, 0.48)
+    gone = {place for place, kept in enumerate(undisturbed(shares, 0.15)) if not kept}
+    assert gone == {3, 11, 5, 17}
+
+
 def test_a_burst_is_left_out_and_steady_load_is_not() -> None:
     calm, burst = (0.02, 0.02), (0.02, 0.9)
     assert undisturbed([calm] * 7 + [burst], 0.15) == [True] * 7 + [False]

@@ -216,9 +216,15 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
             "passed": True,
             "gradient_error": level.gradient_error,
             "gradient_bias": level.gradient_bias,
-            "detail": f"{level.detail}; {quality.detail.removeprefix('quality undecided: ')}",
+            "detail": f"{level.detail}; {_beside(quality)}",
         }
     )
+
+
+def _beside(quality: Quality) -> str:
+    """The metric beside a level that a probe proves, and that it proves nothing itself where it does not."""
+    seen = quality.detail.removeprefix("quality undecided: observed ")
+    return seen if quality.passed is not None else f"the metric alone is too noisy to show it: {seen}"
 
 
 def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:

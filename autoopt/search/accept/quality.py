@@ -23,7 +23,7 @@ FEWEST_SEEDS = 2
 _OFTEN = 0.75
 """Evaluations that are closer than this share of the baseline's distance are more frequent ones."""
 
-_LOST_TAIL = 0.003
+_LOST_TAIL = 0.002
 """Chance that an identical change reads as lost at one look; there are three at most."""
 
 

@@ -57,20 +57,35 @@ def blaming(side: SideName, both_alive: bool = False) -> Iterator[None]:
 
 
 def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
-    """Which block pairs to keep, from the foreign CPU share of their two blocks alone.
+    """Which block pairs to keep, from the foreign CPU share of their two blocks alone; ratios are never looked at.
 
-    A pair goes when either of its blocks saw more than ``limit`` above what is usual here, whichever
-    side that was; ratios are never looked at. At most a quarter goes: load that is there all the
-    time belongs to the conditions of the measurement.
+    A block is disturbed when it saw more than ``limit`` above what is usual for its own side. Where one side has n of
+    them, the n pairs with the most foreign time go on either side: time that is taken from every busy core shows more
+    in the side that keeps more cores busy, and leaving out its slow blocks alone would make it look faster. At most a
+    quarter goes: load that is there all the time belongs to the conditions of the measurement.
     """
-    known = [share for pair in shares for share in pair if share is not None]
-    if not known:
-        return [True] * len(shares)
-    usual = median(known)
-    worst = [max((share for share in pair if share is not None), default=0.0) for pair in shares]
-    ranked = sorted(range(len(worst)), key=lambda index: worst[index], reverse=True)
-    gone = {index for index in ranked[: int(_MOST_DISCARDED * len(worst))] if worst[index] > usual + limit}
-    return [index not in gone for index in range(len(worst))]
+    most = int(_MOST_DISCARDED * len(shares))
+    sides = [_burdened([pair[side] for pair in shares], limit) for side in (0, 1)]
+    count = min(max(disturbed for _, disturbed in sides), -(-most // 2))
+    ranked = [
+        (place >= disturbed, -over, index)
+        for side, disturbed in sides
+        for place, (over, index) in enumerate(side[:count])
+    ]
+    gone: list[int] = []
+    for _, _, index in sorted(ranked):
+        if index not in gone and len(gone) < most:
+            gone.append(index)
+    return [index not in gone for index in range(len(shares))]
+
+
+def _burdened(shares: list[float | None], limit: float) -> tuple[list[tuple[float, int]], int]:
+    """Blocks of a side above its usual share, by how much and where, most first; and how many by ``limit``."""
+    known = [share for share in shares if share is not None]
+    usual = median(known) if known else 0.0
+    over = [(share - usual, -index) for index, share in enumerate(shares) if share is not None and share > usual]
+    ranked = [(excess, -index) for excess, index in sorted(over, reverse=True)]
+    return ranked, sum(excess > limit for excess, _ in ranked)
 
 
 def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, float]:

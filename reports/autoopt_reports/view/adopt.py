@@ -84,7 +84,10 @@ def _headline(changes: list[Adoption]) -> Phrase:
 
 
 def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str]:
-    """Leave-one-out where the ablation ran; else what the trial itself measured."""
+    """What fresh processes showed; else the search's leave-one-out, and last what its trial measured."""
+    if found is not None and found[1].measured_again is not None and found[1].risk not in ("training", "model"):
+        again = interval(found[1].measured_again, f"/trials/{found[0]}/measured_again")
+        return again, "with it against without it, measured again after it was kept"
     for index, ablation in enumerate(result.ablation):
         if ablation.strategy == strategy and ablation.without is not None:
             return interval(
@@ -97,8 +100,10 @@ def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tup
     if trial.time_to_target is not None:
         return interval(
             trial.time_to_target, f"/trials/{index}/time_to_target"
-        ), "time to target in its trial" + together
-    return interval(trial.throughput, f"/trials/{index}/throughput"), "throughput in its trial" + together
+        ), "time to target in its trial, which it was kept for" + together
+    return interval(
+        trial.throughput, f"/trials/{index}/throughput"
+    ), "throughput in its trial, which it was kept for" + together
 
 
 def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Number] | None:

@@ -142,10 +142,22 @@ def metric_phrase(result: Result) -> Phrase | None:
         number(difference.low, plain, "/quality/difference/low"),
         number(difference.high, plain, "/quality/difference/high"),
     )
-    if quality.seeds is None:
-        return text + "."
-    words = " over {} seed." if quality.seeds == 1 else " over {} seeds."
-    return text + say(words, number(quality.seeds, count, "/quality/seeds"))
+    if quality.seeds is not None:
+        words = " over {} seed" if quality.seeds == 1 else " over {} seeds"
+        text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
+    return text + _too_wide(result, quality) + "."
+
+
+def _too_wide(result: Result, quality: Quality) -> Phrase:
+    """That the metric shows nothing by itself, where its interval reaches beyond the tolerance and a probe passed."""
+    difference, margin = quality.difference, quality.margin
+    if difference is None or margin is None or quality.level not in _BY_LEVEL or quality.passed is not True:
+        return Phrase()
+    worst = difference.low if result.objective.mode == "max" else -difference.high
+    if worst >= -margin:
+        return Phrase()
+    words = ", wider than the tolerance of {}: that nothing is lost is shown by the probe, not by the metric"
+    return say(words, number(margin, plain, "/quality/margin"))
 
 
 def _says_more(whole: Quality, claim: Claim) -> bool:

@@ -17,6 +17,7 @@ class TrialRow:
     label: Name
     predicted: Interval | None
     throughput: Interval | None
+    again: Interval | None
     time_to_target: Interval | None
     quality: str
     memory: Number
@@ -69,6 +70,7 @@ def _row(place: int, trial: Trial) -> TrialRow:
         label=change_name(trial.strategy, trial.setting, trial.companions),
         predicted=interval(trial.predicted, f"{at}/predicted"),
         throughput=interval(trial.throughput, f"{at}/throughput"),
+        again=interval(trial.measured_again, f"{at}/measured_again"),
         time_to_target=interval(trial.time_to_target, f"{at}/time_to_target"),
         quality=quality_word(trial),
         memory=number(trial.peak_memory_bytes, units.bytes_, f"{at}/peak_memory_bytes"),
