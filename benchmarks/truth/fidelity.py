@@ -17,6 +17,8 @@ from autoopt.benchmark.training import Training
 from autoopt.loading import validation
 from autoopt.loading.importing import load
 from autoopt.search.accept.fidelity import Arrays, gradient_fidelity
+from benchmarks import documents
+from benchmarks.documents import RESULTS, environment, save
 
 POINTS = (0, 40, 160)
 """Optimizer steps at which gradients are compared."""
@@ -189,8 +191,25 @@ def measure(spec: str, progress: Callable[[str], None] = lambda text: None) -> l
     return rows
 
 
+def main(specs: list[str]) -> None:
+    """Measures the workloads and keeps the largest figures of each change, with the seconds of a comparison."""
+    path = RESULTS / "truth.json"
+    for spec in specs:
+        rows = measure(spec, lambda text: print(text))
+        found: dict[str, Any] = {}
+        for name in dict.fromkeys(row["change"] for row in rows):
+            mine = [row for row in rows if row["change"] == name]
+            found[name] = {figure: max(row[figure] for row in mine) for figure in ("error", "bias", "worst", "seconds")}
+            found[name] |= {"same": all(row["same"] for row in mine), "another": any(row["another"] for row in mine)}
+            found[name]["length"] = max((row["length"] for row in mine), key=lambda length: abs(length - 1))
+        document = documents.load(path)
+        settings = {"points": POINTS, "batches": BATCHES, "tiny": TINY, "penalty": PENALTY}
+        about = {"settings": settings, "environment": environment(), "changes": found}
+        document.setdefault("fidelity", {})[spec] = about
+        save(path, document)
+
+
 if __name__ == "__main__":
     import sys
 
-    for given in sys.argv[1:]:
-        measure(given, print)
+    main(sys.argv[1:])

@@ -164,7 +164,7 @@ def gradient_fidelity(arrays: Arrays, before: Array, after: Array) -> GradientFi
 
 def _by_tensor(arrays: Arrays, values: Array) -> Array:
     """Sums over the coordinates of each parameter."""
-    return np.bincount(arrays.tensor, values, len(arrays.names))
+    return np.asarray(np.bincount(arrays.tensor, values, len(arrays.names)), dtype=np.float64)
 
 
 def _worst(arrays: Arrays, errors: Array, spreads: Array, whole: float) -> tuple[float, str]:
