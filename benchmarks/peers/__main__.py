@@ -1,0 +1,134 @@
+"""autoopt beside its rivals on scripts that exist elsewhere; what is fixed beforehand stands in the package.
+
+    python -m benchmarks.peers fetch                        # the scripts, at their revisions
+    python -m benchmarks.peers search WORKLOAD RIVAL --budget 160
+    python -m benchmarks.peers judge WORKLOAD --rounds 4    # call again to go on
+    python -m benchmarks.peers collect                      # benchmarks/results/peers.json, and docs/peers.md from it
+
+Run it on a machine that does nothing else. PEERS_MIRROR names a folder of git directories to read instead of GitHub,
+PEERS_TOOLS the folder of train-doctor's command; loadtune and pytorch-autotune are to be importable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.documents import environment, save
+from benchmarks.peers import judge, page, rivals
+from benchmarks.peers.fetching import SCRATCH, UnfetchedError, fetch
+from benchmarks.peers.rivals import RIVALS
+from benchmarks.peers.workloads import WORKLOADS, Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
+PAGE = ROOT / "docs" / "peers.md"
+
+
+def sides_of(workload: Workload) -> list[judge.Side]:
+    """The untouched script, and every result of a tool that was told to search."""
+    folder = fetch(workload)
+    sides = [judge.Side(judge.UNTOUCHED, folder)]
+    for rival in RIVALS:
+        if not (rivals.place(workload, rival) / "outcome.json").exists():
+            continue
+        outcome = rivals.search(workload, rival, 0.0)
+        if outcome.patch is not None:
+            patched = rivals.copy_of(workload, rival)
+            file = rivals.place(workload, rival) / "result.diff"
+            file.write_text(outcome.patch, encoding="utf-8")
+            why = rivals.put_on(file, patched)
+            if why is None:
+                sides.append(judge.Side(rival, patched))
+                continue
+            outcome.more["patch_refused"] = why
+        if outcome.plan:
+            plan = rivals.place(workload, "autoopt") / "run" / f"plan-{rival}.json"  # where the sites are known
+            rivals.write_plan(plan, outcome.plan)
+            sides.append(judge.Side(rival, folder, plan))
+    return sides
+
+
+def judged(workload: Workload, number: int, limit: float, seconds: float) -> None:
+    """Goes on with the rounds of one script, as far as the seconds go."""
+    file = SCRATCH / "judged" / f"{workload.name}.json"
+    document = (
+        json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": [], "environment": environment()}
+    )
+    deadline = time.monotonic() + seconds
+
+    def keep(runs: list[Any]) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**document, "runs": runs}), encoding="utf-8")
+        sys.stderr.write(json.dumps(runs[-1])[:300] + "\n")
+        if time.monotonic() > deadline:
+            raise SystemExit(0)
+
+    sides = sides_of(workload)
+    judge.rounds(workload, sides, number, limit, document["runs"], keep)
+
+
+def collect() -> dict[str, Any]:
+    """Everything that was found and judged, as one document."""
+    document: dict[str, Any] = {"schema_version": 1, "environment": environment(), "workloads": []}
+    for workload in WORKLOADS.values():
+        file = SCRATCH / "judged" / f"{workload.name}.json"
+        one = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": []}
+        row: dict[str, Any] = {
+            "name": workload.name,
+            "kind": workload.kind,
+            "source": list(workload.source),
+            "blob": workload.blob,
+            "command": [workload.script, *workload.words],
+            "stand_in": workload.stand_in,
+            "steps": [workload.warm_up, workload.steps],
+            "judged": one,
+            "rivals": {},
+        }
+        for rival in RIVALS:
+            outcome = rivals.place(workload, rival) / "outcome.json"
+            row["rivals"][rival] = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else None
+        document["workloads"].append(row)
+    return document
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("fetch")
+    searching = commands.add_parser("search")
+    searching.add_argument("workload", choices=WORKLOADS)
+    searching.add_argument("rival", choices=RIVALS)
+    searching.add_argument("--budget", type=float, default=160.0)
+    judging = commands.add_parser("judge")
+    judging.add_argument("workload", choices=WORKLOADS)
+    judging.add_argument("--rounds", type=int, default=4)
+    judging.add_argument("--limit", type=float, default=90.0, help="seconds of one process")
+    judging.add_argument("--seconds", type=float, default=1e9, help="seconds of this call; call again to go on")
+    commands.add_parser("collect")
+    commands.add_parser("page")
+    given = parser.parse_args()
+    if given.command == "fetch":
+        for workload in WORKLOADS.values():
+            try:
+                print(workload.name, fetch(workload))
+            except UnfetchedError as error:
+                print(workload.name, "not fetched:", error)
+    elif given.command == "search":
+        outcome = rivals.search(WORKLOADS[given.workload], given.rival, given.budget)
+        print(given.workload, given.rival, outcome.status, f"{outcome.seconds:.0f} s", outcome.said)
+    elif given.command == "judge":
+        judged(WORKLOADS[given.workload], given.rounds, given.limit, given.seconds)
+    else:
+        if given.command == "collect":
+            save(RESULTS, collect())
+        PAGE.write_text(page.render(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

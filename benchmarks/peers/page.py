@@ -1,0 +1,169 @@
+"""docs/peers.md, made from benchmarks/results/peers.json alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from benchmarks.peers.judge import UNTOUCHED, as_good, interval, ratio, same_losses
+
+HEAD = """# Beside the rivals
+
+Made by `python -m benchmarks.peers collect` from `benchmarks/results/peers.json`; the rules were fixed before anything
+was measured and stand in `benchmarks/peers/__init__.py`. Figures are seconds of the untouched script over seconds of
+the tool's result for the same steps, as fresh processes in turn, by a clock of neither tool; above 1 is faster. "-" is
+not measured, and says nothing for or against anyone.
+"""
+SOURCES = {
+    "autoopt": "this revision: `autoopt optimize SCRIPT --budget B`",
+    "train-doctor": "[train-doctor](https://pypi.org/project/train-doctor/): `train-doctor fix -- python SCRIPT`",
+    "loadtune": "[loadtune](https://pypi.org/project/loadtune/): `loadtune tune FILE`, settings put on for it",
+    "pytorch-autotune": "[pytorch-autotune](https://pypi.org/project/pytorch-autotune/): `autotune(model, batch)`",
+    "lightning-tuner": "[Lightning's Tuner](https://lightning.ai/docs/pytorch/stable/): `scale_batch_size`",
+    "optuna": "[Optuna](https://optuna.org): TPE over workers, threads, AMP, channels-last, fused, compile",
+    "tips": "all that a page of tips names switched on, unmeasured",
+}
+
+
+def render(document: dict[str, Any]) -> str:
+    """The page: results, what each tool said, means, the scripts as autoopt met them, the machine."""
+    workloads = document["workloads"]
+    parts = [HEAD, _tools(workloads), _results(workloads), _means(workloads), _said(workloads)]
+    return "\n".join([*parts, _scripts(workloads), _sources(workloads), _machine(workloads)])
+
+
+def figure(estimate: dict[str, Any] | None) -> str:
+    """A ratio with its interval, or - where there is none."""
+    if estimate is None:
+        return "-"
+    if estimate["low"] is None:
+        return f"{estimate['value']:.2f}× (one pair)"
+    return f"{estimate['value']:.2f}× [{estimate['low']:.2f}–{estimate['high']:.2f}]"
+
+
+def verdict(workload: dict[str, Any], rival: str) -> tuple[str, float | None]:
+    """What stands in the table for a tool on a script, and the logarithm that counts in the mean."""
+    outcome = workload["rivals"][rival]
+    if outcome is None:
+        return "-", None
+    if outcome["status"] == "cannot":
+        return "cannot", None
+    if outcome["status"] in ("nothing", "stopped", "failed"):
+        return {"nothing": "no change", "stopped": "no result in time", "failed": "broke"}[outcome["status"]], 0.0
+    runs = workload["judged"]["runs"]
+    found = ratio(runs, rival)
+    if found is None:
+        broke = [run["error"] for run in runs if run["side"] == rival and "error" in run]
+        return ("its result does not run" if broke else "not judged"), (0.0 if broke else None)
+    if as_good(runs, rival) is False:
+        return f"losses differ ({figure(found)})", 0.0
+    return figure(found) + (", same losses" if same_losses(runs, rival) else ""), math.log(found["value"])
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    return (
+        "\n".join([*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)])
+        + "\n"
+    )
+
+
+def _tools(workloads: list[dict[str, Any]]) -> str:
+    versions = {}
+    for workload in workloads:
+        for rival, outcome in workload["rivals"].items():
+            if outcome and outcome.get("version"):
+                versions[rival] = outcome["version"]
+    return _table(["tool", "version", "run as"], [[r, versions.get(r, "-"), how] for r, how in SOURCES.items()])
+
+
+def _results(workloads: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in workloads:
+        untouched = [run["seconds"] for run in one["judged"]["runs"] if run["side"] == UNTOUCHED and "error" not in run]
+        step = f"{1000 * min(untouched) / one['steps'][1]:.0f} ms" if untouched else "-"
+        rows.append([one["name"], one["kind"], step, *(verdict(one, rival)[0] for rival in SOURCES)])
+    return "## Results\n\n" + _table(["script", "kind", "untouched step", *SOURCES], rows)
+
+
+def _means(workloads: list[dict[str, Any]]) -> str:
+    rows = []
+    for rival in SOURCES:
+        if rival == "autoopt":
+            continue
+        differences = []
+        for one in workloads:
+            ours, theirs = verdict(one, "autoopt")[1], verdict(one, rival)[1]
+            if ours is not None and theirs is not None:
+                differences.append(ours - theirs)
+        rows.append([rival, str(len(differences)), figure(interval(differences))])
+    text = (
+        "## autoopt over each rival\n\nGeometric mean over the scripts on which both have a figure (no change is 1), "
+        "with Student's 95 % interval over the scripts; below 1 the rival's result is the faster one.\n\n"
+    )
+    return text + _table(["rival", "scripts", "autoopt / rival"], rows)
+
+
+def _said(workloads: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in workloads:
+        for rival, outcome in one["rivals"].items():
+            if outcome is None:
+                continue
+            said = " ".join(outcome["said"].split())
+            refused = outcome["more"].get("patch_refused")
+            after = f"; git refuses its patch: {refused}" if refused else ""
+            seconds, load = f"{outcome['seconds']:.0f} s", f"{outcome['load']:.1f}"
+            rows.append([one["name"], rival, outcome["status"], seconds, load, said[-260:] + after])
+    head = ["script", "tool", "ended with", "worked", "load at start", "in its own words (the end of them)"]
+    return "## What each tool said\n\n" + _table(head, rows)
+
+
+def _scripts(workloads: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in workloads:
+        outcome = one["rivals"]["autoopt"]
+        more = (outcome or {}).get("more") or {}
+        if "verdicts" not in more:
+            rows.append([one["name"], *["-"] * 5])
+            continue
+        kinds: dict[str, int] = {}
+        for kind, _, _ in more["sites"]:
+            kinds[kind] = kinds.get(kind, 0) + 1
+        sites = ", ".join(f"{kind} {number}" for kind, number in kinds.items())
+        tried = sum(len(names) for verdict, names in more["verdicts"].items() if verdict in TRIED)
+        hows = ", ".join(f"{change['strategy']}: {change['how']}" for change in more["patch"] or [])
+        applied = "refused by git" if more.get("patch_refused") else hows
+        gain = figure(more["throughput"]) if more["kept"] else "-"
+        verified = (
+            f"{gain}, {'' if more['end_to_end_verified'] else 'not '}verified end to end" if more["kept"] else "-"
+        )
+        rows.append([one["name"], sites, str(tried), ", ".join(more["kept"]) or "none", applied or "-", verified])
+    head = ["script", "sites found", "changes tried", "kept", "patch", "its own figure"]
+    return "## The scripts as autoopt met them\n\n" + _table(head, rows)
+
+
+TRIED = ("kept", "no_gain", "harmful", "quality_lost", "inconclusive", "failed")
+
+
+def _sources(workloads: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in workloads:
+        name, revision = one["source"]
+        where = (
+            f"[{name}](https://github.com/{name}/tree/{revision}) at `{revision[:10]}`" if name else "this repository"
+        )
+        rows.append([one["name"], where, f"`{' '.join(one['command'])}`", one["stand_in"]])
+    return "## The scripts\n\n" + _table(["script", "from", "command", "data"], rows)
+
+
+def _machine(workloads: list[dict[str, Any]]) -> str:
+    lines = []
+    for one in workloads:
+        found = one["judged"].get("environment")
+        if found:
+            load = found["load"][0]
+            lines.append(
+                f"* {one['name']}: {found['cpu']}, {found['cores']} cores, load {load:.1f} at the start, {found['at']}"
+            )
+    return "## The machine while judging\n\n" + ("\n".join(lines) or "Nothing was judged.") + "\n"
