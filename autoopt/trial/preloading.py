@@ -24,6 +24,9 @@ from autoopt.records import Record
 NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 """Lets NVML answer whether there is a device, without touching it: a process that has cannot be forked."""
 
+FORKABLE = {"jemalloc_bg_thd"}
+"""Threads that may be missing in a trial: jemalloc (in pyarrow, and so below transformers' Trainer) holds its locks
+while it is forked, and a child's allocator does without its background thread."""
 _LIBRARIES = {"site-packages", "dist-packages"}
 
 
@@ -159,7 +162,13 @@ def _threads() -> int:
         os._exit(0)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
-    return len(os.listdir("/proc/self/task"))
+    return sum(_name(task) not in FORKABLE for task in os.listdir("/proc/self/task"))
+
+
+def _name(task: str) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+        return file.read().strip()
+    return ""
 
 
 def _children() -> set[str]:

@@ -106,6 +106,17 @@ def test_a_library_that_does_more_than_define_things_is_left_to_the_trials(
     assert why in server.preload(seen(libraries, f"does_{name}", source))
 
 
+def test_an_allocator_s_background_thread_may_be_forked(server: ForkServer, libraries: Path) -> None:
+    """jemalloc's, which pyarrow starts: it locks itself around a fork."""
+    source = (
+        "import ctypes, threading\n"
+        "def wait():\n"
+        "    ctypes.CDLL(None).prctl(15, b'jemalloc_bg_thd')\n    NAMED.set()\n    threading.Event().wait()\n"
+        "NAMED = threading.Event()\nthreading.Thread(target=wait, daemon=True).start()\nNAMED.wait()\n"
+    )
+    assert server.preload(seen(libraries, "allocates", source)) == ""
+
+
 def test_another_file_of_the_same_name_is_no_library_of_the_trial(server: ForkServer, libraries: Path) -> None:
     imports = seen(libraries, "shadowed", "import shadows")
     (libraries / "shadows.py").write_text("")
