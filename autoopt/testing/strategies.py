@@ -28,6 +28,7 @@ from autoopt.records import (
     Operator,
     Peaks,
     Plan,
+    Record,
     Resource,
     Round,
     Simulation,
@@ -76,7 +77,7 @@ def example_case(strategy: Strategy) -> Case:
 
 
 def sample_facts(**changed: Any) -> WorkloadFacts:
-    """Facts of a small workload; ``changed`` replaces fields."""
+    """Facts of a small workload; ``changed`` replaces fields, a dict those of a record within."""
     facts = WorkloadFacts(
         spec="sample:build",
         name="sample",
@@ -107,7 +108,12 @@ def sample_facts(**changed: Any) -> WorkloadFacts:
         has_evaluate=True,
         available_ram_bytes=64 << 30,
     )
+    changed = {name: _merged(getattr(facts, name), value) for name, value in changed.items()}
     return facts.model_copy(update=changed)
+
+
+def _merged(before: Any, value: Any) -> Any:
+    return before.model_copy(update=value) if isinstance(before, Record) and isinstance(value, dict) else value
 
 
 def _environment(device: str) -> Environment:

@@ -37,6 +37,8 @@ BUILTIN: tuple[str, ...] = (
     "training.evaluation_cadence:EvaluationCadence",
     "training.checkpoint_cadence:CheckpointCadence",
     "training.muon:Muon",
+    "training.lamb:Lamb",
+    "training.lars:Lars",
     "training.warmup_cosine:WarmupCosine",
     "training.one_cycle:OneCycle",
 )

@@ -47,7 +47,7 @@ class BatchSize(Strategy):
             return Applies.no("LBFGS has no rule for another batch")
         if case.plan.setting("accumulation") is not None:
             return Applies.no("accumulation cuts the batch into pieces: what they are is its affair")
-        if self._most(case) <= _size(case):
+        if self.most(case) <= _size(case):
             return Applies.no(self._limit(case))
         return Applies.yes()
 
@@ -70,8 +70,8 @@ class BatchSize(Strategy):
 
     def settings(self, case: Case) -> Settings:
         now = _size(case)
-        most = self._most(case)
-        yield from climb(2 * now, now + max(1, now // 2), most, lambda size: self._setting(case, size))
+        most = self.most(case)
+        yield from climb(2 * now, now + max(1, now // 2), most, lambda size: self.setting_of(case, size))
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Where the device gets faster than the input side, workers go with it."""
@@ -103,13 +103,13 @@ class BatchSize(Strategy):
             accelerate={"_note": f"DataLoader(..., batch_size={setting['size']}); {note}"},
         )
 
-    def _setting(self, case: Case, size: int) -> Setting:
+    def setting_of(self, case: Case, size: int) -> Setting:
         times = size / (case.workload.batch_size or size)
         factor = times if case.workload.optimizer.type in LINEAR else sqrt(times)
         steps = ceil(WARMUP * case.planned_steps / times) if case.planned_steps and times > 1 else 0
         return {"size": size, "learning_rate_factor": round(factor, 4), "warmup_steps": steps}
 
-    def _most(self, case: Case) -> int:
+    def most(self, case: Case) -> int:
         """The largest batch that leaves enough steps in an epoch and is expected to fit."""
         now = _size(case)
         samples = case.workload.train_samples
