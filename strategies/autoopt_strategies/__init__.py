@@ -8,6 +8,7 @@ BUILTIN: tuple[str, ...] = (
     "input.batch_fetch:BatchFetch",
     "input.torch_format:TorchFormat",
     "input.reduced_decoding:ReducedDecoding",
+    "input.turbo_decoding:TurboDecoding",
     "input.cache:Cache",
     "input.memory_map:MemoryMap",
     "input.device_dataset:DeviceDataset",
