@@ -1,4 +1,4 @@
-"""``autoopt compare``: a verdict on two builds, plans or revisions."""
+"""``autoopt compare``: a verdict on two commands, functions, plans, patches or revisions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from autoopt.records.comparing import Compared, Requirement
 
 BUDGET = "5m"
+TODAY = "."
 
 
 @click.command("compare")
-@click.argument("workload", metavar="[MODULE:ATTR]", required=False)
-@click.option("--baseline", required=True, metavar="SIDE", help="A build, a plan.json, or a git revision.")
-@click.option("--candidate", required=True, metavar="SIDE", help="The same; today's files are MODULE:ATTR.")
+@click.argument("workload", metavar="[SCRIPT|MODULE:ATTR]", required=False)
+@click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--baseline", metavar="SIDE", default=TODAY, help="See above.  [default: ., the files as they are]")
+@click.option("--candidate", metavar="SIDE", default=TODAY, help="See above.  [default: ., the files as they are]")
+@click.option("--baseline-python", metavar="FILE", help="The interpreter of a script's baseline: its own environment.")
+@click.option("--candidate-python", metavar="FILE", help="The same of its candidate.")
 @click.option("--require", metavar="WHAT", help="faster, or not-slower (=3%); exit code 5 where it does not hold.")
 @click.option("--ledger", type=click.Path(path_type=Path), metavar="FILE", help="One alpha over all asks in this file.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page.")
@@ -32,8 +36,11 @@ BUDGET = "5m"
 @optimize_options("budget", "device", "strategies", "json", "quiet")
 def compare_command(
     workload: str | None,
+    words: tuple[str, ...],
     baseline: str,
     candidate: str,
+    baseline_python: str | None,
+    candidate_python: str | None,
     require: str | None,
     ledger: Path | None,
     html: Path | None,
@@ -42,13 +49,24 @@ def compare_command(
 ) -> int:
     """Compares two sides: is one faster, and the same training.
 
-    A SIDE is a function (my_module:build), a plan (plan.json) or a git revision (main, HEAD~1); plans and revisions
-    are of MODULE:ATTR. Time is taken outside the candidate's process; weights are compared after trainings from a
-    seed that neither side knew. --budget is 5m unless it is given.
+    A SIDE is a git revision (main, HEAD~1), a plan.json, a patch (change.diff), a run directory, a command
+    ('python train.py'), a function (my_module:build), or . for the files as they are. Revisions, plans and patches are
+    of the script behind --, or of MODULE:ATTR: autoopt compare --baseline main -- python train.py --epochs 10. Time is
+    taken outside the candidate's process; weights are compared after trainings from a seed that neither side knew.
+    --budget is 5m unless it is given.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     refuse_unfinished(options)
     wanted = _requirement(require) if require is not None else None
+    from autoopt.script.command import spec_of
+
+    spec = spec_of(workload, words) if workload is not None else None
+    pythons = (baseline_python, candidate_python)
+    if baseline == candidate == TODAY and pythons == (None, None):
+        raise UsageError(
+            "the files as they are on both sides: name a --baseline or a --candidate",
+            hint="such as autoopt compare --baseline HEAD -- python train.py, for what was changed since",
+        )
     from autoopt.comparing.compare import compare_sides
 
     told: list[str] = []
@@ -59,7 +77,9 @@ def compare_command(
             say(text)
 
     with stdout_kept():
-        found = compare_sides(baseline, candidate, workload, options, requirement=wanted, ledger=ledger, say=progress)
+        found = compare_sides(
+            baseline, candidate, spec, options, requirement=wanted, ledger=ledger, pythons=pythons, say=progress
+        )
     _write(found, html, markdown)
     if options.json:
         write_json(found)

@@ -35,6 +35,10 @@ def _answer(
     if control is not None and not control.low <= 1.0 <= control.high:
         again = f"the baseline against itself reads {shown(control)}: this machine cannot tell just now"
         return "undecided", f"{reason}; but {again}"
+    least = 1.0 - (document.requirement.margin if document.requirement and answer == "not_slower" else 0.0)
+    if answer in ("faster", "not_slower") and document.whole is not None and document.whole < least:
+        seldom = f"all of its seconds together {document.whole:.2f}x: what is rare and long counts"
+        return "undecided", f"{reason}; but {seldom}"
     if answer in ("faster", "not_slower", "no_difference") and document.learning.level == "undecided":
         return "undecided", f"{reason}; but that it trains the same is not shown: {document.learning.detail}"
     return answer, reason

@@ -1,7 +1,9 @@
 """Whether the candidate trains as the baseline does, judged by weights: the candidate's own word is not asked.
 
 Each side trains the same number of steps in fresh processes, from a seed that was drawn after both sides were fixed,
-and hands over its weights. The judge's own process, built from the baseline, compares and evaluates them.
+and hands over its weights. The judge's own process, made from the baseline, compares and evaluates them. Where
+weights differ by more than they would alone, gradients at the baseline's weights and the optimizers' updates tell
+whether it is rounding (``autoopt.comparing.rounding``).
 """
 
 from __future__ import annotations
@@ -10,27 +12,43 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autoopt.comparing.rounding import Rounding
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.comparing import Learning
+from autoopt.records.facts import WorkloadFacts
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import TrialProcess
 
 LEAST_STEPS, MOST_STEPS = 5, 64
 """Of each of the two stretches: in more, rounding alone may part two trainings."""
 
-SAME = 1e-3
-"""Weights that lie no further apart, over the way that training moved them, came by the same steps."""
+IDENTICAL = 1e-5
+"""Weights that lie no further apart, over the way that training moved them, came by the same steps: what is left is the
+order of additions in float32. Coarser rounding is no less a training, but another level."""
 
+SAME = 1e-3
+"""How far a baseline may lie from itself, where its device does not repeat itself, and a start from another."""
+
+DRIFTED = 0.3
+"""Weights further apart than this are not called those of one training, whatever the gradients are."""
+
+_STEPS = "autoopt.benchmark.tasks:probe_losses"
 _TASKS = "autoopt.comparing.tasks"
 
 
 @dataclass
 class Trained:
-    """A side's trainings. ``seconds``: of the second stretch, on the judge's clock; ``weights``: after it."""
+    """A side's trainings. ``seconds``: of the second stretch, on the judge's clock.
+
+    ``first``, ``middle``: weights of the first training before it and after the first stretch; ``weights``: of each
+    after both.
+    """
 
     weights: list[Path] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    losses: list[float | None] = field(default_factory=list)
+    first: Path | None = None
+    middle: Path | None = None
 
 
 class Judge:
@@ -42,6 +60,11 @@ class Judge:
         folder: for weights.
         clock: seconds.
         seconds: for all trainings, about.
+        facts: of the baseline.
+        rounding: tells rounding from another training; None leaves what is not identical undecided.
+
+    Attributes:
+        tampered: why the evaluation is not what it was before the candidate ran; empty where it is.
     """
 
     def __init__(
@@ -51,12 +74,19 @@ class Judge:
         folder: Path,
         clock: Callable[[], float],
         seconds: float,
+        *,
+        facts: WorkloadFacts | None = None,
+        rounding: Rounding | None = None,
     ) -> None:
         self._runners, self._plans, self._folder, self._clock = runners, plans, folder, clock
-        self._seconds = seconds
-        self.steps = LEAST_STEPS
+        self._seconds, self._rounding = seconds, rounding
+        planned = facts.max_steps if facts is not None else None
+        self._evaluates = facts is None or facts.has_evaluate
+        self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
+        self.steps = min(LEAST_STEPS, self._most)
         self.trained = {"baseline": Trained(), "candidate": Trained()}
         self.metrics: dict[str, JsonDict | None] = {}
+        self.tampered = ""
 
     def learning(self) -> Learning:
         """The level of quality.
@@ -64,61 +94,100 @@ class Judge:
         Raises:
             TrialFailed: a side failed, or showed a loss that is not finite; ``where`` names the side.
         """
+        pinned = self._pinned()
         for name in ("baseline", "candidate", "candidate", "baseline"):
             try:
                 self._train(name)
             except TrialFailed as failure:
                 raise TrialFailed(failure.kind, failure.message, detail=failure.detail, where=name) from None
         one, two = self.trained["baseline"], self.trained["candidate"]
+        end = str(one.weights[0])
+        pairs = [[end, str(other)] for other in (one.weights[1], *two.weights)] + [[str(one.first), str(two.first)]]
         with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
-            names: JsonDict = {"first": str(self._first), "one": str(one.weights[0])}
-            again = judge.call(f"{_TASKS}:apart", timeout=300.0, other=str(one.weights[1]), **names)["apart"]
-            found = [
-                judge.call(f"{_TASKS}:apart", timeout=300.0, other=str(path), **names)["apart"] for path in two.weights
-            ]
-            for name, trained in self.trained.items():
-                answer = judge.call(f"{_TASKS}:evaluate", timeout=600.0, weights=str(trained.weights[0]))
-                self.metrics[name] = answer["metrics"]
-        return self._level(again, found)
+            arguments: JsonDict = {"first": str(one.first), "last": end, "pairs": pairs}
+            again, *found, start = judge.call(f"{_TASKS}:apart", timeout=300.0, **arguments)["apart"]
+            if pinned is not None and judge.call(f"{_TASKS}:pin", timeout=600.0)["digest"] != pinned:
+                self.tampered = "what the baseline's evaluation reads was changed while it was compared"
+            if self._evaluates:
+                self._evaluate(judge)
+        learning = Learning(steps=2 * self.steps, again=again, start_apart=start, evaluation=pinned)
+        return self._level(learning, found)
 
-    def _level(self, again: float | None, found: list[float | None]) -> Learning:
-        steps = 2 * self.steps
+    def _pinned(self) -> str | None:
+        """A digest of what the evaluation reads, before the candidate runs; None where it is not the same twice."""
+        digests: set[str | None] = set()
+        for _ in range(2 if self._evaluates else 0):
+            with self._runners["baseline"].trial(self._plans["baseline"], "pin") as process:
+                digests.add(process.call(f"{_TASKS}:pin", timeout=600.0)["digest"])
+        return digests.pop() if len(digests) == 1 else None
+
+    def _evaluate(self, judge: TrialProcess) -> None:
+        for name, trained in self.trained.items():
+            answer = judge.call(f"{_TASKS}:evaluate", timeout=600.0, weights=str(trained.weights[0]))
+            self.metrics[name] = answer["metrics"]
+
+    def _level(self, learning: Learning, found: list[float | None]) -> Learning:
+        steps, again = learning.steps, learning.again
         if again is None or any(each is None for each in found):
             detail = "its weights do not fit the baseline's model: only trainings to the target could tell"
-            return Learning(detail=detail, steps=steps, again=again)
+            return learning.model_copy(update={"detail": detail})
         apart = max(each for each in found if each is not None)
+        learning = learning.model_copy(update={"apart": apart})
         if again > SAME:
             detail = f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"
-            return Learning(detail=detail, steps=steps, apart=apart, again=again)
-        if apart <= SAME:
+            return learning.model_copy(update={"detail": detail})
+        if apart <= max(IDENTICAL, 2 * again):
             detail = f"same weights after {steps} steps from a seed drawn for this comparison ({apart:.1g} of the way)"
-            return Learning(level="identical", detail=detail, steps=steps, apart=apart, again=again)
-        detail = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
-        return Learning(detail=detail, steps=steps, apart=apart, again=again)
+            return learning.model_copy(update={"level": "identical", "detail": detail})
+        told = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
+        start = learning.start_apart
+        if start is None or start > SAME or apart > DRIFTED:
+            other = "; it starts from other weights" if start is None or start > SAME else ""
+            return learning.model_copy(update={"detail": told + other})
+        return self._but_for_rounding(learning.model_copy(update={"detail": told}))
 
-    @property
-    def _first(self) -> Path:
-        return self._folder / "first.pt"
+    def _but_for_rounding(self, learning: Learning) -> Learning:
+        if self._rounding is None:
+            return learning
+        one = self.trained["baseline"]
+        quality = self._rounding.judged([str(path) for path in (one.first, one.middle, one.weights[0])])
+        told = {"gradient_error": quality.gradient_error, "gradient_bias": quality.gradient_bias}
+        detail = f"{learning.detail}; {quality.detail}"
+        level = "equivalent" if quality.passed else "undecided"
+        return learning.model_copy(update={**told, "level": level, "detail": detail})
 
     def _train(self, name: str) -> None:
         trained, runner = self.trained[name], self._runners[name]
-        out = self._folder / f"{name}-{len(trained.weights)}.pt"
+        number = len(trained.weights)
+        out = self._folder / f"{name}-{number}.pt"
+        losses: list[float | None] = []
         with runner.trial(self._plans[name], f"train-{name}") as process:
-            keep = f"{_TASKS}:train_and_keep"
-            if not self._first.exists():
-                process.call(keep, timeout=300.0, steps=0, out=str(self._first))
+
+            def step(steps: int) -> None:
+                timeout = 120.0 + 20 * self._seconds
+                losses.extend(process.call(_STEPS, timeout=timeout, steps=steps)["losses"])
+
+            def keep(path: Path) -> Path:
+                process.call(f"{_TASKS}:keep", timeout=300.0, out=str(path))
+                return path
+
+            ahead = 0
+            if not number:
+                trained.first = keep(self._folder / f"{name}-first.pt")
+            if not number and name == "baseline":
+                ahead = min(4, self.steps)
                 began = self._clock()
-                process.call(keep, timeout=600.0, steps=4, out=str(out))
-                step = (self._clock() - began) / 4
-                self.steps = int(min(max(self._seconds / 16 / step, LEAST_STEPS), MOST_STEPS))
-                ahead = 4
-            else:
-                ahead = 0
-            timeout = 120.0 + 20 * self._seconds
-            losses = process.call(keep, timeout=timeout, steps=self.steps - ahead, out=str(out))["losses"]
+                step(ahead)
+                each = (self._clock() - began) / ahead
+                self.steps = int(min(max(self._seconds / 16 / each, self.steps), self._most))
+            if self.steps > ahead:
+                step(self.steps - ahead)
+            if not number:
+                trained.middle = keep(self._folder / f"{name}-middle.pt")
             began = self._clock()
-            losses += process.call(keep, timeout=timeout, steps=self.steps, out=str(out))["losses"]
+            step(self.steps)
             trained.seconds.append(self._clock() - began)
+            keep(out)
         if not losses:
             raise TrialFailed("error", "no loss was captured")
         if any(loss is None for loss in losses):
@@ -137,4 +206,4 @@ class Judge:
 
 
 _SHORTEST = 0.1
-"""Seconds of training below which starting and writing weights would be what is compared."""
+"""Seconds of training below which asking and answering would be what is compared."""

@@ -61,14 +61,31 @@ def enter(path: Path, *, baseline: str, candidate: str, total: float = TOTAL) ->
         raise EnvironmentLacks(f"cannot write the ledger {path}: {error.strerror or error}") from None
 
 
+def answered(path: Path, entry: LedgerEntry, answer: str) -> None:
+    """Writes what came of an ask below it, for people who read the file; nothing is counted by it.
+
+    Raises:
+        EnvironmentLacks: it cannot be written any more.
+    """
+    told = {"answered": entry.ask, "answer": answer, "e_value": entry.e_value, "needed": entry.needed}
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(json.dumps({**told, "at": datetime.now(UTC).isoformat(timespec="seconds")}) + "\n")
+    except OSError as error:
+        raise EnvironmentLacks(f"cannot write the ledger {path}: {error.strerror or error}") from None
+
+
 def _asks(text: str, path: Path) -> list[dict[str, float]]:
-    asks = []
+    asks: list[dict[str, float]] = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
             ask = json.loads(line)
-            if ask["ask"] != number or not 0 < ask["total"] < 1:
+            if 1 <= ask.get("answered", 0) <= len(asks):
+                continue
+            if ask["ask"] != len(asks) + 1 or not 0 < ask["total"] < 1:
                 raise ValueError
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise DocumentError(
                 f"{path} is no ledger, or is damaged in line {number}", hint="its asks cannot be counted: begin another"
             ) from None

@@ -1,130 +1,225 @@
-"""The two sides of a comparison: a build, a plan for it, or a revision of it in a worktree of its own."""
+"""The two sides of a comparison: a function or a script as it is today, under a plan or a patch, or in a revision."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import tempfile
+import hashlib
+import os
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
-from autoopt.errors import AutooptError, UsageError, WorkloadError
+from autoopt.comparing.revisions import commit_of, git, is_installed, moved, python_path, worktree
+from autoopt.errors import UsageError, WorkloadError
+from autoopt.export.applying import patched_texts
 from autoopt.loading.importing import check_spec, is_path, parse
 from autoopt.plan import read_plan
 from autoopt.records import Plan
+from autoopt.records.comparing import SideKind
+from autoopt.records.reading import RESULT_FILE, read_result
 from autoopt.running.baseline_spec import search_path
+from autoopt.script.command import check_script, command_of, folders_of
 from autoopt.storage.fingerprint import source_hashes
+from autoopt.trial.protocol import ScriptSpec
 
-FORMS = "a build (my_module:build), a plan (plan.json) or a revision (main, HEAD~1, v1.2)"
+TODAY = "."
+FORMS = (
+    "a build (my_module:build), a command ('python train.py'), a plan (plan.json), a patch (change.diff), a run "
+    "directory, a revision (main, HEAD~1, v1.2), or . for the files as they are"
+)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side, found and fixed. ``spec``: the import string that its trials use; ``folder``: where they run."""
+    """One side, found and fixed.
+
+    ``spec``: the import string or the command of its trials; ``folder``: where they run. ``command``: of a script,
+    its words, the interpreter first; None of a function. ``root``: the repository that a revision is of.
+    ``patched``: files of a script that are read in place of those that are there, their text by path.
+    """
 
     given: str
-    kind: Literal["build", "plan", "revision"]
+    kind: SideKind
     spec: str
     folder: Path
-    search_path: tuple[str, ...]
+    search_path: tuple[str, ...] = ()
     plan: Plan = field(default_factory=Plan)
     commit: str | None = None
+    command: tuple[str, ...] | None = None
+    root: Path | None = None
+    patched: dict[str, str] = field(default_factory=dict)
 
     @property
     def sources(self) -> dict[str, str]:
+        """Hashes of the files that it is made of, by name."""
+        file = self._file()
+        found = {} if file is None else source_hashes(file)
+        for path, text in self.patched.items():
+            found[os.path.relpath(path, self.folder)] = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return found
+
+    def _file(self) -> Path | None:
+        if self.command is not None:
+            named = _script_of(self.command)
+            return self.folder / named if named else None
         where, _ = parse(self.spec)
         file = Path(where) if is_path(where) else _module_file(where, self.search_path)
-        return {} if file is None else source_hashes(file if file.is_absolute() else self.folder / file)
+        return None if file is None else file if file.is_absolute() else self.folder / file
+
+    @property
+    def script(self) -> ScriptSpec | None:
+        """How its trials run it; None of a function. They see the user's folders through views of their own."""
+        if self.command is None:
+            return None
+        folders = folders_of(self.command, self.folder)
+        if self.root is not None:  # links to what git does not track lead there
+            folders = (*folders, str(self.root))
+        first = python_path(self.command[0], self.root, self.folder) if self.root is not None else ()
+        return ScriptSpec(
+            command=self.command, folders=folders, patched=self.patched, python_path=first, own_seeds=False
+        )
+
+
+def workload_of(given: tuple[str, ...], workload: str | None) -> str | None:
+    """What plans, patches and revisions are of: what was named, else the workload of the run that is one side."""
+    if workload is not None:
+        return workload
+    for each in given:
+        if _is_run(each):
+            return read_result(Path(each)).workload.spec
+    return None
 
 
 @contextlib.contextmanager
-def side(given: str, workload: str | None) -> Iterator[Side]:
+def side(given: str, workload: str | None, python: str | None = None) -> Iterator[Side]:
     """Finds a side; a revision is checked out for as long as it is needed.
 
     Args:
-        given: a build, a plan or a revision.
-        workload: the import string that plans and revisions are of.
+        given: one of ``FORMS``.
+        workload: the import string or the command that plans, patches, revisions and ``.`` are of.
+        python: the interpreter of a script's side, where it is not that of its command.
 
     Raises:
-        UsageError: it is none of these, or a plan or revision without a workload.
-        WorkloadError: the build is not there.
+        UsageError: it is none of these, or needs a workload that is not named.
+        WorkloadError: the build or the script is not there.
+        EnvironmentLacks: the interpreter cannot be run, or does not have autoopt.
     """
+    with contextlib.ExitStack() as stack:
+        found = _found(given, workload, stack)
+        if python is not None:
+            if found.command is None:
+                raise UsageError(
+                    f"{found.spec} is a function: it is built by the interpreter that runs autoopt, not by {python}",
+                    hint="an interpreter of its own is for a script's side",
+                )
+            found = replace(found, command=(_interpreter(python), *found.command[1:]))
+        if found.command is not None:
+            check_script(found.command, found.folder)
+        yield found
+
+
+def _interpreter(python: str) -> str:
+    """Absolute: sides run in folders of their own. Links are not followed, since an environment is known by its own."""
+    return shutil.which(python) or os.path.abspath(python)
+
+
+def _found(given: str, workload: str | None, stack: contextlib.ExitStack) -> Side:
     here = Path.cwd()
+    if given == TODAY:
+        return _today(given, _wanted(workload, given), here)
+    if _is_run(given):
+        return _of_run(given, _today(given, _wanted(workload, given), here))
     if given.endswith(".json"):
-        yield Side(given, "plan", _wanted(workload, given), here, search_path(), plan=read_plan(Path(given)))
-    elif (commit := _commit(given)) is not None:
-        with _worktree(commit) as (root, folder):
-            spec = _within(_wanted(workload, given), root, folder)
-            yield Side(given, "revision", spec, folder, _moved(root, folder), commit=commit)
-    elif ":" in given:
-        check_spec(given)
-        yield Side(given, "build", given, here, search_path())
-    else:
-        raise UsageError(f"{given!r} is neither a build nor a plan nor a revision", hint=f"name {FORMS}")
+        return replace(_today(given, _wanted(workload, given), here), kind="plan", plan=read_plan(Path(given)))
+    if given.endswith((".diff", ".patch")):
+        return _patched(_today(given, _wanted(workload, given), here), _text(Path(given)))
+    if command_of(given) is not None:
+        return _today(given, given, here)
+    commit = commit_of(given)
+    if commit is not None:
+        root, folder = stack.enter_context(worktree(commit))
+        return _revision(given, commit, _wanted(workload, given), root, folder)
+    if ":" in given:
+        return _today(given, given, here)
+    raise UsageError(f"{given!r} is no side of a comparison", hint=f"name {FORMS}")
+
+
+def _today(given: str, spec: str, here: Path) -> Side:
+    command = command_of(spec)
+    if command is not None:
+        return Side(given, "script", spec, here, command=command)
+    check_spec(spec)
+    return Side(given, "build", spec, here, search_path())
+
+
+def _is_run(given: str) -> bool:
+    return given != TODAY and (Path(given) / RESULT_FILE).is_file()
+
+
+def _of_run(given: str, today: Side) -> Side:
+    """What a run ended with, on today's files: its patch where it has one, else its plan."""
+    result = read_result(Path(given))
+    if result.patch is not None and result.patch.diff and today.command is not None:
+        whole = all(change.how == "patched" for change in result.patch.changes)
+        if whole:
+            return replace(_patched(today, result.patch.diff), kind="run")
+    return replace(today, kind="run", plan=result.best.plan)
+
+
+def _patched(today: Side, diff: str) -> Side:
+    if today.command is None:
+        raise UsageError(
+            f"a patch is of a script, and {today.spec} is a function", hint="name a revision that has the change"
+        )
+    top = git("rev-parse", "--show-toplevel")
+    folders = [today.folder, *([Path(top)] if top else [])]
+    return replace(today, kind="patch", patched=patched_texts(diff, folders))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
 
 
 def _wanted(workload: str | None, given: str) -> str:
     if workload is None:
         raise UsageError(
             f"{given} needs the workload that it is of",
-            hint=f"such as autoopt compare my_module:build --baseline {given} ...",
+            hint=f"such as autoopt compare my_module:build --baseline {given} ..., or ... -- python train.py",
         )
-    check_spec(workload)
     return workload
 
 
-def _git(*words: str, folder: Path | None = None) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None
+def _revision(given: str, commit: str, workload: str, root: Path, folder: Path) -> Side:
+    command = command_of(workload)
+    if command is None:
+        check_spec(workload)
+        spec = _within(workload, root, folder)
+        return Side(
+            given, "revision", spec, folder, (str(folder), *moved(list(search_path()), root, folder)), commit=commit
+        )
+    here = Path.cwd().resolve()
+    if not here.is_relative_to(root.resolve()):
+        raise WorkloadError(f"{here} does not lie in the repository {root}", hint="revisions are of its own files")
+    below = folder / here.relative_to(root.resolve())
+    if not below.is_dir():
+        raise WorkloadError(
+            f"revision {given} has no folder {below.relative_to(folder)}", hint="run it where both have"
+        )
+    words = [_word(word, root, folder) for word in command[1:]]
+    return Side(given, "revision", workload, below, commit=commit, command=(command[0], *words), root=root)
 
 
-def _commit(given: str) -> str | None:
-    if given.startswith("-") or ":" in given:
-        return None
-    return _git("rev-parse", "--verify", "--quiet", f"{given}^{{commit}}")
-
-
-@contextlib.contextmanager
-def _worktree(commit: str) -> Iterator[tuple[Path, Path]]:
-    """The top of this repository, and a checkout of the commit elsewhere; files that git does not track are linked.
-
-    So both sides read the same data, and neither the other's code.
-    """
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None:
-        raise UsageError("a revision needs a git repository", hint="run it inside one")
-    root = Path(top)
-    with tempfile.TemporaryDirectory(prefix="autoopt-compare-", ignore_cleanup_errors=True) as above:
-        folder = Path(above).resolve() / commit[:12]
-        if _git("worktree", "add", "--quiet", "--detach", str(folder), commit, folder=root) is None:
-            raise AutooptError(f"git could not check out {commit[:12]} into {folder}")
-        try:
-            _link_untracked(root, folder)
-            yield root, folder
-        finally:
-            _git("worktree", "remove", "--force", str(folder), folder=root)
-            _git("worktree", "prune", folder=root)
-
-
-def _link_untracked(root: Path, folder: Path) -> None:
-    listed = _git("ls-files", "--others", "--directory", "-z", folder=root) or ""
-    for name in filter(None, listed.split("\0")):
-        target = folder / name.rstrip("/")
-        code = name.endswith((".py", "__pycache__/")) or any((root / name).glob("*.py"))
-        if code or Path(name).parts[0].startswith(".") or Path(name).parts[0] == "autoopt-runs":
-            continue
-        if not target.exists():
-            with contextlib.suppress(OSError):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(root / name.rstrip("/"))
+def _word(word: str, root: Path, folder: Path) -> str:
+    """An absolute path into the repository as the checkout has it, where it does."""
+    path = Path(word)
+    if not path.is_absolute() or not path.is_relative_to(root):
+        return word
+    there = folder / path.relative_to(root)
+    return str(there) if there.exists() else word
 
 
 def _within(workload: str, root: Path, folder: Path) -> str:
@@ -137,10 +232,17 @@ def _within(workload: str, root: Path, folder: Path) -> str:
     file = Path(where).resolve() if is_path(where) else _module_file(where, search_path())
     if file is None or not file.is_relative_to(root):
         raise WorkloadError(f"{workload} does not lie in the repository {root}", hint="revisions are of its own files")
-    moved = folder / file.relative_to(root)
-    if not moved.is_file():
+    there = folder / file.relative_to(root)
+    if not there.is_file():
         raise WorkloadError(f"this revision has no {file.relative_to(root)}", hint="name a workload that both have")
-    return f"{moved}:{attribute}"
+    return f"{there}:{attribute}"
+
+
+def _script_of(command: tuple[str, ...]) -> str | None:
+    """The file that a command runs, as far as that is told by its words."""
+    if "-m" in command[:-1]:
+        return command[command.index("-m") + 1].replace(".", os.sep) + ".py"
+    return next((word for word in command[1:] if word.endswith(".py")), None)
 
 
 def _module_file(name: str, folders: tuple[str, ...]) -> Path | None:
@@ -152,16 +254,37 @@ def _module_file(name: str, folders: tuple[str, ...]) -> Path | None:
     return None
 
 
-def _moved(root: Path, folder: Path) -> tuple[str, ...]:
-    """The search path of today, with the checkout in the place of the repository."""
-    moved = []
-    for entry in search_path():
-        path = Path(entry).resolve()
-        moved.append(
-            str(folder / path.relative_to(root)) if path.is_relative_to(root) and not _packages(path) else entry
+def check_alike(one: Side, other: Side) -> None:
+    """Refuses what cannot be compared.
+
+    Raises:
+        UsageError: a script against a function.
+    """
+    if (one.command is None) != (other.command is None):
+        script, function = (one, other) if one.command is not None else (other, one)
+        raise UsageError(
+            f"{script.given} is a script and {function.given} is a function: their steps are not counted alike",
+            hint="name two scripts, or two functions",
         )
-    return tuple(dict.fromkeys([str(folder), *moved]))
 
 
-def _packages(path: Path) -> bool:
-    return "site-packages" in path.parts or "dist-packages" in path.parts
+def check_files(files: list[str], each: Side) -> None:
+    """Checks where a revision's process found its modules.
+
+    Args:
+        files: of the modules that it has imported.
+
+    Raises:
+        UsageError: one is today's, so that what was measured would not be the revision.
+    """
+    root = each.root
+    if root is None:
+        return
+    own = Path(__file__).resolve().parents[2]
+    for name in files:
+        path = Path(name)
+        if path.is_relative_to(root) and not path.is_relative_to(own) and not is_installed(path):
+            raise UsageError(
+                f"{each.given} imports {path.relative_to(root)} from today's files, not from the revision",
+                hint="give it an environment of its own: --baseline-python, --candidate-python",
+            )

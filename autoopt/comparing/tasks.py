@@ -1,42 +1,55 @@
-"""Tasks of a comparison's trials: train so many steps and hand over the weights; evaluate weights of another."""
+"""Tasks of a comparison's trials: hand over weights; compare and evaluate those of another; say what was read."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
+import math
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.evaluation import evaluating
+from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import JsonDict
 
+_PINNED = 512
 
-def train_and_keep(live: TrialContext, steps: int, out: str) -> JsonDict:
-    """Trains so many steps from where the training stands and writes the weights to a file: ``{"losses": [...]}``."""
-    losses: list[float | None] = []
-    if steps:
-        losses = list(run_block(live.training, lambda done, _: done >= steps).losses)
+
+def keep(live: Any, out: str) -> JsonDict:
+    """Writes the weights of a function's or a script's model to a file, under its own names: ``{"steps"}``."""
     model = getattr(live.training.model, "_orig_mod", live.training.model)
     weights = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
     torch.save(weights, out)
-    return {"losses": losses}
+    return {"steps": live.training.steps}
 
 
-def apart(live: TrialContext, first: str, one: str, other: str) -> JsonDict:
-    """How far two sets of weights lie apart, over how far training has moved the first: ``{"apart", "moved"}``.
+def apart(live: Any, first: str, last: str, pairs: list[list[str]]) -> JsonDict:
+    """How far weights lie apart, over how far training has moved them from first to last: ``{"apart": [...]}``.
 
-    ``apart`` is None where they are not weights of one model. Files are read as tensors alone, never as code.
-
-    Args:
-        first: before training; one, other: after it.
+    One figure a pair of files; None where they are not weights of one model. Files are read as tensors alone, never as
+    code.
     """
-    before, left, right = (torch.load(Path(path), weights_only=True) for path in (first, one, other))
+
+    @functools.cache
+    def read(path: str) -> Any:
+        return torch.load(Path(path), weights_only=True)
+
+    moved = _distance(read(last), read(first))
+    found = [_distance(read(left), read(right)) for left, right in pairs]
+    return {"apart": [off / moved if off is not None and moved else None for off in found]}
+
+
+def _distance(left: Any, right: Any) -> float | None:
     if left.keys() != right.keys() or any(left[name].shape != right[name].shape for name in left):
-        return {"apart": None, "moved": None}
+        return None
     floating = [name for name, value in left.items() if value.is_floating_point()]
-    moved = sum(float((left[name].double() - before[name].double()).square().sum()) for name in floating) ** 0.5
-    off = sum(float((left[name].double() - right[name].double()).square().sum()) for name in floating) ** 0.5
-    return {"apart": off / moved if moved else None, "moved": moved}
+    squares = (float((left[name].double() - right[name].double()).square().sum()) for name in floating)
+    return math.sqrt(sum(squares))
 
 
 def evaluate(live: TrialContext, weights: str) -> JsonDict:
@@ -50,3 +63,24 @@ def evaluate(live: TrialContext, weights: str) -> JsonDict:
     if training.evaluation is None:
         return {"metrics": {}}
     return {"metrics": {name: float(value) for name, value in training.evaluate().items()}}
+
+
+def pin(live: Any) -> JsonDict:
+    """A digest of the batches that the evaluation reads, the first of them where they are many.
+
+    ``{"digest": ... | None}``: None of a script, which evaluates in its own loop, and where there is no evaluation.
+    """
+    evaluation = getattr(live.training, "evaluation", None)
+    if evaluation is None:
+        return {"digest": None}
+    hashed = hashlib.sha256()
+    with evaluating(live.training.model):
+        for batch in itertools.islice(evaluation.batches, _PINNED):
+            hashed.update(digest(batch).encode())
+    return {"digest": hashed.hexdigest()[:16]}
+
+
+def imported(live: Any) -> JsonDict:
+    """The files of all modules that this process has imported: ``{"files": [...]}``."""
+    files = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    return {"files": sorted(file for file in files if isinstance(file, str))}

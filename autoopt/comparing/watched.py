@@ -1,16 +1,33 @@
-"""An arm whose time is taken by the judging process: its own clock and account of time are not asked."""
+"""Arms whose time is taken by the judging process: their own clock and account of time are not asked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import TrialArm, TrialProcess
+from autoopt.search.compare.script_arm import ScriptArm
 
 Clock = Callable[[], float]
 
 _ASKED = 3
+
+
+@dataclass
+class Watch:
+    """What the judging process saw of one side: seconds of its starts, and samples and seconds of all its blocks."""
+
+    starts: list[float] = field(default_factory=list)
+    samples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second over all blocks together, however long any of them took."""
+        return self.samples / self.seconds if self.samples and self.seconds else None
 
 
 class WatchedArm(TrialArm):
@@ -18,25 +35,37 @@ class WatchedArm(TrialArm):
 
     The ramp after a thaw is a question of its own, so that all of the measured block lies between two looks at the
     clock; the answer itself takes a fraction of a millisecond of some tenths of a second, on both sides alike.
+    Nothing is taken out: a script's evaluations and checkpoints within a block are a part of its seconds.
 
     Args:
         process: a started trial.
         plan: what it trains with.
         clock: of the judging process.
         began: on that clock, when its start was asked for.
+        watch: what is seen goes there.
+        limits: of the arm, see ``TrialArm``.
     """
 
-    def __init__(self, process: TrialProcess, plan: Plan, clock: Clock, began: float) -> None:
-        super().__init__(process, plan)
+    def __init__(
+        self,
+        process: TrialProcess,
+        plan: Plan,
+        *,
+        clock: Clock,
+        began: float,
+        watch: Watch | None = None,
+        **limits: Any,
+    ) -> None:
+        super().__init__(process, plan, **limits)
         self._clock, self._began = clock, began
-        self.start_seconds: float | None = None
+        self.watch = watch or Watch()
 
     def warm_up(self, max_seconds: float) -> Startup:
         startup = super().warm_up(max_seconds)
         self._step_seconds = self._one_step()
         spent = self._clock() - self._began - (startup.warmup_steps + _ASKED) * self._step_seconds
-        self.start_seconds = max(spent, 0.0)
-        return startup.model_copy(update={"fixed_seconds": self.start_seconds})
+        self.watch.starts.append(max(spent, 0.0))
+        return startup.model_copy(update={"fixed_seconds": self.watch.starts[-1]})
 
     def _one_step(self) -> float:
         """The quickest of some: what a step takes where nothing disturbs it."""
@@ -52,4 +81,15 @@ class WatchedArm(TrialArm):
             super().block(ramp_seconds, 1, 0.0)
         began = self._clock()
         block = super().block(seconds, min_steps, 0.0)
-        return block.model_copy(update={"seconds": self._clock() - began, "late_seconds": 0.0})
+        spent = self._clock() - began
+        self.watch.samples += block.samples
+        self.watch.seconds += spent
+        return block.model_copy(update={"seconds": spent, "late_seconds": 0.0})
+
+
+class WatchedScriptArm(ScriptArm, WatchedArm):
+    """The same of a script, which is run again from its start where it has come to its end; that is in no block."""
+
+    def _again(self) -> None:
+        self._began = self._clock()
+        super()._again()

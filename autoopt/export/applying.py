@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from autoopt.errors import EnvironmentLacks, UsageError
@@ -26,6 +28,11 @@ def apply_patch(result: Result, *, revert: bool = False) -> tuple[str, ...]:
         EnvironmentLacks: git is not installed.
     """
     diff, folder = _diff(result), _folder(result)
+    return apply_diff(diff, folder, revert=revert)
+
+
+def apply_diff(diff: str, folder: Path, *, revert: bool = False) -> tuple[str, ...]:
+    """Puts a diff on the files in a folder, or takes it off; see :func:`apply_patch`."""
     if _git(folder, diff, revert=not revert, check=True) is None:
         raise UsageError(
             "the patch is not on the files" if revert else "the patch is on the files already",
@@ -39,6 +46,38 @@ def apply_patch(result: Result, *, revert: bool = False) -> tuple[str, ...]:
                 hint="nothing was changed; put patch.diff on by hand, or run autoopt optimize on them as they are",
             )
     return tuple(line.removeprefix("+++ b/") for line in diff.splitlines() if line.startswith("+++ b/"))
+
+
+def patched_texts(diff: str, folders: Sequence[Path]) -> dict[str, str]:
+    """The files that a diff changes as they are with it, their text by absolute path; no file of the user's is touched.
+
+    Args:
+        diff: unified, with paths as git writes them.
+        folders: where its paths may begin; the first that has its files is taken.
+
+    Raises:
+        UsageError: it changes nothing, removes or renames files, or does not fit.
+        EnvironmentLacks: git is not installed.
+    """
+    old = [line[6:] for line in diff.splitlines() if line.startswith("--- a/")]
+    new = [line[6:] for line in diff.splitlines() if line.startswith("+++ b/")]
+    if not new or not set(old) <= set(new):
+        raise UsageError(
+            "the patch changes no file" if not new else "the patch removes or renames files",
+            hint="one that changes lines, as git diff writes it",
+        )
+    base = next((folder for folder in folders if all((folder / name).is_file() for name in old)), folders[0])
+    with tempfile.TemporaryDirectory(prefix="autoopt-") as above:
+        scratch = Path(above)
+        for name in old:
+            if ".." in Path(name).parts or not (base / name).is_file():
+                raise UsageError(f"the patch is of {name}, which is not in {base}")
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(base / name, scratch / name)
+        refused = _git(scratch, diff, revert=False, check=False)
+        if refused is not None:
+            raise UsageError(f"the patch does not fit the files in {base}: {refused}")
+        return {str(base / name): (scratch / name).read_text(encoding="utf-8") for name in new}
 
 
 def _diff(result: Result) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 from autoopt.records.base import SCHEMA_VERSION, Estimate, Plan, Record
 from autoopt.records.machine import Environment
 
+SideKind = Literal["build", "script", "plan", "patch", "run", "revision"]
 Answer = Literal["faster", "not_slower", "slower", "no_difference", "undecided", "failed", "refused"]
 
 
@@ -20,7 +21,7 @@ class ComparedSide(Record):
     """
 
     given: str
-    kind: Literal["build", "plan", "revision"]
+    kind: SideKind
     spec: str
     plan: Plan = Plan()
     commit: str | None = None
@@ -36,7 +37,10 @@ class Learning(Record):
     """What may be said of the candidate's training beside the baseline's, from trainings whose seed neither side knew.
 
     ``apart``: distance of the weights after ``steps`` steps, over the way that the baseline's training moved them;
-    ``again``: the same of the baseline against itself.
+    ``again``: the same of the baseline against itself; ``start_apart``: of those that both started from.
+    ``gradient_error``, ``gradient_bias``: largest at kept weights, over the spread between batches; None where weights
+    alone decided. ``evaluation``: digest of what the evaluation reads, the same before and after; None where there is
+    none, or where it does not read the same twice.
     """
 
     level: Literal["identical", "equivalent", "trained", "undecided"] = "undecided"
@@ -44,6 +48,10 @@ class Learning(Record):
     steps: int | None = None
     apart: float | None = None
     again: float | None = None
+    start_apart: float | None = None
+    gradient_error: float | None = None
+    gradient_bias: float | None = None
+    evaluation: str | None = None
 
 
 class Requirement(Record):
@@ -59,19 +67,28 @@ class Requirement(Record):
 
 
 class LedgerEntry(Record):
-    """What a ledger says of this ask. ``alpha``: the error that this ask may spend; ``left``: what later ones may."""
+    """What a ledger says of this ask. ``alpha``: the error that this ask may spend; ``left``: what later ones may.
+
+    ``e_value``: the evidence for what was asked; ``needed``: how much of it this ask must reach, 1 over its alpha.
+    """
 
     ask: int
     alpha: float
     total: float
     left: float
+    e_value: float | None = None
+
+    @property
+    def needed(self) -> float:
+        return 1.0 / self.alpha
 
 
 class Compared(Record):
     """Candidate against baseline. Ratios are speedups: above 1 the candidate is faster.
 
     ``throughput``: of a step's samples, from paired blocks. ``planned_run``: of the run that the workload plans, with
-    what each side pays once; None where no length is planned. ``control``: the baseline against itself.
+    what each side pays once; None where no length is planned. ``whole``: of all samples over all seconds of the pairs'
+    blocks, without an interval: what is rare and long counts in it. ``control``: the baseline against itself.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -86,6 +103,7 @@ class Compared(Record):
     answer: Answer
     reason: str
     throughput: Estimate | None = None
+    whole: float | None = None
     control: Estimate | None = None
     planned_run: Estimate | None = None
     planned_steps: int | None = None

@@ -66,8 +66,11 @@ def command_of(spec: str) -> tuple[str, ...] | None:
     return None
 
 
-def check_script(command: Sequence[str]) -> None:
+def check_script(command: Sequence[str], folder: Path | None = None) -> None:
     """Checks a command as far as that goes without running it.
+
+    Args:
+        folder: where it runs; the present one where None.
 
     Raises:
         WorkloadError: there is no such script.
@@ -75,21 +78,29 @@ def check_script(command: Sequence[str]) -> None:
     """
     script = next((word for word in command[1:] if not word.startswith("-")), None)
     named = script is not None and _is_script(script) and "-m" not in command[: command.index(script)]
-    if script is not None and named and not Path(script).is_file():
-        raise WorkloadError(f"there is no script {script}", hint=f"looked for in {os.getcwd()}")
-    if command[0] != sys.executable:
-        found = subprocess.run([command[0], "-c", "import autoopt"], capture_output=True, check=False)
-        if found.returncode:
-            raise EnvironmentLacks(
-                f"{command[0]} cannot import autoopt, which must listen in the script's process",
-                hint=f"{command[0]} -m pip install torch-autoopt",
-            )
+    here = folder or Path.cwd()
+    if script is not None and named and not (here / script).is_file():
+        raise WorkloadError(f"there is no script {script}", hint=f"looked for in {here}")
+    if command[0] != sys.executable and not _has_autoopt(command[0]):
+        raise EnvironmentLacks(
+            f"{command[0]} cannot import autoopt, which must listen in the script's process",
+            hint=f"{command[0]} -m pip install torch-autoopt",
+        )
 
 
-def folders_of(command: Sequence[str]) -> tuple[str, ...]:
-    """The folders that must stay as they are: the present one, and the script's."""
+def _has_autoopt(python: str) -> bool:
+    words = [python, "-c", "import autoopt"]
+    try:
+        return subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
+
+
+def folders_of(command: Sequence[str], folder: Path | None = None) -> tuple[str, ...]:
+    """The folders that must stay as they are: the one it runs in (the present one where None), and the script's."""
+    here = folder or Path.cwd()
     scripts = [word for word in command[1:] if _is_script(word)]
-    return tuple(dict.fromkeys([os.getcwd(), *(str(Path(word).resolve().parent) for word in scripts[:1])]))
+    return tuple(dict.fromkeys([str(here), *(str((here / word).resolve().parent) for word in scripts[:1])]))
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dic
     words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
     orders = Orders(spec=spec, writable=_writable(script.folders, script.shared, view), tell_imports=tell_imports)
     offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
-    return words, orders, {**offline, "PWD": directory}
+    first = _path_of([view.path(path) for path in script.python_path])
+    return words, orders, {**offline, **first, "PWD": directory}
 
 
 def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:
@@ -111,6 +112,12 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     path = {"PYTHONPATH": HOOK if not before else HOOK + os.pathsep + before}
     unset = {PATH_WAS_UNSET: "1"} if before is None else {}
     return {**environment, **path, **unset, VARIABLE: orders.model_dump_json()}
+
+
+def _path_of(first: list[str]) -> dict[str, str]:
+    """``PYTHONPATH`` with these folders before those that it names already; nothing where there are none."""
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([*first, *([before] if before else [])])} if first else {}
 
 
 def _writable(folders: tuple[str, ...], shared: tuple[str, ...], view: View) -> tuple[str, ...]:

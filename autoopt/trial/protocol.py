@@ -21,7 +21,9 @@ class ScriptSpec(Record):
     watched. ``metric``: pattern or key of the metric in what it prints or logs. ``folders``: those that the trial
     sees through a view of its own, so that nothing in them is changed; ``shared``: those within them that it writes to
     for autoopt (the run directory). ``patched``: files to be read in place of those
-    that are there, their text by path. ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
+    that are there, their text by path. ``python_path``: folders that its interpreter looks at before all others.
+    ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.seeds``).
+    ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
     run by an interpreter of its own.
     """
@@ -32,6 +34,8 @@ class ScriptSpec(Record):
     folders: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     patched: dict[str, str] = Field(default_factory=dict)
+    python_path: tuple[str, ...] = ()
+    own_seeds: bool = True
     entry: str = "autoopt.script.execute"
     path: tuple[str, ...] | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoopt.records import Estimate
-from autoopt.records.comparing import Compared, ComparedSide
+from autoopt.records.comparing import Compared, ComparedSide, LedgerEntry
 from autoopt_reports.html import render_compared
 
 ANSWERS = {
@@ -30,14 +30,15 @@ def summary(found: Compared) -> Iterator[str]:
     if found.requirement is not None:
         yield f"required {found.requirement.text}: {'holds' if found.requirement.holds else 'does not hold'}"
     if found.ledger is not None:
-        yield f"ask {found.ledger.ask} of its ledger: may err with {found.ledger.alpha:.2g}; {_left(found)}"
+        yield f"ask {found.ledger.ask} of its ledger: {_ledger(found.ledger)}"
     for warning in found.warnings:
         yield f"warning: {warning}"
 
 
-def _left(found: Compared) -> str:
-    ledger = found.ledger
-    return "" if ledger is None else f"{ledger.left:.2g} of {ledger.total:g} is left for all later asks"
+def _ledger(ledger: LedgerEntry) -> str:
+    reached = "none was reached" if ledger.e_value is None else f"{ledger.e_value:.3g} was reached"
+    needs = f"may err with {ledger.alpha:.2g}, so an e-value of {ledger.needed:.3g} is needed and {reached}"
+    return f"{needs}; {ledger.left:.2g} of {ledger.total:g} is left for all later asks"
 
 
 def rows(found: Compared) -> list[tuple[str, str, str]]:
@@ -86,7 +87,7 @@ def facts(found: Compared) -> list[tuple[str, str]]:
         verdict = "holds" if found.requirement.holds else "does not hold"
         told.append(("Required", f"{found.requirement.text}: {verdict}"))
     if found.ledger is not None:
-        told.append(("Ledger", f"ask {found.ledger.ask}, may err with {found.ledger.alpha:.2g}; {_left(found)}"))
+        told.append(("Ledger", f"ask {found.ledger.ask}: {_ledger(found.ledger)}"))
     machine = found.environment
     if machine is not None:
         told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))

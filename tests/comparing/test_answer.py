@@ -72,6 +72,7 @@ def test_a_longer_start_eats_a_faster_step() -> None:
         ({}, None, "its blocks say 9x", "refused"),
         ({"throughput": None, "planned_run": None}, None, None, "undecided"),
         ({"control": ratio(0.4, 0.99)}, None, None, "undecided"),
+        ({"whole": 0.95}, None, None, "undecided"),
     ],
 )
 def test_nothing_else_passes(other: dict[str, Any], failure: str | None, refusal: str | None, answer: str) -> None:
@@ -84,12 +85,13 @@ def test_nothing_else_passes(other: dict[str, Any], failure: str | None, refusal
 
 
 def test_it_is_told_in_a_terminal_a_comment_and_a_page() -> None:
-    entry = LedgerEntry(ask=3, alpha=0.001, total=0.05, left=0.02)
+    entry = LedgerEntry(ask=3, alpha=0.001, total=0.05, left=0.02, e_value=12.345)
     found = answer_of(document(ratio(1.1, 1.3), FASTER, ledger=entry), None, None, None)
     lines = "\n".join(compared.summary(found))
     assert "faster: a step 1.20x [1.10, 1.30]" in lines
     assert "required faster: holds" in lines
     assert "0.02 of 0.05 is left" in lines
+    assert "an e-value of 1e+03 is needed and 12.3 was reached" in lines
     assert "throughput: - -> -" in lines
     comment = compared.markdown(found)
     assert "main (aaaaaaaaaaaa)" in comment

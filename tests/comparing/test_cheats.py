@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.comparing import tasks
-from autoopt.comparing.compare import refusal
-from autoopt.comparing.learning import SAME, Judge
-from autoopt.comparing.watched import WatchedArm
+from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge
+from autoopt.comparing.refusals import changed_sources, refusal, whole_ratio
+from autoopt.comparing.rounding import Rounding
+from autoopt.comparing.watched import Watch, WatchedArm
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, JsonDict, Plan
+from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.records.messages import Block
 from autoopt.registry import Registry
@@ -95,7 +97,8 @@ class InProcess:
         self._live = live
 
     def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
-        found: JsonDict = getattr(tasks, task.rpartition(":")[2])(self._live, **arguments)
+        module, name = task.split(":")
+        found: JsonDict = getattr(importlib.import_module(module), name)(self._live, **arguments)
         return found
 
 
@@ -111,10 +114,14 @@ class Runner:
         finally:
             live.close()
 
+    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
+        with self.trial(plan, label) as process:
+            return process.call(task, **arguments)
 
-def judged(tmp_path: Path, name: str, extra: str = "") -> Judge:
+
+def judged(tmp_path: Path, name: str, extra: str = "", both: str = "") -> Judge:
     """A judge of the honest build and of the same with something appended."""
-    sides = {"baseline": HONEST, "candidate": HONEST + "\n" + textwrap.dedent(extra) + "\n"}
+    sides = {"baseline": HONEST + both, "candidate": HONEST + both + "\n" + textwrap.dedent(extra) + "\n"}
     runners = {}
     for side, source in sides.items():
         file = tmp_path / f"{name}_{side}.py"
@@ -122,7 +129,13 @@ def judged(tmp_path: Path, name: str, extra: str = "") -> Judge:
         runners[side] = Runner(file, seed=4711)
     plans = {"baseline": Plan(), "candidate": Plan()}
     clock = iter(range(10**6))
-    return Judge(runners, plans, tmp_path, lambda: float(next(clock)), 320.0)  # type: ignore[arg-type]
+    objective = Objective(
+        metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.0
+    )
+    rounding = Rounding(
+        dict(runners), plans, tmp_path, objective, deterministic=True, epsilon=2.0**-23, steps=16, seconds=1.0
+    )
+    return Judge(runners, plans, tmp_path, lambda: float(next(clock)), 80.0, rounding=rounding)  # type: ignore[arg-type]
 
 
 def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
@@ -130,7 +143,7 @@ def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
     found = judge.learning()
     assert (found.level, found.again) == ("identical", 0.0)
     assert found.apart is not None
-    assert found.apart <= SAME
+    assert found.apart <= IDENTICAL
     assert judge.metrics["baseline"] == judge.metrics["candidate"]
 
 
@@ -149,6 +162,82 @@ def test_the_evaluator_is_the_baselines(tmp_path: Path) -> None:
     judge = judged(tmp_path, "evaluator", extra)
     assert judge.learning().level == "identical", "it trains the same; what it says of itself is not asked"
     assert judge.metrics["candidate"] == judge.metrics["baseline"]
+
+
+def test_rounding_is_told_from_another_training(tmp_path: Path) -> None:
+    """Logits that are rounded coarsely: weights part a little on their way, gradients hardly differ."""
+    extra = """
+        def build():
+            def loss(m, b):
+                logits = m(b[0])
+                return F.cross_entropy(logits + ((16 * logits).round() / 16 - logits).detach(), b[1])
+            return autoopt.Workload(**{**fields(), "loss": loss})"""
+    found = judged(tmp_path, "rounding", extra).learning()
+    assert found.apart is not None
+    assert IDENTICAL < found.apart < DRIFTED
+    assert found.level == "equivalent", found.detail
+    assert found.gradient_error is not None
+    assert found.gradient_error > 0
+
+
+def test_validation_data_are_pinned(tmp_path: Path) -> None:
+    """A candidate that makes the evaluation's file easier while it is compared."""
+    torch.save(torch.randn(64, 8), tmp_path / "valid.pt")
+    stored = f"""
+def data(n=256, whole=data):
+    return whole(n) if n == 256 else TensorDataset(torch.load({str(tmp_path / "valid.pt")!r}), torch.zeros(64).long())
+"""
+    cheat = f"""
+def build():
+    torch.save(torch.zeros(64, 8), {str(tmp_path / "valid.pt")!r})
+    return autoopt.Workload(**fields())
+"""
+    for name, extra in (("honest", ""), ("tampering", cheat)):
+        judge = judged(tmp_path, name, extra, stored)
+        found = judge.learning()
+        assert found.level == "identical"
+        assert found.evaluation is not None
+        assert bool(judge.tampered) == bool(extra)
+    why = refusal(measured(1.3), found, judge, None)
+    assert why is not None
+    assert "was changed while it was compared" in why
+
+
+def test_a_candidate_that_hangs_or_shows_no_loss_failed(tmp_path: Path) -> None:
+    for kind, told in (("timeout", "no answer in 120 s"), ("error", "no loss was captured")):
+        judge = judged(tmp_path, kind)
+        judge._runners["candidate"] = Ending(kind, told)  # type: ignore[assignment]
+        with pytest.raises(TrialFailed, match=told) as failed:
+            judge.learning()
+        assert (failed.value.kind, failed.value.where) == (kind, "candidate")
+
+
+class Ending:
+    """Trials that hang, or that train without a loss."""
+
+    def __init__(self, kind: str, told: str) -> None:
+        self._kind, self._told = kind, told
+
+    @contextmanager
+    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[Ending]:
+        yield self
+
+    def call(self, task: str, *, timeout: float | None = None, **arguments: Any) -> JsonDict:
+        if self._kind == "timeout":
+            raise TrialFailed("timeout", self._told)
+        return {"losses": [], "steps": 0}
+
+
+def test_files_of_the_baseline_are_pinned() -> None:
+    assert changed_sources({"job.py": "a"}, {"job.py": "a"}) == ""
+    assert "job.py was changed" in changed_sources({"job.py": "a"}, {"job.py": "b"})
+
+
+def test_rare_and_long_work_counts() -> None:
+    """Most blocks are quicker, and now and then one pays for all of them."""
+    watches = {"baseline": Watch(samples=640, seconds=10.0), "candidate": Watch(samples=640, seconds=11.0)}
+    assert whole_ratio(watches) == pytest.approx(0.909, abs=1e-3)
+    assert whole_ratio({"baseline": Watch(), "candidate": Watch()}) is None
 
 
 def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
@@ -180,7 +269,7 @@ class Liar:
 
 def test_a_patched_clock_changes_nothing() -> None:
     process = Liar()
-    arm = WatchedArm(process, Plan(), lambda: process.now, began=0.0)
+    arm = WatchedArm(process, Plan(), clock=lambda: process.now, began=0.0)
     block = arm.block(0.3, 4, 0.1)
     assert block.seconds == 1.0
     assert block.late_seconds == 0.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.comparing.ledger import TOTAL, enter, share
+from autoopt.comparing.ledger import TOTAL, answered, enter, share
 from autoopt.errors import DocumentError, EnvironmentLacks
-from autoopt.records import Plan
+from autoopt.records import Change, Plan
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.testing.fakes import Behaviour, FakeMachine
@@ -34,6 +34,29 @@ def test_every_ask_counts_and_says_what_is_left(tmp_path: Path) -> None:
     assert [entry.ask for entry in entries] == [1, 2, 3, 4, 5]
     assert entries[-1].left == pytest.approx(TOTAL - sum(entry.alpha for entry in entries))
     assert [json.loads(line)["ask"] for line in path.read_text().splitlines()] == [1, 2, 3, 4, 5]
+
+
+def test_what_came_of_an_ask_stands_below_it_and_is_not_counted(tmp_path: Path) -> None:
+    path = tmp_path / "asks.jsonl"
+    entry = enter(path, baseline="a", candidate="b")
+    answered(path, entry.model_copy(update={"e_value": 12.5}), "undecided")
+    assert enter(path, baseline="a", candidate="b").ask == 2
+    asked, told, again = map(json.loads, path.read_text().splitlines())
+    assert (asked["ask"], again["ask"]) == (1, 2)
+    assert (told["answered"], told["answer"], told["e_value"]) == (1, "undecided", 12.5)
+    assert told["needed"] == pytest.approx(1 / entry.alpha)
+
+
+@pytest.mark.parametrize("gain", [0.0, -0.03])
+def test_an_ask_is_answered_faster_where_its_e_value_is_reached(gain: float) -> None:
+    for seed in range(6):
+        machine = FakeMachine(lambda plan: Behaviour(step_seconds=0.019 if plan.changes else 0.02), seed=seed)
+        rule = Rule(min_gain=gain, alpha=0.01, alpha_reject=0.05, max_seconds=60.0)
+        candidate = Plan(changes=(Change(strategy="threads"),))
+        found = compare(machine.start, Plan(), candidate, rule, clock=machine.clock)
+        assert found.e_value is not None
+        assert found.estimate is not None
+        assert (found.e_value >= 100.0) == (found.estimate.low > 1 + gain) == (found.decision is Decision.ACCEPT)
 
 
 def test_asks_at_the_same_time_are_counted_one_by_one(tmp_path: Path) -> None:

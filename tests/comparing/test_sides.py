@@ -69,9 +69,9 @@ def test_a_plan_is_of_a_workload(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "workload", "error", "said"),
     [
-        ("nothing", None, UsageError, "neither a build nor a plan nor a revision"),
+        ("nothing", None, UsageError, "is no side of a comparison"),
         ("HEAD", None, UsageError, "HEAD needs the workload"),
-        ("--upload-pack=x", "pkg.job:build", UsageError, "neither a build"),
+        ("--upload-pack=x", "pkg.job:build", UsageError, "is no side of a comparison"),
         ("pkg.jobb.py:build", None, WorkloadError, "there is no file"),
         ("HEAD~1", "untracked.py:build", WorkloadError, "this revision has no untracked.py"),
     ],

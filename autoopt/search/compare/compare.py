@@ -187,6 +187,7 @@ def _document(comparing: _Comparing, decision: Decision, reason: str, failure: S
         decision=decision,
         reason=f"{reason}; {compiler}" if compiler else reason,
         estimate=test.estimate(),
+        e_value=test.e_value(),
         pairs=tuple(test.pairs),
         incumbent=sides["incumbent"],
         candidate=sides["candidate"],

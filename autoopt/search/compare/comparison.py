@@ -135,12 +135,14 @@ class Comparison(Record):
     ``estimate`` holds at all times with its confidence, however often it was looked at. ``seconds``
     is wall-clock; ``measured_seconds`` is block time of both sides. ``mode``: ``interleaved`` with
     the idle side frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do
-    not fit in memory at once.
+    not fit in memory at once. ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is
+    accepted.
     """
 
     decision: Decision
     reason: str = ""
     estimate: Estimate | None = None
+    e_value: float | None = None
     pairs: tuple[PairOfProcesses, ...] = ()
     incumbent: Side = Side()
     candidate: Side = Side()

@@ -89,6 +89,11 @@ class SequentialTest:
             return None
         return as_estimate(level, level.sequence(self.rule.alpha), 1 - self.rule.alpha)
 
+    def e_value(self) -> float | None:
+        """Evidence that the speedup is above the gain worth having; None before the first pair has enough blocks."""
+        level = self._level()
+        return level.e_value(log1p(self.rule.min_gain)) if level is not None else None
+
     def promising(self) -> bool:
         """Whether, as it stands, the candidate is more likely worth keeping than not."""
         level = self._level()

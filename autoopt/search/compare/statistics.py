@@ -39,6 +39,7 @@ sizes are decided soonest. The interval is valid for any values. One spread alon
 is larger than it: a factor of 1.8 seen in two pairs of processes after a short A/A control must not read [0.9, 3.5]."""
 
 _NODES = 48
+_MOST_EVIDENCE = 200.0
 _EXPECTED_DOF = 8
 """Weight of the scatter seen in earlier pairs, in values: an A/A control of four pairs has seen twenty
 or more, and the load of a machine changes."""
@@ -183,6 +184,14 @@ class TwoLevel:
     def below(self, m: float, alpha: float) -> bool:
         """Whether the upper bound of :meth:`sequence` falls below ``m``."""
         return self.value < m and bool(self._evidence(np.array([m]))[0] > -np.log(alpha))
+
+    def e_value(self, m: float) -> float:
+        """Evidence that mu is above ``m``: at ``1 / alpha`` the lower bound of :meth:`sequence` clears it.
+
+        If mu is ``m`` its mean is 1 whenever one looks. Below ``m`` there is none to tell: at most 1.
+        """
+        found = float(np.exp(min(self._evidence(np.array([m]))[0], _MOST_EVIDENCE)))
+        return found if self.value > m else min(found, 1.0)
 
     def _evidence(self, m: Array) -> Array:
         """Log likelihood ratio of the mixture around each ``m`` against ``m`` itself; shape as ``m``."""

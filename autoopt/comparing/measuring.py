@@ -1,0 +1,232 @@
+"""One comparison under way: described, trained for its weights, and measured in pairs of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from autoopt.comparing.learning import Judge
+from autoopt.comparing.refusals import step_seconds
+from autoopt.comparing.rounding import Rounding
+from autoopt.comparing.sides import Side, check_files
+from autoopt.comparing.watched import Watch, WatchedArm, WatchedScriptArm
+from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
+from autoopt.options import Options
+from autoopt.records import Environment, Estimate, Objective, Plan, Sites
+from autoopt.records.comparing import Learning, LedgerEntry, Requirement
+from autoopt.records.facts import WorkloadFacts
+from autoopt.registry import Registry
+from autoopt.running.baseline_spec import baseline_spec
+from autoopt.script.sayable import unsayable
+from autoopt.search.accept.gate import ROUNDING
+from autoopt.search.accept.probes import SECONDS, STEPS
+from autoopt.search.compare.compare import compare
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.noise import control, doubts
+from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
+from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.protocol import TrialSpec
+
+NAMES = {"incumbent": "baseline", "candidate": "candidate"}
+_LEARNING, _CONTROL, _PAIRS = 0.3, 0.2, 24
+_PROBED = 1 / 60
+"""Of the budget, for each part of a probe at most."""
+
+Say = Callable[[str], None]
+
+
+class Comparing:
+    """Two sides from their first process to the last pair.
+
+    Args:
+        sides: ``baseline`` and ``candidate``.
+        entry: of the ledger; its alpha is the comparison's.
+        requirement: what must hold.
+        say: progress, a line at a time.
+
+    Attributes:
+        failure: why the candidate failed, where it did.
+        ceiling: seconds of a step at the machine's measured peaks; None where not known, or not asked.
+    """
+
+    def __init__(
+        self,
+        sides: dict[str, Side],
+        options: Options,
+        registry: Registry,
+        launcher: Launcher,
+        folder: Path,
+        seed: int,
+        entry: LedgerEntry | None,
+        requirement: Requirement | None,
+        clock: Callable[[], float],
+        say: Say,
+    ) -> None:
+        self.sides, self.clock, self.say, self.folder = sides, clock, say, folder
+        self.options, self.registry = options, registry
+        self.plans: dict[str, Plan] = {name: each.plan for name, each in sides.items()}
+        self.alpha = entry.alpha if entry else 0.05
+        self.requirement, self.budget = requirement, options.budget_seconds
+        self.runners = {
+            name: TrialRunner(launcher, _spec(each, options, registry, seed), registry, folder / name)
+            for name, each in sides.items()
+        }
+        self.watches = {"baseline": Watch(), "candidate": Watch()}
+        self.facts: WorkloadFacts | None = None
+        self.environment: Environment | None = None
+        self.learning = Learning()
+        self.control: Estimate | None = None
+        self.failure: str | None = None
+        self.warnings: list[str] = []
+        self.judge: Judge | None = None
+        self.ceiling: float | None = None
+
+    def run(self, deadline: float) -> Comparison | None:
+        """The throughput of both; None where the candidate failed before it could be measured."""
+        facts = self._describe()
+        self.say("training both sides for their weights")
+        try:
+            if self.sides["candidate"].command is not None:
+                with self._first_run("candidate"):
+                    pass
+            self.judge = self._judge(facts)
+            self.learning = self.judge.learning()
+        except TrialFailed as failure:
+            if failure.where == "baseline":
+                raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
+            self.failure = failure.reason
+            return None
+        except UsageError:
+            raise
+        except AutooptError as error:  # the candidate's build cannot be imported or built: its own failure
+            self.failure = error.message
+            return None
+        noise, controlled = control(
+            self._start("baseline"), self.plans["baseline"], self._rule(_CONTROL * self.budget), clock=self.clock,
+            pairs=2, deadline=self.clock() + _CONTROL * self.budget,
+        )  # fmt: skip
+        self.control = noise.aa_ratio
+        self.warnings += doubts(noise, controlled, self.environment)
+        self.watches = {name: Watch(starts=watch.starts) for name, watch in self.watches.items()}
+        self.say("comparing in pairs of processes")
+        found = compare(
+            self._start(), self.plans["baseline"], self.plans["candidate"], self._rule(deadline - self.clock()),
+            clock=self.clock, deadline=deadline, noise=noise, on_progress=lambda note, estimate: self.say(note),
+        )  # fmt: skip
+        if found.failure is not None and found.failure.side == "incumbent":
+            raise WorkloadError(f"the baseline fails: {found.failure.reason}", detail=found.failure.detail)
+        self.failure = found.failure.reason if found.failure else None
+        if found.estimate is not None and found.estimate.low > 1.0:
+            self.ceiling = self._ceiling()
+        return found
+
+    def _describe(self) -> WorkloadFacts:
+        try:
+            with self._first_run("baseline") as process:
+                found = process.call("autoopt.benchmark.tasks:environment", timeout=120.0)
+                self.environment = Environment.model_validate(found)
+                facts = process.call("autoopt.benchmark.tasks:facts", timeout=300.0)
+        except TrialFailed as failure:
+            raise WorkloadError(f"the baseline fails: {failure.reason}", detail=failure.detail) from None
+        self.facts = WorkloadFacts.model_validate(facts)
+        return self.facts
+
+    @contextlib.contextmanager
+    def _first_run(self, name: str) -> Iterator[TrialProcess]:
+        """A side's first process. A script's shows its sites, and where a revision found its modules.
+
+        Raises:
+            UsageError: the side's plan cannot be put on it.
+        """
+        each, runner = self.sides[name], self.runners[name]
+        if each.command is None:
+            with runner.trial(self.plans[name], "describe") as process:
+                yield process
+            return
+        self.say(f"watching the {name}'s first steps")
+        with runner.trial(Plan(), "watch") as process:
+            sites = Sites.model_validate(process.call(SITES, timeout=WATCH_SECONDS))
+            runner.knows(sites)
+            reason = unsayable(self.registry.fold(each.plan), sites)
+            if reason:
+                raise UsageError(f"{each.given} cannot be put on this script from outside: {reason}")
+            if each.root is not None:
+                check_files(process.call("autoopt.comparing.tasks:imported", timeout=120.0)["files"], each)
+            yield process
+
+    def _judge(self, facts: WorkloadFacts) -> Judge:
+        rounding = Rounding(
+            dict(self.runners),
+            self.plans,
+            self.folder,
+            Objective(
+                metric=facts.metric, mode=facts.mode, target=facts.target, target_source="baseline",
+                tolerance=self.options.tolerance, min_gain=0.0,
+            ),
+            deterministic=facts.dataset.deterministic,
+            epsilon=ROUNDING.get(self.registry.fold(self.plans["baseline"]).precision.dtype, ROUNDING[None]),
+            steps=STEPS,
+            seconds=min(SECONDS, _PROBED * self.budget),
+        )  # fmt: skip
+        seconds = _LEARNING * self.budget
+        return Judge(self.runners, self.plans, self.folder, self.clock, seconds, facts=facts, rounding=rounding)
+
+    def _ceiling(self) -> float | None:
+        """Seconds that a step's operations take at the best of this machine's measured peaks; None where not known."""
+        try:
+            with self.runners["baseline"].trial(self.plans["baseline"], "ceiling") as process:
+                flops = process.call("autoopt.benchmark.tasks:flops", timeout=120.0).get("flops_per_step")
+                peaks = process.call("autoopt.simplify.tasks:measure_peaks", timeout=120.0)
+        except TrialFailed:
+            return None
+        known = [value for name, value in peaks.items() if name.startswith("matmul_") and value]
+        return flops / max(known) if flops and known else None
+
+    def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
+        def start(plan: Plan, label: str) -> WatchedArm:
+            name = only or NAMES[label]
+            runner, began, watch = self.runners[name], self.clock(), self.watches[name]
+            if self.sides[name].command is not None:
+                return WatchedScriptArm(
+                    lambda: runner.launch(plan, label), plan, clock=self.clock, began=began, watch=watch
+                )
+            return WatchedArm(runner.launch(plan, label), plan, clock=self.clock, began=began, watch=watch)
+
+        return start
+
+    def _rule(self, seconds: float) -> Rule:
+        rule = Rule(max_seconds=max(seconds, 1.0), max_pairs=_PAIRS, alpha=self.alpha, warm_up_seconds=self.budget / 8)
+        if self.requirement is None:
+            return rule.model_copy(update={"min_gain": 0.0, "until_error": 0.02})
+        return rule.model_copy(update={"min_gain": -self.requirement.margin, "alpha_reject": 0.05})
+
+    def start_seconds(self, name: str) -> float | None:
+        """Median over its processes, by the clock of this one."""
+        starts = self.watches[name].starts
+        return statistics.median(starts) if starts else None
+
+    def planned_run(self, found: Comparison | None) -> Estimate | None:
+        """The ratio over the planned steps, with what each side pays once, by this process's clock."""
+        steps = self.facts.max_steps if self.facts else None
+        one, two = self.start_seconds("baseline"), self.start_seconds("candidate")
+        if found is None or found.estimate is None or not steps or one is None or two is None:
+            return None
+        step = step_seconds(found, "baseline")
+        if step is None:
+            return None
+        before = one + steps * step
+
+        def at(ratio: float) -> float:
+            return before / (two + steps * step / ratio)
+
+        throughput = found.estimate
+        values = {name: at(getattr(throughput, name)) for name in ("value", "low", "high")}
+        return throughput.model_copy(update=values)
+
+
+def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialSpec:
+    own = {"seed": seed, "directory": os.fspath(each.folder), "search_path": each.search_path, "script": each.script}
+    return baseline_spec(each.spec, options, registry).model_copy(update=own)

@@ -1,0 +1,71 @@
+"""Why a measurement that went through is not believed, if it is not."""
+
+from __future__ import annotations
+
+from autoopt.comparing.learning import Judge
+from autoopt.comparing.watched import Watch
+from autoopt.records.comparing import Learning
+from autoopt.search.compare.comparison import Comparison
+
+_COUNTED, _OUTSIDE, _CEILING = 1e-3, 1.5, 0.8
+"""How far counts, the two ratios, and a step and its ceiling may lie apart by error of measurement."""
+
+
+def refusal(found: Comparison | None, learning: Learning, judge: Judge | None, ceiling: float | None) -> str | None:
+    """A sentence where the candidate is refused.
+
+    Args:
+        found: the throughput of both.
+        learning: the level of quality.
+        judge: which trained both.
+        ceiling: seconds that a step's operations take at the best of the machine's measured peaks, where known.
+    """
+    if judge is not None and judge.tampered:
+        return judge.tampered
+    if found is None or found.estimate is None or judge is None:
+        return None
+    before, after = found.incumbent.samples_per_step, found.candidate.samples_per_step
+    if learning.level != "undecided" and before and after and abs(after / before - 1) > _COUNTED:
+        return f"it counts {after:g} samples a step where {before:g} lead to the same weights"
+    step = step_seconds(found, "candidate")
+    if ceiling is not None and step is not None and step < _CEILING * ceiling:
+        return (
+            f"a step takes {1e3 * step:.3g} ms, and the baseline's operations take {1e3 * ceiling:.3g} ms at "
+            "the highest rate that this machine was measured to reach"
+        )
+    outside = judge.ratio()
+    if outside is not None and found.estimate.low > _OUTSIDE * max(outside, 1.0):
+        return (
+            f"its blocks say {found.estimate.value:.2f}x, the same steps in trainings whose weights were checked "
+            f"at most {outside:.2f}x"
+        )
+    return None
+
+
+def changed_sources(before: dict[str, str], now: dict[str, str]) -> str:
+    """A sentence where the baseline's files are not those that were fixed before; empty where they are."""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    return f"the baseline's {names[0]} was changed while it was compared" if names else ""
+
+
+def whole_ratio(watches: dict[str, Watch]) -> float | None:
+    """Candidate over baseline of all samples over all seconds: what is rare and long counts in it."""
+    one, two = watches["baseline"].rate, watches["candidate"].rate
+    return two / one if one and two else None
+
+
+def step_seconds(found: Comparison, name: str) -> float | None:
+    """Seconds of a step; the candidate's follows from the baseline's and the paired ratio."""
+    one = found.incumbent
+    if not one.samples_per_second or not one.samples_per_step:
+        return None
+    samples = one.samples_per_step if name == "baseline" else found.candidate.samples_per_step
+    rate = rate_of(found, name)
+    return samples / rate if samples and rate else None
+
+
+def rate_of(found: Comparison | None, name: str) -> float | None:
+    """Samples per second; the candidate's by the paired ratio, so that the two agree with the speedup."""
+    if found is None or found.incumbent.samples_per_second is None or found.estimate is None:
+        return None
+    return found.incumbent.samples_per_second * (1.0 if name == "baseline" else found.estimate.value)

@@ -1,0 +1,1 @@
+"""Placebo commits asked about one after another under one ledger."""

@@ -1,0 +1,72 @@
+"""How often asking again and again gets a change that does nothing called faster.
+
+    python -m benchmarks.asks --simulated 20                # ledgers of 200 asks each, in simulated time
+    python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
+    python -m benchmarks.asks --table                       # what was measured so far
+
+A live ask is ``autoopt compare --require faster`` of a commit that adds a comment with the commit before it. Nothing is
+left out and nothing is asked twice: the ledger goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.documents import RESULTS, environment, load, save
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.asks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--simulated", type=int, default=0, metavar="LEDGERS", help="of 200 asks each")
+    parser.add_argument("--kinds", default="normal,heavy,drifting,bimodal", help="of simulated noise")
+    parser.add_argument("--live", type=int, default=0, metavar="ASKS", help="until so many have been answered")
+    parser.add_argument("--budget", type=float, default=45.0, help="seconds of a live ask")
+    parser.add_argument("--seconds", type=float, default=380.0, help="start no live ask that would end later")
+    parser.add_argument("--out", type=Path, default=RESULTS / "asks.json")
+    parser.add_argument("--table", action="store_true", help="only print what is there")
+    options = parser.parse_args()
+    document = load(options.out)
+    if options.simulated:
+        from benchmarks.asks.simulated import ledgers
+
+        for kind in options.kinds.split(","):
+            found = {**ledgers(kind, options.simulated), "environment": environment()}
+            document.setdefault("simulated", {})[kind] = found
+            save(options.out, document)
+    if options.live:
+        from benchmarks.asks.live import ask
+
+        document.setdefault("live", {"budget_seconds": options.budget, "asks": []})
+        deadline = time.monotonic() + options.seconds
+        while len(document["live"]["asks"]) < options.live and time.monotonic() + options.budget < deadline:
+            number = len(document["live"]["asks"]) + 1
+            document["live"]["asks"].append({**ask(number, options.budget), "environment": environment()})
+            save(options.out, document)
+    sys.stdout.write(table(document))
+
+
+def table(document: dict[str, Any]) -> str:
+    """What was measured, in a few lines."""
+    lines = []
+    for kind, found in document.get("simulated", {}).items():
+        asks = found["ledgers"] * found["asks_each"]
+        lines.append(
+            f"simulated, {kind} noise: {found['ledgers_with_a_keep']} of {found['ledgers']} ledgers of "
+            f"{found['asks_each']} placebo asks with any called faster, {found['keeps']} of {asks} asks"
+        )
+    asks = document.get("live", {}).get("asks", [])
+    if asks:
+        answers = [each["answer"] for each in asks]
+        counts = ", ".join(f"{answers.count(name)} {name}" for name in sorted(set(answers)))
+        lines.append(f"live: {len(asks)} placebo commits under one ledger: {counts}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Scripts that look faster than they are, in real processes: none passes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoopt.comparing.compare import compare_sides
+from autoopt.comparing.learning import Judge
+from autoopt.comparing.measuring import _spec
+from autoopt.comparing.sides import Side, side
+from autoopt.comparing.watched import WatchedScriptArm
+from autoopt.errors import TrialFailed
+from autoopt.options import Options
+from autoopt.records import Plan
+from autoopt.records.comparing import Compared, Learning, Requirement
+from autoopt.registry import Registry
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+from tests.script.conftest import SCRIPTS
+
+COMMAND = "plain.py 100000"
+STEP = "optimizer.step()"
+LOSS = "loss = criterion(model(x), y)"
+
+CHEATS = {
+    "another seed": ("torch.manual_seed(3)", "torch.manual_seed(4)", "other weights"),
+    "weights from before": (
+        "criterion = nn.CrossEntropyLoss()",
+        "criterion = nn.CrossEntropyLoss()\n[p.data.fill_(0.1) for p in model.parameters()]",
+        "it starts from other weights",
+    ),
+    "half of the samples": ("batch_size=16", "batch_size=8", "other weights"),
+    "one batch again and again": (
+        LOSS,
+        "kept = globals().setdefault('kept', (x, y)); x, y = kept\n        " + LOSS,
+        "",
+    ),
+    "an easier loss": (LOSS, "loss = criterion(model(x[:4]), y[:4])", ""),
+    "steps without work": (STEP, f"optimizer.param_groups[0]['lr'] = 0.1 * (step % 2); {STEP}", ""),
+    "a smaller model": ("nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)", "nn.Linear(12, 2)", "do not fit"),
+}
+FAILURES = {
+    "not a number": (LOSS, LOSS + " * float('nan')", "not_finite"),
+    "no loss": ("loss.backward()", "[setattr(p, 'grad', p.data * 0) for p in model.parameters()]", "no loss"),
+    "an early end": (STEP, f"{STEP}; step > 4 and sys.exit()", "the script ended"),
+}
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the honest script, which is the present one."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    (folder / "plain.py").write_text((SCRIPTS / "plain.py").read_text())
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return folder
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+def cheating(today: Side, old: str, new: str) -> Side:
+    """The side with a line of its script changed."""
+    path = str(today.folder / "plain.py")
+    text = Path(path).read_text()
+    assert old in text
+    return replace(today, given="cheat", patched={path: text.replace(old, new)})
+
+
+def runner(each: Side, launcher: Launcher, logs: Path, seed: int = 4711) -> TrialRunner:
+    return TrialRunner(launcher, _spec(each, Options(device="cpu"), Registry(), seed), Registry(), logs)
+
+
+def learning(old: str, new: str, launcher: Launcher, tmp_path: Path) -> Learning:
+    with side(".", COMMAND) as today:
+        sides = {"baseline": today, "candidate": cheating(today, old, new)}
+        runners = {name: runner(each, launcher, tmp_path / name) for name, each in sides.items()}
+        for each in runners.values():
+            each.watched()
+        judge = Judge(runners, {"baseline": Plan(), "candidate": Plan()}, tmp_path, time.monotonic, 4.0)
+        return judge.learning()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_another_training_of_a_script_is_not_called_the_same(
+    cheat: str, scripts: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    old, new, told = CHEATS[cheat]
+    found = learning(old, new, launcher, tmp_path)
+    assert found.level == "undecided"
+    assert told in found.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cheat", FAILURES)
+def test_a_script_that_fails_its_trainings_failed(
+    cheat: str, scripts: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    old, new, told = FAILURES[cheat]
+    with pytest.raises(TrialFailed) as failed:
+        learning(old, new, launcher, tmp_path)
+    assert failed.value.where == "candidate"
+    assert told in failed.value.reason
+
+
+def test_a_script_that_patches_its_clock_is_timed_from_outside(
+    scripts: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    """Its own clock goes at a tenth of the speed, and its evaluations hide in what it says is no training."""
+    with side(".", COMMAND) as today:
+        slow = "import time\nplain = time.perf_counter\ntime.perf_counter = lambda: plain() / 10\n"
+        text = (scripts / "plain.py").read_text().replace('"""A small training', slow + '"""A small training', 1)
+        cheat = replace(today, patched={str(scripts / "plain.py"): text})
+        trials, began = runner(cheat, launcher, tmp_path / "logs"), time.monotonic()
+        trials.watched()
+        arm = WatchedScriptArm(
+            lambda: trials.launch(Plan(), "candidate"), Plan(), clock=time.monotonic, began=time.monotonic()
+        )
+        try:
+            arm.ready()
+            before = time.monotonic()
+            block = arm.block(0.02, 4, 0.0)
+            outside = time.monotonic() - before
+        finally:
+            arm.close()
+    assert 0.2 <= block.seconds <= outside <= time.monotonic() - began, "ten times what its own clock was asked for"
+
+
+def answered(tmp_path: Path, baseline: str, candidate: str) -> Compared:
+    options = Options(budget_seconds=60.0, device="cpu")
+    wanted = Requirement(kind="faster")
+    return compare_sides(baseline, candidate, COMMAND, options, requirement=wanted, ledger=tmp_path / "asks.jsonl")
+
+
+@pytest.mark.slow
+def test_a_script_before_and_after_a_patch(scripts: Path, tmp_path: Path) -> None:
+    """Each sample is looked at number by number; the patch takes that out."""
+    slow = "    def __getitem__(self, index):\n        sum(float(n) for n in self.tensors[0][index]) * 8\n"
+    made = "class Data(TensorDataset):\n" + slow + "        return super().__getitem__(index)\n\n\n"
+    text = (scripts / "plain.py").read_text()
+    after = text.replace("torch.manual_seed(3)", made + "torch.manual_seed(3)", 1)
+    after = after.replace("data = TensorDataset", "data = Data")
+    (scripts / "plain.py").write_text(after)
+    lean = after.replace("        sum(float(n) for n in self.tensors[0][index]) * 8\n", "")
+    (scripts / "lean.py").write_text(lean)
+    os.system("git diff --no-index --no-prefix plain.py lean.py > made.diff")  # noqa: S605
+    diff = (
+        Path("made.diff").read_text().replace("+++ lean.py", "+++ b/plain.py").replace("--- plain.py", "--- a/plain.py")
+    )
+    Path("lean.diff").write_text(diff.replace("diff --git plain.py lean.py", "diff --git a/plain.py b/plain.py"))
+    found = answered(tmp_path, ".", "lean.diff")
+    assert (found.baseline.kind, found.candidate.kind) == ("script", "patch")
+    assert found.learning.level == "identical", found.learning.detail
+    assert found.answer in ("faster", "undecided"), found.reason
+    assert found.throughput is None or found.throughput.value > 1.0
+    assert found.ledger is not None
+    assert found.ledger.ask == 1
+
+
+@pytest.mark.slow
+def test_a_plan_that_rounds_is_equivalent(scripts: Path, tmp_path: Path) -> None:
+    Path("plan.json").write_text(
+        '{"schema_version": 1, "changes": [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]}'
+    )
+    found = answered(tmp_path, ".", "plan.json")
+    assert found.learning.level == "equivalent", found.learning.detail
+    assert found.answer in ("slower", "undecided", "faster"), found.reason
