@@ -2,33 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from autoopt.cli.extras import lacking
 from autoopt.cli.output import show, write_json, write_line
+from autoopt.errors import EnvironmentLacks, UsageError
+
+if TYPE_CHECKING:
+    from autoopt.records import Result
+
+AGAINST_FILE = "against.html"
 
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The page.  [default: RUN/report.html]")
+@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="Both runs side by side instead.")
+@click.option("--card", is_flag=True, help="A card for a README instead: RUN/card.svg and RUN/card.png.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document instead of rendering the page.")
 @click.option("--open", "open_", is_flag=True, help="Show the report in the browser.")
-def report_command(run: Path, out: Path | None, as_json: bool, open_: bool) -> int:
+def report_command(run: Path, out: Path | None, against: Path | None, card: bool, as_json: bool, open_: bool) -> int:
     """Renders the report of a run again and prints where it is.
 
-    RUN is a run directory or its result.json. Needs neither torch nor the code that was optimized.
+    RUN is a run directory or its result.json. Needs neither torch nor the code that was optimized. --out names the
+    page, or the card without its ending.
     """
-    from autoopt.cli.finish import REPORT_FILE, write_report
     from autoopt.records.reading import read_result
 
+    if sum((card, against is not None, as_json)) > 1:
+        raise UsageError("--card, --against and --json are three answers", hint="ask for one of them")
     result = read_result(run)
     if as_json:
         write_json(result)
         return 0
-    page = out or (run if run.is_dir() else run.parent) / REPORT_FILE
-    write_report(result, page)
+    folder = run if run.is_dir() else run.parent
+    if card:
+        for path in _cards(result, out or folder / "card"):
+            write_line(str(path))
+        return 0
+    page = _side_by_side(result, run, against, out or folder / AGAINST_FILE) if against else _page(result, folder, out)
     write_line(str(page))
     if open_:
         show(page)
     return 0
+
+
+def _page(result: Result, folder: Path, out: Path | None) -> Path:
+    from autoopt.cli.finish import REPORT_FILE, write_report
+
+    return write_report(result, out or folder / REPORT_FILE)
+
+
+def _side_by_side(result: Result, run: Path, against: Path, page: Path) -> Path:
+    from autoopt.export.verify import compare_runs
+    from autoopt.records.reading import read_result
+    from autoopt_reports import against as two_runs
+    from autoopt_reports.html import write_text
+
+    old = read_result(against)
+    try:
+        verdict = compare_runs(result, old, str(against)).detail
+    except UsageError as error:  # another workload or machine: side by side all the same, and no verdict
+        verdict = error.message
+    text = two_runs.page(result, old, verdict=verdict, names=(str(against), str(run)))
+    try:
+        return write_text(text, page)
+    except OSError as error:
+        raise EnvironmentLacks(f"cannot write {page}: {error.strerror or error}") from None
+
+
+def _cards(result: Result, stem: Path) -> Iterator[Path]:
+    """Writes both cards; without Pillow the first alone, and says so.
+
+    Raises:
+        EnvironmentLacks: Pillow is not installed, or a file cannot be written.
+    """
+    from autoopt_reports import card
+
+    drawn, painted = stem.with_suffix(".svg"), stem.with_suffix(".png")
+    try:
+        drawn.write_text(card.svg(result), encoding="utf-8")
+        yield drawn
+        painted.write_bytes(card.png(result))
+        yield painted
+    except OSError as error:
+        raise EnvironmentLacks(f"cannot write {error.filename}: {error.strerror or error}") from None
+    except ModuleNotFoundError as error:
+        raise lacking(error) or error from None

@@ -49,6 +49,16 @@ def render_compared(document: Record, **view: object) -> str:
     return _page("compared.html.j2", document, **view)
 
 
+def render_against(document: Record, **view: object) -> str:
+    """The page of ``autoopt report RUN --against OLD``."""
+    return _page("against.html.j2", document, **view)
+
+
+def write_text(text: str, path: Path) -> Path:
+    """Puts a page into ``path`` (UTF-8); a reader never sees half of it."""
+    return _replace(path, text)
+
+
 def _replace(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,0 +1,175 @@
+"""A result as a card for a README: one before and after with its interval, as SVG and as PNG.
+
+Both are drawn from one list of shapes, so that they say the same.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt.records import Estimate, Result
+from autoopt_reports.view import units
+from autoopt_reports.view.verdict import judged, status_of, verdict_view
+
+WIDTH, HEIGHT = 720, 236
+PNG_SCALE = 2
+_LEFT, _BAR_AT, _BAR_MOST = 32, 136, 420
+_INK, _MUTED, _PAPER, _BEFORE, _AFTER = "#1b1f24", "#59636e", "#ffffff", "#b3bac2", "#2f6f4f"
+_NAME = 24
+_CHARACTER = 0.56
+"""Width of a letter over its size, about: what is longer than its place is shortened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    x: float
+    y: float
+    text: str
+    size: int
+    fill: str = _INK
+    bold: bool = False
+
+
+Shape = Box | Text
+
+
+def shapes(result: Result) -> list[Shape]:
+    """What is on the card, in pixels from the upper left corner."""
+    verdict = verdict_view(result)
+    found: list[Shape] = [Box(0, 0, WIDTH, HEIGHT, _PAPER), Box(0, 0, 6, HEIGHT, _AFTER)]
+    found.append(_fitted(_LEFT, 46, str(verdict.headline), 28, bold=True))
+    found.append(_fitted(_LEFT, 74, "; ".join(map(str, verdict.qualifiers)) or str(verdict.support[-1]), 15, _MUTED))
+    found += _bars(result)
+    found.append(_fitted(_LEFT, HEIGHT - 20, _foot(result), 13, _MUTED))
+    return found
+
+
+def _bars(result: Result) -> list[Shape]:
+    """Seconds before and after, the interval of the factor upon the second."""
+    pair = _seconds(result)
+    if pair is None:
+        return [_fitted(_LEFT, 130, "before and after: not measured", 16, _MUTED)]
+    title, before, after = pair
+    estimate = judged(result)[0] if status_of(result) != "none" else None
+    longest = max(before, after, before / estimate.low if estimate else 0.0)
+    shapes: list[Shape] = [_fitted(_LEFT, 104, title, 13, _MUTED)]
+    bars = [(116, "before", before, _BEFORE), (154, "after", after, _AFTER)]
+    if not result.found:
+        bars = [(116, "as it is", before, _BEFORE)]
+    for top, label, seconds, fill in bars:
+        length = _BAR_MOST * seconds / longest
+        shapes += [Text(_LEFT, top + 21, label, 16), Box(_BAR_AT, top, length, 28, fill)]
+        at = _BAR_AT + max(length, _BAR_MOST * _high(seconds, before, estimate, label) / longest) + 12
+        shapes.append(Text(at, top + 21, units.duration(seconds), 16, bold=True))
+    if estimate is not None:
+        low, high = (_BAR_AT + _BAR_MOST * before / bound / longest for bound in (estimate.high, estimate.low))
+        shapes += [Box(low, 167, high - low, 2, _INK), Box(low - 1, 161, 2, 14, _INK), Box(high - 1, 161, 2, 14, _INK)]
+    return shapes
+
+
+def _high(seconds: float, before: float, estimate: Estimate | None, label: str) -> float:
+    return max(seconds, before / estimate.low) if estimate is not None and label == "after" else seconds
+
+
+def _seconds(result: Result) -> tuple[str, float, float] | None:
+    """Seconds that are compared; the second by the headline's factor, so that who divides them gets it."""
+    estimate, _, of_what = judged(result)
+    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
+    factor = estimate.value if estimate is not None and status_of(result) != "none" else 1.0
+    if before is not None and after is not None and estimate is result.speedup.time_to_target:
+        return f"time {of_what}", before.value, before.value / factor
+    if before is not None and not result.found:
+        return "time to target" if result.objective.metric else "the planned run", before.value, before.value
+    step = result.baseline.step_seconds
+    if step is None or (result.found and estimate is None):
+        return None
+    return "a training step (median), by its samples", step.p50, step.p50 / factor
+
+
+def _foot(result: Result) -> str:
+    machine = result.environment.device_name or result.environment.device
+    checked = "verified end to end" if result.speedup.end_to_end_verified else "not verified end to end"
+    parts = [_short(result.workload.name), _short(machine), f"autoopt {result.autoopt_version}", result.created[:10]]
+    return " · ".join(part for part in (*parts, *([checked] if result.found else [])) if part)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else name[: _NAME - 1] + "…"
+
+
+def _fitted(x: float, y: float, text: str, size: int, fill: str = _INK, *, bold: bool = False) -> Text:
+    most = int((WIDTH - x - 16) / (size * _CHARACTER))
+    flat = " ".join(text.split())
+    return Text(x, y, flat if len(flat) <= most else flat[: most - 1] + "…", size, fill, bold)
+
+
+def svg(result: Result) -> str:
+    """The card as one SVG file that asks for nothing else; names of the user's are escaped."""
+    drawn = "\n".join(_drawn(shape) for shape in shapes(result))
+    title = _escaped(str(verdict_view(result).headline))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'role="img" font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif">\n'
+        f"<title>{title}</title>\n{drawn}\n</svg>\n"
+    )
+
+
+def _drawn(shape: Shape) -> str:
+    if isinstance(shape, Box):
+        place = f'x="{shape.x:g}" y="{shape.y:g}" width="{shape.width:.1f}" height="{shape.height:g}"'
+        return f'<rect {place} fill="{shape.fill}"/>'
+    weight = ' font-weight="600"' if shape.bold else ""
+    return (
+        f'<text x="{shape.x:.1f}" y="{shape.y:g}" font-size="{shape.size}" fill="{shape.fill}"{weight}>'
+        f"{_escaped(shape.text)}</text>"
+    )
+
+
+def _escaped(text: str) -> str:
+    """Text for an SVG, without characters that XML knows no way to hold."""
+    kept = "".join(c for c in text if c.isprintable())
+    return kept.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _plain(text: str) -> str:
+    """Text that the font which Pillow brings can show."""
+    known = text.replace("×", "x").replace("–", "-").replace("→", "to").replace("…", "...").replace("·", "|")
+    return "".join(c if " " <= c <= "~" else "?" for c in known)
+
+
+def png(result: Result) -> bytes:
+    """The card as a PNG, at twice the size.
+
+    Raises:
+        ModuleNotFoundError: Pillow is not installed.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.new("RGB", (WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE), _PAPER)
+    draw = ImageDraw.Draw(image)
+    font: Callable[[int], Any] = lambda size: ImageFont.load_default(size * PNG_SCALE)  # noqa: E731
+    for shape in shapes(result):
+        if isinstance(shape, Box):
+            x, y, right, low = (
+                PNG_SCALE * n for n in (shape.x, shape.y, shape.x + shape.width, shape.y + shape.height)
+            )
+            draw.rectangle((x, y, max(right - 1, x), low - 1), fill=shape.fill)
+        else:
+            at = (PNG_SCALE * shape.x, PNG_SCALE * shape.y)
+            weight = 1 if shape.bold else 0
+            draw.text(at, _plain(shape.text), shape.fill, font(shape.size), anchor="ls", stroke_width=weight)
+    out = io.BytesIO()
+    image.save(out, "PNG", optimize=True)
+    return out.getvalue()
