@@ -5,9 +5,11 @@ from __future__ import annotations
 from autoopt.errors import EnvironmentLacks
 
 EXTRA_OF = {
+    "PIL": "card",
     "accelerate": "accelerate",
     "lightning": "lightning",
     "line_profiler": "profilers",
+    "mcp": "mcp",
     "mlflow": "mlflow",
     "pynvml": "profilers",
     "ray": "ray",

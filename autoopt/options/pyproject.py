@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from autoopt.errors import UsageError
 from autoopt.options.options import parse
+
+CEILING = "AUTOOPT_CEILING"
+"""The environment variable that names a folder above which no pyproject.toml is looked for."""
 
 
 def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -16,11 +20,14 @@ def find_config(start: Path) -> tuple[Path, dict[str, Any]] | None:
     Raises:
         UsageError: a file on the way that is not TOML, or whose ``tool.autoopt`` is not a table.
     """
+    ceiling = os.environ.get(CEILING)
     for folder in (start, *start.parents):
         path = folder / "pyproject.toml"
         table = _table(path)
         if table is not None:
             return path, table
+        if ceiling and folder == Path(ceiling):
+            break
     return None
 
 

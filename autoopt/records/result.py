@@ -131,13 +131,19 @@ class Result(Record):
 
 
 class Prediction(Record):
-    """A strategy's expectation of one setting, before anything is tried, or why it does not apply."""
+    """A strategy's expectation of one setting, before anything is tried, or why it does not apply.
+
+    ``how``: of a script, what becomes of the change in a patch, and ``file`` and ``line`` of its hunk.
+    """
 
     strategy: str
     setting: JsonDict = Field(default_factory=dict)
     predicted: Estimate | None = None
     applies: bool = True
     reason: str = ""
+    how: Literal["patched", "plan only", "by hand"] | None = None
+    file: str | None = None
+    line: int | None = None
 
 
 class Profiled(Record):

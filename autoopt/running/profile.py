@@ -8,9 +8,11 @@ from pathlib import Path
 
 import autoopt
 from autoopt.errors import EnvironmentLacks, TrialFailed
+from autoopt.export.script_patch import patch_of
 from autoopt.options import Options
 from autoopt.profilers import profile_with
-from autoopt.records import Profile, Profiled, Reproduce
+from autoopt.records import Change, Plan, Prediction, Profile, Profiled, Reproduce
+from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import located, near, now
@@ -61,6 +63,7 @@ def profile_run(
             "created": now(),
             "workload": found.workload.model_copy(update={"spec": spec}),
             "round": near(found.round, Path.cwd()),
+            "predictions": tuple(_placed(each, found, registry) for each in found.predictions),
             "advice": tuple(located(item, Path.cwd()) for item in found.advice),
             "profilers": tuple(profilers),
             "reproduce": Reproduce(command=" ".join(words), seed=options.seed, run_directory=str(directory.path)),
@@ -68,6 +71,16 @@ def profile_run(
     )
     directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
     return document
+
+
+def _placed(prediction: Prediction, found: Profile, registry: Registry) -> Prediction:
+    """The same with the place of its hunk in a patch; as it is where the workload is no script."""
+    if found.sites is None or not prediction.applies or prediction.reason:
+        return prediction
+    plan = Plan(changes=(Change(strategy=prediction.strategy, setting=prediction.setting),))
+    device = found.environment.device.partition(":")[0]
+    (change,) = patch_of(found.sites, plan, registry, device).changes
+    return prediction.model_copy(update={"how": change.how, "file": change.file, "line": change.line})
 
 
 def _profiled(bench: TrialRunner, tool: str, folder: Path) -> Profiled:

@@ -1,0 +1,22 @@
+"""``autoopt mcp``: the same for coding agents, on stdio."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("mcp")
+@click.option("--workspace", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="[default: .]")
+def mcp_command(workspace: Path) -> int:
+    """Serves the Model Context Protocol on standard input and output.
+
+    Tools: profile, opportunities, compare, apply, report. Nothing outside of the workspace is read or run on a
+    client's behalf; a script that lies in it is the user's own, and reads what it reads.
+    """
+    from autoopt.toolserver.server import make_server
+    from autoopt.toolserver.workspace import Workspace
+
+    make_server(Workspace(workspace)).run()
+    return 0

@@ -1,0 +1,1 @@
+"""``autoopt mcp``: autoopt's commands as tools of the Model Context Protocol, for coding agents."""

@@ -1,0 +1,192 @@
+"""The tools of ``autoopt mcp``, on the official SDK of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+
+import autoopt
+from autoopt.errors import AutooptError
+from autoopt.options.duration import parse_duration
+from autoopt.records import Change, JsonDict, PlanDocument, Profile
+from autoopt.records.comparing import Compared
+from autoopt.records.reading import RESULT_FILE, read_document, read_result
+from autoopt.toolserver import told
+from autoopt.toolserver.commands import Commands, Report
+from autoopt.toolserver.workspace import Workspace
+
+INSTRUCTIONS = """Measures PyTorch training runs in one workspace and judges changes to them.
+profile a script (train.py with its words) or a function (job.py:build) first; opportunities ranks what could be
+changed, with predicted gains and file:line; compare measures a change (a plan, a patch, a revision, or the files as
+they are now) against a baseline and is never passed by a lucky run: "undecided" is no pass; apply puts changes on the
+script's files, and takes them off again with revert. Calls take as long as their budget; they report progress and
+can be cancelled."""
+
+_PROFILE = "profile.json"
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+_WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+
+
+def make_server(workspace: Workspace, commands: Commands | None = None) -> MCPServer[Any]:
+    """A server whose tools work in the workspace and nowhere else.
+
+    Args:
+        workspace: the folder.
+        commands: runs autoopt's commands.
+    """
+    server: MCPServer[Any] = MCPServer("autoopt", instructions=INSTRUCTIONS, version=autoopt.__version__)
+    tools = _Tools(workspace, commands or Commands(workspace))
+    for tool, hints in (
+        (tools.profile, _RUNS),
+        (tools.opportunities, _READS),
+        (tools.compare, _RUNS),
+        (tools.apply, _WRITES),
+        (tools.report, _RUNS),
+    ):
+        server.add_tool(tool, annotations=hints, structured_output=True)
+    return server
+
+
+class _Tools:
+    """The tools; their docstrings are what a client reads."""
+
+    def __init__(self, workspace: Workspace, commands: Commands) -> None:
+        self._workspace, self._commands = workspace, commands
+
+    async def profile(
+        self, target: str, ctx: Context, words: list[str] | None = None, budget: str = "2m", metric: str | None = None
+    ) -> dict[str, Any]:
+        """Measure where a training's time goes, stage by stage, with the ceiling of each. Changes nothing.
+
+        target: a script (train.py), a module ("-m pkg.train") or a function (job.py:build), in the workspace.
+        words: the script's own words, such as ["--epochs", "10"]. budget: such as 2m. metric: the pattern by which
+        the script prints its metric, with one group for the number. Returns the run to pass to opportunities.
+        """
+
+        async def work() -> JsonDict:
+            options = [f"--budget={budget}", "--json", *([f"--metric={metric}"] if metric else [])]
+            named = self._workspace.workload(target, words or [])
+            document = await self._commands.json(["profile", *options, *named], self._report(ctx, budget))
+            return told.profiled(Profile.model_validate(document))
+
+        return await _answered(work)
+
+    async def opportunities(self, run: str) -> dict[str, Any]:
+        """Rank what could make a profiled training faster: predicted gain, file and line, and what a person must do.
+
+        run: as profile returned it. Predictions are upper bounds: measure with compare before believing one.
+        """
+
+        async def work() -> JsonDict:
+            return told.opportunities(self._profile(run))
+
+        return await _answered(work)
+
+    async def compare(
+        self,
+        target: str,
+        ctx: Context,
+        words: list[str] | None = None,
+        baseline: str = ".",
+        candidate: str = ".",
+        changes: list[Change] | None = None,
+        require: str | None = None,
+        ledger: str | None = None,
+        budget: str = "5m",
+    ) -> dict[str, Any]:
+        """Judge whether a candidate trains faster than a baseline, and the same. Timed from outside of both.
+
+        target, words: as for profile. baseline, candidate: a git revision (HEAD~1), a plan (.json), a patch (.diff),
+        a run, or "." for the files as they are now. changes: instead of a candidate, changes as opportunities
+        returns them ({"strategy", "setting"}), put on without touching a file. require: "faster" or "not-slower=3%".
+        ledger: a file in the workspace that spends one error budget over all asks. Answers faster, not_slower,
+        slower, no_difference, undecided (no pass), failed or refused.
+        """
+
+        async def work() -> JsonDict:
+            other = self._workspace.side(candidate)
+            if changes:
+                other = str(self._plan(changes).relative_to(self._workspace.root))
+            options = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={other}", f"--budget={budget}"]
+            options += ["--json", *([f"--require={require}"] if require else [])]
+            options += [f"--ledger={self._workspace.path(ledger)}"] if ledger else []
+            named = self._workspace.workload(target, words or [])
+            document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
+            return told.compared(Compared.model_validate(document))
+
+        return await _answered(work)
+
+    async def apply(
+        self, run: str, ctx: Context, changes: list[Change] | None = None, revert: bool = False
+    ) -> dict[str, Any]:
+        """Put changes on the script's own files, or take them off again: all of them or none.
+
+        run: of a profile, with the changes to make; or of a finished autoopt optimize, whose patch is put on where
+        changes is left out. revert: take off what was put on with the same arguments. Returns the files.
+        """
+
+        async def work() -> JsonDict:
+            folder = self._workspace.existing(run)
+            plan = [f"--plan={self._plan(changes, folder)}"] if changes else []
+            words = ["revert" if revert else "apply", *plan, str(folder)]
+            files = await self._commands.text(words, self._report(ctx))
+            return {"files": files.split("\n")[:-1], "reverted": revert}
+
+        return await _answered(work)
+
+    async def report(self, run: str, ctx: Context) -> dict[str, Any]:
+        """Tell the verdict of a finished run (or the profile of a profiled one), and where its page lies."""
+
+        async def work() -> JsonDict:
+            folder = self._workspace.existing(run)
+            if not (folder / RESULT_FILE).exists():
+                page = folder / "profile.html"
+                return {"page": str(page) if page.exists() else None, **told.profiled(self._profile(run))}
+            page = Path((await self._commands.text(["report", str(folder)], self._report(ctx))).strip())
+            return told.reported(read_result(folder), str(page))
+
+        return await _answered(work)
+
+    def _profile(self, run: str) -> Profile:
+        folder = self._workspace.existing(run)
+        return read_document(folder / _PROFILE if folder.is_dir() else folder, Profile)
+
+    def _plan(self, changes: list[Change], folder: Path | None = None) -> Path:
+        """A file with these changes, named by what they are, so that the same ones are found again."""
+        document = PlanDocument(changes=tuple(changes))
+        place = folder or self._workspace.root / "autoopt-runs" / "asked"
+        place.mkdir(parents=True, exist_ok=True)
+        file = place / f"plan-{document_key(document)}.json"
+        file.write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        return file
+
+    @staticmethod
+    def _report(ctx: Context, budget: str | None = None) -> Report:
+        began, total = time.monotonic(), parse_duration(budget) if budget else None
+
+        async def report(line: str) -> None:
+            await ctx.report_progress(time.monotonic() - began, total, line)
+
+        return report
+
+
+def document_key(document: PlanDocument) -> str:
+    """Eight digits that name a plan."""
+    return hashlib.sha256(document.model_dump_json().encode()).hexdigest()[:8]
+
+
+async def _answered(work: Callable[[], Awaitable[JsonDict]]) -> JsonDict:
+    """The answer; an error of the tree is told as it is, with what to do."""
+    try:
+        return await work()
+    except AutooptError as error:
+        raise ToolError("\n".join(filter(None, (error.message, error.hint)))) from None

@@ -1,0 +1,121 @@
+"""Documents as a client is told of them: what decides, in few words; the whole lies in the run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from autoopt.records import Estimate, JsonDict, Profile, Result, Site
+from autoopt.records.comparing import Compared
+
+_SITES = {"loader_training", "model", "optimizer", "loss", "evaluation"}
+
+
+def ratio(estimate: Estimate | None) -> JsonDict | None:
+    """A speedup with its interval: above 1 is faster."""
+    if estimate is None:
+        return None
+    return {name: getattr(estimate, name) for name in ("value", "low", "high", "confidence", "n")}
+
+
+def profiled(found: Profile) -> JsonDict:
+    """Where the time goes, stage by stage."""
+    sites = found.sites.sites if found.sites is not None else ()
+    return {
+        "run": _run(found.reproduce.run_directory),
+        "step_seconds": found.baseline.step_seconds.p50 if found.baseline.step_seconds else None,
+        "samples_per_second": found.baseline.samples_per_second,
+        "bottleneck": found.round.bottleneck,
+        "stages": [
+            {
+                "stage": stage.name,
+                "seconds": stage.seconds,
+                "exposed_seconds": stage.exposed_seconds,
+                "ceiling_seconds": stage.ceiling_seconds,
+            }
+            for stage in found.round.stages
+        ],
+        "sites": [_site(site) for site in sites if site.kind in _SITES],
+        "warnings": list(found.warnings),
+    }
+
+
+def _site(site: Site) -> JsonDict:
+    return {"kind": site.kind, "name": site.name, "file": site.file, "line": site.line}
+
+
+def _run(directory: str | None) -> str | None:
+    return Path(directory).as_posix() if directory else None
+
+
+def opportunities(found: Profile) -> JsonDict:
+    """What could be changed, the largest predicted gain first; then what only a person can change.
+
+    ``predicted`` is a speedup of the step at its very best, not a promise. ``how``: whether ``apply`` can put the
+    change on the script, only a plan can, or a person must.
+    """
+    able = [each for each in found.predictions if each.applies and not each.reason]
+    ranked = sorted(able, key=lambda each: each.predicted.value if each.predicted else 0.0, reverse=True)
+    return {
+        "run": _run(found.reproduce.run_directory),
+        "changes": [
+            {
+                "strategy": each.strategy,
+                "setting": each.setting,
+                "predicted": ratio(each.predicted),
+                "file": each.file,
+                "line": each.line,
+                "how": each.how,
+            }
+            for each in ranked
+        ],
+        "by_hand": [
+            {
+                "title": each.title,
+                "evidence": each.evidence,
+                "share_of_step": each.share,
+                "file": each.file,
+                "line": each.line,
+                "suggestion": each.suggestion,
+            }
+            for each in sorted(found.advice, key=lambda each: each.share or 0.0, reverse=True)
+        ],
+        "not_worth_trying": [
+            {"strategy": each.strategy, "reason": each.reason} for each in found.predictions if each.reason
+        ],
+    }
+
+
+def compared(found: Compared) -> JsonDict:
+    """The answer of a comparison."""
+    document: JsonDict = {
+        "answer": found.answer,
+        "reason": found.reason,
+        "speedup_of_a_step": ratio(found.throughput),
+        "speedup_of_the_planned_run": ratio(found.planned_run),
+        "quality": found.learning.level,
+        "quality_detail": found.learning.detail,
+        "baseline": found.baseline.given,
+        "candidate": found.candidate.given,
+        "warnings": list(found.warnings),
+    }
+    if found.requirement is not None:
+        document["required"] = {"what": found.requirement.text, "holds": found.requirement.holds}
+    if found.ledger is not None:
+        document["ledger"] = found.ledger.model_dump(mode="json")
+    return document
+
+
+def reported(found: Result, page: str) -> JsonDict:
+    """The verdict of a run, and where its report lies."""
+    changes: list[Any] = [change.model_dump(mode="json") for change in found.best.plan.changes]
+    return {
+        "page": page,
+        "kept": changes,
+        "speedup_of_time_to_target": ratio(found.speedup.time_to_target),
+        "speedup_of_a_step": ratio(found.speedup.throughput),
+        "verified_end_to_end": found.speedup.end_to_end_verified,
+        "stop": found.stop.model_dump(mode="json"),
+        "diff": found.patch.diff if found.patch is not None else None,
+        "warnings": list(found.warnings),
+    }
