@@ -7,6 +7,7 @@
     │   └── DocumentError        2   a document that cannot be read, or of a newer schema
     ├── WorkloadError            3   the user's code cannot be imported or built, or its baseline fails
     ├── EnvironmentLacks         4   no such device, an extra that is not installed
+    │   └── NodeLost             4   a machine of a cluster went away; what it measured is measured again
     ├── TrialFailed              -   a trial ended badly: a verdict, not an error of the run
     └── Interrupted            130   the user stopped the run
 
@@ -62,6 +63,10 @@ class EnvironmentLacks(AutooptError):  # noqa: N818 - reads as the sentence that
     """This machine or installation lacks what was asked for."""
 
     exit_code = 4
+
+
+class NodeLost(EnvironmentLacks):
+    """A machine of a cluster went away: no verdict on what was measured there."""
 
 
 class Interrupted(AutooptError):  # noqa: N818

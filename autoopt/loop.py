@@ -17,6 +17,7 @@ from autoopt.search.outcome import Outcome, outcome_of
 from autoopt.search.recollection import recall, remember
 from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
+from autoopt.search.scaling import scaling
 from autoopt.search.state import SearchState
 from autoopt.search.verify import Verification, verify
 
@@ -47,6 +48,7 @@ class Loop:
         stop = self._rounds(state)
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
+        state.scaling = scaling(self.context, state, self.context.allocation.budget)
         return self._end(state, verification, stop, rows)
 
     def _rounds(self, state: SearchState) -> Stop:

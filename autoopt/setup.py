@@ -81,6 +81,39 @@ class Cadence:
 
 
 @dataclass(frozen=True)
+class FullySharded:
+    """Arguments of ``fully_shard``. ``dtype``: of gathered parameters (None: as they are); ``reshard``: whether they
+    are let go of after the forward pass."""
+
+    dtype: str | None = None
+    reshard: bool = True
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """How a training is spread over processes of one machine (1: it is not). Batches are those of all of them.
+
+    ``find_unused``: looks in each backward for parameters without a gradient. ``static_graph``: it never changes.
+    ``bucket_view``: gradients lie in the buckets that are sent. ``bucket_megabytes``: of a bucket (None: torch's).
+    ``compression``: gradients travel as ``bfloat16`` (None: as they are). ``quiet_accumulation``: of a step's
+    micro-batches only the last one's gradients travel. ``sharded_optimizer``: each process updates its share of the
+    parameters (ZeRO). ``fully_sharded``: and holds that share alone (FSDP2). ``own_cores``: each process keeps to cores
+    of its own.
+    """
+
+    processes: int = 1
+    find_unused: bool = False
+    static_graph: bool = False
+    bucket_view: bool = False
+    bucket_megabytes: float | None = None
+    compression: str | None = None
+    quiet_accumulation: bool = False
+    sharded_optimizer: bool = False
+    fully_sharded: FullySharded | None = None
+    own_cores: bool = False
+
+
+@dataclass(frozen=True)
 class Setup:
     """How a workload is trained. Frozen; every ``with_`` method returns a new one."""
 
@@ -100,6 +133,7 @@ class Setup:
     scheduler: tuple[Transform, ...] = ()
     collate: tuple[Transform, ...] = ()
     sampler: tuple[Callable[..., Any], ...] = ()
+    distributed: Distributed = Distributed()
 
     def with_loader(self, **options: Any) -> Setup:
         """Sets options of the DataLoader (``num_workers``, ``pin_memory``, ``prefetch_factor`` ...).
@@ -170,6 +204,16 @@ class Setup:
         return replace(
             self, cadence=_updated(self.cadence, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
         )
+
+    def with_distributed(self, **options: Any) -> Setup:
+        """Spreads training over processes of this machine; see :class:`Distributed` for what may be set."""
+        if options.get("processes", 1) < 1:
+            raise ValueError(f"processes must be 1 or more, got {options['processes']}")
+        if options.get("compression") not in (None, "bfloat16"):
+            raise ValueError(f"compression must be bfloat16, got {options['compression']!r}")
+        if isinstance(options.get("fully_sharded"), Mapping):
+            options["fully_sharded"] = FullySharded(**options["fully_sharded"])
+        return replace(self, distributed=replace(self.distributed, **options))
 
     def with_flags(self, **flags: Any) -> Setup:
         """Sets switches of the process.

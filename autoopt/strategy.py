@@ -17,8 +17,8 @@ from autoopt.setup import Setup
 MOST_SETTINGS = 12
 """A strategy that goes on asking for more settings in one round is stopped here."""
 STAGES = (
-    "storage", "preparation", "collate", "pin", "copy", "host", "forward", "backward", "optimizer", "evaluate",
-    "checkpoint",
+    "storage", "preparation", "collate", "pin", "copy", "host", "forward", "backward", "communication", "optimizer",
+    "evaluate", "checkpoint",
 )  # fmt: skip
 """Names of the stages of a step, and of what interrupts training, in their order."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -136,7 +136,8 @@ class Case:
     """The state of the run when a strategy is asked. Plain data but for ``pipeline``.
 
     ``fits``: False while ``plan`` runs out of device memory and one that does not is looked for. ``sites``: of a
-    script that is run as it is; a setup that cannot be put on it from outside is not tried.
+    script that is run as it is; a setup that cannot be put on it from outside is not tried. ``processes``: the most
+    that may train together.
     """
 
     workload: WorkloadFacts
@@ -150,6 +151,7 @@ class Case:
     planned_steps: int | None = None
     fits: bool = True
     sites: Sites | None = None
+    processes: int = 1
 
     @property
     def device(self) -> str:
@@ -176,6 +178,8 @@ class Example:
         inspected: what its ``inspect`` finds in that case.
         setup: the incumbent's setup in that case.
         losses: how far the losses of the first steps may be from the untouched loop's, relatively; None: they differ.
+        processes: the most that may train together in that case.
+        fits: whether the incumbent does, in that case.
         trains: whether a few steps can be trained with it on a CPU within a second or two.
     """
 
@@ -186,6 +190,8 @@ class Example:
     setup: Setup = field(default_factory=Setup)
     losses: float | None = 0.0
     trains: bool = True
+    processes: int = 1
+    fits: bool = True
 
 
 Settings = Iterable[JsonDict] | Generator[JsonDict, Trial | None, None]

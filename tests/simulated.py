@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,8 @@ class FakeTrial:
             return self._runner.peaks
         if name == "probe":
             return fake_probe(behaviour, **arguments)
+        if name == "inspect":
+            return {key: {} for key in arguments["strategies"]}
         if name == "flops":
             return {"flops_per_step": 1e6 * behaviour.samples_per_step}
         raise TrialFailed("error", f"no {name} here")
@@ -144,6 +146,10 @@ class FakeRunner:
 
     def watched(self) -> None:
         """There is no script here."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """There is one machine."""
+        return nullcontext()
 
     @contextmanager
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[FakeTrial]:
@@ -216,6 +222,7 @@ class World:
         budget: float = budget,
         resume: bool = False,
         memory: int | None = None,
+        nproc: str | None = None,
     ) -> None:
         self.clock = FakeClock()
         base = Behaviour(step_seconds=0.05)
@@ -255,7 +262,7 @@ class World:
                 probes=Probes(runner, self.run, directory / "probes"),
             ),
         )
-        self.loop = Loop(self.context, Options(budget_seconds=budget))
+        self.loop = Loop(self.context, Options(budget_seconds=budget, nproc=nproc))
 
     def go(self) -> Outcome:
         try:

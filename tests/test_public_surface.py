@@ -53,8 +53,10 @@ def test_what_a_setup_can_be_asked_for() -> None:
     assert methods == {
         "with_batch",
         "with_cadence",
+        "with_collate",
         "with_compile",
         "with_dataset",
+        "with_distributed",
         "with_evaluation",
         "with_flags",
         "with_loader",
@@ -62,6 +64,7 @@ def test_what_a_setup_can_be_asked_for() -> None:
         "with_model",
         "with_optimizer",
         "with_precision",
+        "with_sampler",
         "with_scheduler",
         "with_step",
         "with_transfer",
@@ -80,7 +83,7 @@ OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
     | {"--memory-limit", "--accept-undecided", "--no-accept-undecided"}
-    | {"--skip", "--strategies", "--allow", "--executor", "--price", "--log", "--out", "--metric"},
+    | {"--skip", "--strategies", "--allow", "--executor", "--nproc", "--price", "--log", "--out", "--metric"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
     | {"--metric"}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import compilations
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.merging import merged
 from autoopt.benchmark.fast_path import Enough, FastPath
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.training import Training
 from autoopt.records.messages import Block
 
 
-def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, settle: bool = True) -> Block:
+def run_block(
+    training: Training, enough: Enough, *, ramp_seconds: float = 0.0, settle: bool = True, most: int | None = None
+) -> Block:
     """Trains until ``enough``, and measures.
 
     Args:
@@ -19,6 +25,9 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, 
         enough: asked after each step.
         ramp_seconds: trained first, unmeasured.
         settle: takes what is paid once (compiling again, a search) out of the block's time.
+        most: steps after which ``enough`` says so in any case; several processes need to know.
+
+    Of several processes that train together each gets the same block, that of all.
     """
     ramp_paid = _ramp(training, ramp_seconds)
     device = training.device
@@ -27,10 +36,10 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, 
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
     before = cpu_times(with_children=workers)
-    lap, recorder = train_until(training, enough)
+    lap, recorder = train_until(training, enough, most)
     after = cpu_times(with_children=workers)
     lap, paid = training.deferred_cost.settled(lap) if settle else (lap, 0.0)
-    return Block(
+    block = Block(
         steps=training.steps - first,
         samples=training.samples - samples,
         seconds=lap.seconds,
@@ -47,12 +56,27 @@ def run_block(training: Training, enough: Enough, *, ramp_seconds: float = 0.0, 
         late_seconds=ramp_paid + paid,
         first_step=first,
     )
+    group = group_of(training)
+    return block if group is None else merged(group.gather(block))
 
 
-def train_until(training: Training, enough: Enough) -> tuple[Lap, LossRecorder]:
-    """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once."""
+def group_of(training: Any) -> Group | None:
+    """The processes that train together; None of one that is alone, or of a script."""
+    group = getattr(training, "group", None)
+    return group if isinstance(group, Group) and group.size > 1 else None
+
+
+def train_until(training: Training, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
+    """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once.
+
+    Args:
+        enough: asked after each step; of several processes the first is asked, for all.
+        most: steps after which ``enough`` says so in any case; several processes need to know.
+    """
     if not isinstance(training, Training):  # a script has its own loop
         return training.run_until(enough)
+    enough = training.group.agreed(enough, most)
+    training.group.wait()
     clock, deferred, steps, over = training.clock, training.deferred_cost, 0, False
     recorder = LossRecorder(training.device.kind == "cpu")
     fast_path = FastPath(training, enough, recorder)

@@ -34,6 +34,7 @@ def environment(device: str | torch.device) -> Environment:
         torch=torch.__version__,
         cuda=torch.version.cuda,
         device=str(where),
+        devices=torch.cuda.device_count() - (where.index or 0) if where.type == "cuda" else None,
         device_name=_device_name(where),
         device_memory_bytes=_device_memory(where),
         cpu=cpu_name(),

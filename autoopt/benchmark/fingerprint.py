@@ -121,6 +121,10 @@ class Coordinates:
     def _sampled(self, values: list[torch.Tensor | None]) -> Array:
         parts = []
         for value, index in zip(values, self._indices, strict=True):
+            if value is not None and hasattr(
+                value, "full_tensor"
+            ):  # shared out between processes, which all look at the same time
+                value = value.full_tensor()
             if value is None:
                 parts.append(torch.full(index.shape, float("nan"), device=index.device))
             else:

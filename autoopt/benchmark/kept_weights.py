@@ -23,7 +23,7 @@ class KeptWeights:
     def __init__(self, training: Training, directory: str) -> None:
         self._training, self._directory = training, Path(directory)
         size = sum(value.numel() * value.element_size() for value in training.model.state_dict().values())
-        self._wanted = size <= MOST_BYTES
+        self._wanted = size <= MOST_BYTES and training.setup.distributed.fully_sharded is None
         self._steps: list[int] = []
         if self._wanted:
             self._directory.mkdir(parents=True, exist_ok=True)

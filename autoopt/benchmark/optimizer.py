@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.distributed.sharded import sharded
 from autoopt.errors import WorkloadError
+from autoopt.setup import Distributed
 
 Factory = Callable[[Any], torch.optim.Optimizer]
 
@@ -27,7 +29,10 @@ def users_factory(given: Any, model: nn.Module, names: dict[int, str]) -> Factor
 
 
 def make_optimizer(
-    factory: Factory, model: nn.Module, transforms: Iterable[Callable[[Factory], Factory]] = ()
+    factory: Factory,
+    model: nn.Module,
+    transforms: Iterable[Callable[[Factory], Factory]] = (),
+    distributed: Distributed | None = None,
 ) -> torch.optim.Optimizer:
     """Makes the optimizer.
 
@@ -35,12 +40,15 @@ def make_optimizer(
         factory: the user's, as ``users_factory`` gives it.
         model: as it is trained, on its device, transformed.
         transforms: the setup's ``fn(factory) -> factory``.
+        distributed: whether each process updates its share of the parameters alone.
 
     Raises:
         WorkloadError: what came out is no optimizer, or one that needs a closure.
     """
     for transform in transforms:
         factory = transform(factory)
+    if distributed is not None and distributed.sharded_optimizer:
+        factory = sharded(factory)
     optimizer = factory(list(model.parameters()))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise WorkloadError(

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from autoopt.benchmark.distributed.shares import part_of, whole_of
 from autoopt.benchmark.evaluation import TimeUpError
 from autoopt.benchmark.fingerprint import Array, Coordinates, sample_keys, step_digest, without_draws
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import samples_of
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.errors import WorkloadError
+from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe
 
@@ -51,6 +52,8 @@ def probe(
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
     """
     training = live.training if live.training.steps == 0 else live.restart(live.seed)
+    if training.setup.distributed.fully_sharded is not None:
+        raise TrialFailed("error", "gradients of parameters that are shared out are not compared with whole ones")
     recorder = _Recorder(training)
     recorder.train(steps, seconds)
     recorder.read_on(seconds)
@@ -62,7 +65,8 @@ def probe(
             with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
                 recorder.at_weights(number, held, seconds)
         recorder.updates()
-    np.savez(out, **recorder.arrays())
+    if training.group.first:  # what the others have is the same, but for their batches, which it has seen
+        np.savez(out, **recorder.arrays())
     return recorder.document(out).model_dump(mode="json")
 
 
@@ -89,21 +93,26 @@ class _Recorder:
         self.updated: Array | None = None
         self.seconds = perf_counter()
 
+    def _over(self, began: float, seconds: float) -> bool:
+        """Whether so many seconds have passed; of several processes, for the first."""
+        return self.training.group.agree(perf_counter() - began > seconds)
+
     def train(self, steps: int, seconds: float) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
         training, began = self.training, perf_counter()
         while len(self.losses) < steps:
-            if len(self.losses) >= LEAST_STEPS and perf_counter() - began > seconds:
+            if len(self.losses) >= LEAST_STEPS and self._over(began, seconds):
                 break
             group = training.next()
-            self._read(group)
-            self.digests.append(step_digest(group))
-            self.orders.append(step_digest(group, whole_numbers=True))
+            whole = self._whole(group)
+            self._read(whole)
+            self.digests.append(step_digest(whole))
+            self.orders.append(step_digest(whole, whole_numbers=True))
             if len(self.held) < BATCHES:
-                self.held.append(group)
+                self.held.append(whole)
             self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
             scale = training.scaler.get_scale() if training.scaler is not None else None
-            loss = float(training.advance(group).detach())
+            loss = _mean(training.group.gather(float(training.advance(group).detach())))
             if scale is not None and training.scaler is not None and training.scaler.get_scale() < scale:
                 self.skipped.append(len(self.losses))
             self.losses.append(loss if np.isfinite(loss) else None)
@@ -113,9 +122,17 @@ class _Recorder:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began = perf_counter()
         for _ in range(_MOST_READ):
-            if perf_counter() - began > seconds or self.training.batch_iterator.epoch >= 3:
+            if self._over(began, seconds) or self.training.batch_iterator.epoch >= 3:
                 break
-            self._read(self.training.next())
+            self._read(self._whole(self.training.next()))
+
+    def _whole(self, group: list[Any]) -> list[Any]:
+        """The micro-batches of all processes together."""
+        shared, read = self.training.shared, self.training.batch_iterator
+        if shared is None:
+            return group
+        weights = shared.weights[read.batch - len(group) : read.batch]
+        return [whole_of(batch, weight, self.training.group) for batch, (weight, _) in zip(group, weights, strict=True)]
 
     def _read(self, group: list[Any]) -> None:
         self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
@@ -140,7 +157,7 @@ class _Recorder:
         found: list[Array] = []
         with without_draws(model):
             for group in held:
-                if len(found) >= 2 and perf_counter() - began > seconds:
+                if len(found) >= 2 and self._over(began, seconds):
                     break
                 found.append(self._gradient(group, 0))
         self.gradients[f"gradients{number}"] = np.stack(found)
@@ -154,8 +171,9 @@ class _Recorder:
         seed_everything(mix("gradient", seed))
         counts = [samples_of(batch) or 1 for batch in group]
         for batch, count in zip(group, counts, strict=True):
-            loss = training.plain_step.forward(training.model, batch)
-            training.plain_step.backward(loss * (count / sum(counts)))
+            part, weight = part_of(batch, training.group)
+            loss = training.plain_step.forward(training.plain_step.model, part)
+            training.plain_step.backward(loss * (weight * count / sum(counts)))
         scale = training.scaler.get_scale() if training.scaler is not None else 1.0
         return self.coordinates.gradients(scale)
 
@@ -165,22 +183,27 @@ class _Recorder:
         target = training.workload.target
         if training.evaluation is None or target is None:
             return None
-        training.evaluation.batches.until = perf_counter() + seconds
+        metric, self.evaluated = training.group.on_first(lambda: self._evaluated(seconds, target.metric))
+        return metric
+
+    def _evaluated(self, seconds: float, name: str) -> tuple[float | None, int | None]:
+        evaluation = self.training.evaluation
+        assert evaluation is not None
+        evaluation.batches.until = perf_counter() + seconds
         try:
-            metric = training.evaluation(training.model)[target.metric]
+            metric = evaluation(self.training.model)[name]
         except TimeUpError:
-            return None
+            return None, self.evaluated
         finally:
-            training.evaluation.batches.until = None
-        self.evaluated = training.evaluation.samples
-        return metric if np.isfinite(metric) else None
+            evaluation.batches.until = None
+        return metric if np.isfinite(metric) else None, evaluation.samples
 
     def updates(self) -> None:
         """The weights' changes by the optimizer alone, from gradients that are the same in every process."""
         training, step = self.training, self.training.plain_step
         training.model.zero_grad(set_to_none=True)
         state = getattr(training.optimizer, "state", None)
-        if state is None or training.setup.step:
+        if state is None or training.setup.step or training.setup.distributed.sharded_optimizer:
             return
         state.clear()
         before, found = self.coordinates.weights(), []
@@ -225,6 +248,10 @@ class _Recorder:
         )
 
 
+def _mean(losses: list[float]) -> float:
+    return sum(losses) / len(losses)
+
+
 def _load(training: Training, path: str) -> bool:
     """Puts kept weights into the model; False where they are not those of a model like this one."""
     kept = kept_state(training, path)
@@ -250,8 +277,9 @@ def _batches(path: str, held: list[list[Any]], training: Training) -> list[list[
     Raises:
         WorkloadError: they hold types of the user's own, and no file is ever unpickled.
     """
-    if not Path(path).exists():
+    if training.group.first and not Path(path).exists():
         torch.save(held, path)
+    training.group.wait()
     try:
         found: list[list[Any]] = torch.load(path, map_location=training.device.torch, weights_only=True)
     except pickle.UnpicklingError:

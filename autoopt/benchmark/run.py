@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoopt.benchmark.blocks import train_until
+from autoopt.benchmark.distributed.merging import mean_losses, most, slowest_steps, total
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.movement import Movement
 from autoopt.benchmark.steady import excess
@@ -73,7 +74,7 @@ class RunUnderWay:
         self.every = evaluate_every or training.evaluate_every
         self.log = _Log()
         self.stopped = ""
-        self.kept = KeptWeights(training, keep) if keep else None
+        self.kept = KeptWeights(training, keep) if keep and training.group.first else None
         self.movement = Movement(training.model)
         self.last_step = self.limit
         training.device.reset_peak()
@@ -144,12 +145,13 @@ def _leg(live: TrialContext, training: Training, log: _Log, stop_at: int, max_se
             live.emit({"step": first + done, "seconds": log.seconds + elapsed})
         return first + done >= stop_at or log.seconds + elapsed >= max_seconds
 
-    lap, recorder = train_until(training, enough)
-    log.training_seconds += lap.seconds
+    lap, recorder = train_until(training, enough, most=max(stop_at - first, 1))
     settled, paid = training.deferred_cost.settled(lap)
-    log.late_seconds += paid
-    log.times += settled.steps
-    found = recorder.losses()
+    ranks = training.group.gather((lap.seconds, paid, settled.steps, recorder.losses()))
+    log.training_seconds += max(seconds for seconds, *_ in ranks)
+    log.late_seconds += max(late for _, late, *_ in ranks)
+    log.times += slowest_steps([steps for *_, steps, _ in ranks])
+    found = mean_losses([losses for *_, losses in ranks])
     log.losses += found
     log.finite = log.finite and None not in found
 
@@ -157,7 +159,7 @@ def _leg(live: TrialContext, training: Training, log: _Log, stop_at: int, max_se
 def _evaluate(live: TrialContext, training: Training, log: _Log) -> None:
     began = training.device.now()
     metrics = training.evaluate()
-    log.evaluation_seconds += training.device.now() - began
+    log.evaluation_seconds += training.group.agree(training.device.now() - began)
     log.evaluations += 1
     log.finite = log.finite and all(math.isfinite(value) for value in metrics.values())
     log.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
@@ -195,9 +197,9 @@ def _reached(live: TrialContext, log: _Log, wanted: float, confirm: int) -> bool
 
 
 def _peaks(training: Training, log: _Log) -> None:
-    device = training.device
-    peaks = {"peak": device.peak_bytes(), "allocated": device.allocated_bytes()}
-    for name, now in (*peaks.items(), ("host_peak", training.host_peak_bytes())):
+    device, gather = training.device, training.group.gather
+    peaks = {"peak": most(gather(device.peak_bytes())), "allocated": most(gather(device.allocated_bytes()))}
+    for name, now in (*peaks.items(), ("host_peak", total(gather(training.host_peak_bytes())))):
         if now is not None:
             setattr(log, name, max(getattr(log, name) or 0, now))
 
@@ -220,10 +222,10 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
         training_seconds=log.training_seconds,
         evaluation_seconds=log.evaluation_seconds,
         evaluations=log.evaluations,
-        evaluated_samples=evaluation.samples if log.evaluations else None,
+        evaluated_samples=training.group.agree(evaluation.samples) if log.evaluations else None,
         steps=training.steps,
-        samples=training.samples,
-        fixed_seconds=live.build_seconds + live.setup_seconds + once,
+        samples=sum(training.group.gather(training.samples)),
+        fixed_seconds=max(training.group.gather(live.build_seconds + live.setup_seconds)) + once,
         once_seconds=once,
         reached=reached,
         finite=log.finite,

@@ -8,6 +8,7 @@ from typing import Any
 from autoopt.benchmark import warmup
 from autoopt.benchmark.blocks import run_block as run_block_until
 from autoopt.benchmark.cputime import cpu_times
+from autoopt.benchmark.distributed.step import apart
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
@@ -52,7 +53,7 @@ def run_block(live: TrialContext, seconds: float, min_steps: int = 1, ramp_secon
 
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:
     """Trains so many steps for their losses: a :class:`~autoopt.records.messages.Block`."""
-    return run_block_until(live.training, lambda done, _: done >= steps).model_dump(mode="json")
+    return run_block_until(live.training, lambda done, _: done >= steps, most=steps).model_dump(mode="json")
 
 
 def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
@@ -60,8 +61,11 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
     training = live.training
     if training.evaluation is None:
         return {"samples": None}
+    if training.group.size > 1 and training.setup.distributed.fully_sharded is not None:
+        return {"samples": None}  # none may stop before the others
+    evaluation = training.evaluation
     with training.device.watched():
-        return {"samples": training.evaluation.count(training.model, max_seconds)}
+        return {"samples": training.by_first(lambda: evaluation.count(training.model, max_seconds))}
 
 
 def train(
@@ -118,7 +122,13 @@ def _training_run(live: Any, *, evaluate_every: int | None = None, **arguments: 
 
 def flops(live: TrialContext) -> JsonDict:
     """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
-    return count_flops(live.training)
+    training = live.training
+    with apart(training):
+        found = count_flops(training)
+    return {
+        **found,
+        **{key: sum(training.group.gather(found[key])) for key in ("flops", "flops_per_step", "forward_flops")},
+    }
 
 
 def probe(live: TrialContext, **arguments: Any) -> JsonDict:
@@ -153,6 +163,8 @@ def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") ->
     torch-tb-profiler reads in it (None where it cannot)."""
     if not isinstance(live, TrialContext):
         raise TrialFailed("error", "the steps of a script are not traced")
+    if live.training.group.rank:
+        name = f"{name or 'steps'}-rank{live.training.group.rank}"
     written = write_trace(live.training, directory, steps, name)
     try:
         written["profile"] = read_profile(written["readable"])
@@ -171,7 +183,8 @@ def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> J
 
 def inspect(live: TrialContext, strategies: list[str]) -> JsonDict:
     """What the named strategies find in the live workload, by name."""
-    live.inspected.update(inspected(live, strategies))
+    with apart(live.training):
+        live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,6 +14,11 @@ from autoopt.benchmark.clock import StageClock, clock_for
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.deferred_cost import deferred_cost_for
 from autoopt.benchmark.device import Device, host_peak_bytes, open_device
+from autoopt.benchmark.distributed.group import Group, present
+from autoopt.benchmark.distributed.replicate import replicate, shared_out
+from autoopt.benchmark.distributed.sharded import load_whole_state, whole_state
+from autoopt.benchmark.distributed.shares import SharedBatches, share_out
+from autoopt.benchmark.distributed.step import SharedStep, Weights
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.lengths import lengths
@@ -28,6 +33,7 @@ from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt.workload import Workload
 
+T = TypeVar("T")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -47,9 +53,11 @@ class Training:
         setup: how it is trained; the workload's own where None.
         device: where, by name or opened.
         seed: of the order of samples and of what the steps draw.
+        group: of the processes that train together; the present one, such as torchrun's, where None.
 
     Attributes:
         model: on the device, transformed, compiled.
+        group: of the processes that train together; of one where the setup asks for no more.
         optimizer, loss: as the steps use them; ``loss(model, batch)``.
         steps, samples: trained so far.
         total_steps, steps_per_epoch, evaluate_every: optimizer steps with this setup's batch.
@@ -67,11 +75,17 @@ class Training:
         *,
         device: str | torch.device | Device = "auto",
         seed: int = 0,
+        group: Group | None = None,
     ) -> None:
         self.workload = workload
         self.setup = setup = workload.setup if setup is None else setup
         self.device = device if isinstance(device, Device) else open_device(str(device))
         self.seed = seed
+        self.group = present(setup.distributed.processes, self.device.torch) if group is None else group
+        if self.group.size != setup.distributed.processes:
+            raise WorkloadError(
+                f"the setup trains in {setup.distributed.processes} processes, and there are {self.group.size}"
+            )
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
@@ -81,12 +95,14 @@ class Training:
         with self.device.watched():
             self._assemble()
         # Whatever assembling drew, the steps draw the same numbers under every plan.
-        seed_everything(mix(seed, "steps") % 2**32)
+        own = () if self.group.first else (self.group.rank,)  # each process draws its own dropout
+        seed_everything(mix(seed, "steps", *own) % 2**32)
         self.clock.start()
 
     def _assemble(self) -> None:
         workload, setup, device = self.workload, self.setup, self.device.torch
         self.loader = training_loader(workload, setup, self.seed)
+        self.shared: SharedBatches | None = share_out(self.loader, self.group)
         self.lengths = lengths(workload, setup, self.loader)
         move = mover(device, non_blocking=setup.transfer.non_blocking)
         self.batch_iterator = BatchIterator(
@@ -110,22 +126,28 @@ class Training:
         )
         self.batch_iterator.on_epoch = self.schedule.epoch
         self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
-        self.plain_step = TrainingStep(
-            self.model,
-            self.loss,
-            self.optimizer,
-            autocast=self.autocast,
-            scaler=self.scaler,
-            clip=workload.clip_grad_norm,
-            clock=self.clock,
-            begin=new_graph_hook(device, setup.compile),
-        )
+        self.plain_step = self._step(device)
         self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
         for number, transform in enumerate(setup.step):
             self.one_step = transform(self.one_step if number else self.plain_step)
-        self.fast = self.device.kind == "cpu" and self.device.tensors is None
+        self.fast = self.device.kind == "cpu" and self.device.tensors is None and self.group.size == 1
         self._move = move
         self.evaluation = self._evaluation(move)
+
+    def _step(self, device: torch.device) -> TrainingStep:
+        how: dict[str, Any] = {
+            "autocast": self.autocast,
+            "scaler": self.scaler,
+            "clip": self.workload.clip_grad_norm,
+            "clock": self.clock,
+            "begin": new_graph_hook(device, self.setup.compile),
+        }
+        if self.group.size == 1:
+            return TrainingStep(self.model, self.loss, self.optimizer, **how)
+        wanted = self.setup.distributed
+        replicated = replicate(self.model, wanted, device)
+        quiet = wanted.quiet_accumulation
+        return SharedStep(replicated, self.loss, self.optimizer, self.group, quiet=quiet, **how)
 
     def _model_and_optimizer(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         workload, setup = self.workload, self.setup
@@ -143,9 +165,10 @@ class Training:
             self.device.tensors.add([*model.parameters(), *model.buffers()])
         if setup.compile is not None:
             compile_model(model, setup.compile)
+        model = shared_out(model, setup.distributed)
         names = {id(p): name for name, p in before.items()}
         factory = users_factory(workload.optimizer, model, names)
-        return model, make_optimizer(self._remembering(factory), model, setup.optimizer)
+        return model, make_optimizer(self._remembering(factory), model, setup.optimizer, setup.distributed)
 
     def _remembering(self, factory: Factory) -> Factory:
         """The user's factory; the optimizer that it made last is ``users_optimizer``."""
@@ -209,7 +232,14 @@ class Training:
         return self.advance(batches).detach()
 
     def advance(self, batches: list[Any]) -> torch.Tensor:
-        """The same; the loss may still have its graph, since letting go of it costs short steps a per cent."""
+        """The same; the loss may still have its graph, since letting go of it costs short steps a per cent.
+
+        Of several processes each has its own part of the loss: their mean is that of the step.
+        """
+        read = self.batch_iterator
+        samples = read.taken if batches is read.latest else sum(samples_of(batch) or 1 for batch in batches)
+        if self.shared is not None and batches is read.latest:
+            samples = self._weigh(self.shared.weights[read.batch - len(batches) : read.batch])
         if self.device.tensors is None:
             loss = self.compute(batches)
         else:
@@ -217,14 +247,19 @@ class Training:
                 self.device.tensors.add(batches)
                 loss = self.compute(batches)
         self.steps += 1
-        read = self.batch_iterator
-        self.samples += read.taken if batches is read.latest else sum(samples_of(batch) or 1 for batch in batches)
+        self.samples += samples
         read.latest = None
         if read.ahead is not None:
             read.refill()
             self.clock.mark("data")  # where the loader was late, the device has waited for it here
         self.clock.step_done()
         return loss
+
+    def _weigh(self, weights: Weights) -> int:
+        """Tells the step what part of their batches its micro-batches are; how many samples that are."""
+        if isinstance(self.plain_step, SharedStep):
+            self.plain_step.weights = weights
+        return sum(round(weight * samples / self.group.size) for weight, samples in weights)
 
     def compute(self, batches: list[Any]) -> torch.Tensor:
         """What a step does, without the book that is kept of it."""
@@ -290,20 +325,38 @@ class Training:
         """
         if self.evaluation is None:
             raise WorkloadError("the workload has no evaluate", hint="give evaluate= and valid_data= to the Workload")
-        with self.device.watched():
-            metrics = self.evaluation(self.model)
+        evaluation = self.evaluation
+        with self.device.watched():  # of several processes the first evaluates, on all samples, as one process would
+            metrics = self.by_first(lambda: evaluation(self.model))
         self.clock.mark("evaluate")
         target = self.workload.target
         if target is not None:
             self.schedule.evaluated(metrics[target.metric])
         return metrics
 
+    def by_first(self, work: Callable[[], T]) -> T:
+        """Done by the first process alone, unless the model is shared out: then all take part, and the first tells."""
+        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
+            return self.group.agree(work())
+        return self.group.on_first(work)
+
+    def _states(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Of model and optimizer; all processes call this, and the first has them whole."""
+        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
+            return whole_state(self.model, self.optimizer)
+        consolidate = getattr(self.optimizer, "consolidate_state_dict", None)
+        if consolidate is not None:
+            consolidate(to=0)
+            return self.model.state_dict(), self.optimizer.state_dict() if self.group.first else None
+        return self.model.state_dict(), self.optimizer.state_dict()
+
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to go on with the same losses: weights, optimizer, schedule, scaler, generators,
-        and the place in the data."""
+        and the place in the data. Of several processes all call this; the first has what all need."""
+        model, optimizer = self._states()
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": model,
+            "optimizer": optimizer,
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,
             "random": random_state(),
@@ -317,8 +370,11 @@ class Training:
         """Goes to where another run of the same workload, setup and seed stood."""
         if state["seed"] != self.seed:
             warnings.warn(f"the state is of seed {state['seed']}, this run has {self.seed}", stacklevel=2)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.setup.distributed.fully_sharded is not None and self.group.size > 1:
+            load_whole_state(self.model, self.optimizer, (state["model"], state["optimizer"]))
+        else:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cached_property
 from time import perf_counter
@@ -9,6 +10,9 @@ from typing import Any, Protocol
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
+from autoopt.benchmark.distributed.group import Group, Place, join, variables
+from autoopt.benchmark.distributed.places import device_of, keep_to_cores
+from autoopt.benchmark.distributed.unused import unused_parameters
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
@@ -32,6 +36,9 @@ class Spec(Protocol):
     memory_limit_bytes: int | None
     target: float | None
 
+    @property
+    def rank(self) -> Place | None: ...
+
 
 Emit = Callable[[JsonDict], None]
 
@@ -50,6 +57,7 @@ class TrialContext:
         setup: the user's own with the plan folded over it.
         device, seed: where and how it trains.
         build_seconds, setup_seconds: what importing and building, and assembling, took.
+        group: of the processes that train together; of this one alone in most trials.
         inspected: what strategies found in it, by name; part of the facts.
         cores_at_start: cores that the process could use before the workload was imported.
         under_way: a training that goes on in legs (``autoopt.benchmark.run``).
@@ -65,8 +73,13 @@ class TrialContext:
         self._device: Device | None = None
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
+        place = getattr(spec, "rank", None)
+        if place is not None:
+            os.environ.update(variables(place))
+            keep_to_cores(registry.fold(spec.plan), place)
         self.cores_at_start: tuple[int, ...] = affinity.cores()
         self.workload = self._build(workload)
+        self.group = join(place, self.device.torch) if place is not None else Group()
         self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
         self._training: Training | None = None
         self.under_way: Any = None
@@ -88,15 +101,20 @@ class TrialContext:
     def device(self) -> Device:
         """Where it trains, opened on first use: after that, ``CUDA_VISIBLE_DEVICES`` says nothing any more."""
         if self._device is None:
-            self._device = open_device(self.spec.device, self.spec.memory_limit_bytes)
+            self._device = open_device(self._device_name, self.spec.memory_limit_bytes)
         return self._device
+
+    @property
+    def _device_name(self) -> str:
+        place = getattr(self.spec, "rank", None)
+        return self.spec.device if place is None else device_of(self.spec.device, place.rank)
 
     @property
     def training(self) -> Training:
         """The assembled run, made on first use."""
         if self._training is None:
             began = self.device.now()
-            self._training = Training(self.workload, self.setup, device=self.device, seed=self.seed)
+            self._training = Training(self.workload, self.setup, device=self.device, seed=self.seed, group=self.group)
             self.setup_seconds = self.device.now() - began
         return self._training
 
@@ -130,6 +148,10 @@ class TrialContext:
     ) -> float | None:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
         return ratio_with(self.training, change, dtype=dtype, matmul=matmul, rebatch=rebatch, seconds=seconds)
+
+    def unused_parameters(self) -> list[str]:
+        """Trainable parameters that a step leaves without a gradient; needed to average those of several processes."""
+        return unused_parameters(self.training)
 
     @property
     def target(self) -> float | None:

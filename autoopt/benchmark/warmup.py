@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from time import perf_counter
 
-from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.blocks import group_of, run_block
 from autoopt.benchmark.compiling import trouble
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
@@ -27,6 +28,8 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         max_seconds: of training; at least two steps are trained.
     """
     training = live.training
+    group = group_of(training)
+    agree: Callable[[float], float] = (lambda seconds: seconds) if group is None else group.agree
     began = perf_counter()
     times: list[float] = []
     losses: list[float | None] = []
@@ -34,14 +37,14 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     steady: Steady | None = None
     last_look = 0.0
     while True:
-        left = max_seconds - (perf_counter() - began)
+        left = agree(max_seconds - (perf_counter() - began))
         part = min(max(_PART_SECONDS, last_look * 0.2), max(left, 0.0))
         block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False)  # type: ignore[misc]
         times += block.step_seconds
         losses += block.losses
         if block.recompilations:
             compiled_until = len(times)
-        last_look = perf_counter() - began
+        last_look = agree(perf_counter() - began)
         live.emit({"warm_up_steps": len(times), "seconds": last_look, "compiling": bool(block.recompilations)})
         if last_look >= _LEAST_SECONDS:
             steady = find_steady(times[compiled_until:], _LEAST_GROUPS)

@@ -12,7 +12,6 @@ from autoopt.cli.codes import DOES_NOT_HOLD
 from autoopt.cli.output import say, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import EnvironmentLacks, UsageError
-from autoopt.options import refuse_unfinished
 from autoopt.options.parsers import parse_percent
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ def compare_command(
     --budget is 5m unless it is given.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
-    refuse_unfinished(options)
     wanted = _requirement(require) if require is not None else None
     from autoopt.script.command import spec_of
 

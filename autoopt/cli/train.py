@@ -13,7 +13,7 @@ import click
 from autoopt.cli.codes import INTERRUPTED
 from autoopt.cli.output import stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
-from autoopt.options import Options, refuse_unfinished
+from autoopt.options import Options
 
 if TYPE_CHECKING:
     from autoopt.records import Plan
@@ -33,7 +33,6 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     goes on from it.
     """
     options = read_options(given)
-    refuse_unfinished(options)
     from autoopt.loading.importing import check_spec
     from autoopt.plan import read_plan
     from autoopt.trackers import check_installed
@@ -42,12 +41,15 @@ def train_command(workload: str, plan: Path, **given: Any) -> int:
     check_installed(options.log)
     document = read_plan(plan)
     set_environment(document, options)
+    start_processes(document, options)
     from autoopt.trackers import following
     from autoopt.train import train_run
 
     with following(options.log) as trackers, stdout_kept():
         outcome = train_run(workload, document, options, listeners=[scalars_of(each) for each in trackers])
-    if options.json:
+    if os.environ.get("RANK", "0") != "0":
+        pass  # the first process speaks for all
+    elif options.json:
         write_json(outcome)
     else:
         for line in lines(outcome):
@@ -72,6 +74,22 @@ def set_environment(plan: Plan, options: Options, again: Callable[..., Any] = os
     os.environ.update(missing)
     if missing and "torch" in sys.modules and sys.argv[1:2] == ["train"]:  # as a command, not within another program
         again(sys.executable, sys.orig_argv, os.environ)
+
+
+def start_processes(plan: Plan, options: Options, become: Callable[..., Any] = os.execv) -> None:
+    """Becomes torchrun with this same command in every process, where the plan trains in several and this is not one.
+
+    Raises:
+        UsageError: the plan names a strategy that there is not.
+    """
+    from autoopt.registry import load_strategies
+
+    with stdout_kept():
+        processes = load_strategies(options.strategies).fold(plan).distributed.processes
+    if processes == 1 or "RANK" in os.environ or sys.argv[1:2] != ["train"]:
+        return
+    how = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", "autoopt"]
+    become(sys.executable, [sys.executable, *how, *sys.argv[1:]])
 
 
 def scalars_of(tracker: Tracker) -> Callable[[Progress], None]:

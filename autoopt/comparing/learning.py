@@ -18,7 +18,7 @@ from autoopt.records import JsonDict, Plan
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.trial.parent import TrialProcess
+from autoopt.trial.remote.launcher import AnyTrial
 
 LEAST_STEPS, MOST_STEPS = 5, 64
 """Of each of the two stretches: in more, rounding alone may part two trainings."""
@@ -121,7 +121,7 @@ class Judge:
                 digests.add(process.call(f"{_TASKS}:pin", timeout=600.0)["digest"])
         return digests.pop() if len(digests) == 1 else None
 
-    def _evaluate(self, judge: TrialProcess) -> None:
+    def _evaluate(self, judge: AnyTrial) -> None:
         for name, trained in self.trained.items():
             answer = judge.call(f"{_TASKS}:evaluate", timeout=600.0, weights=str(trained.weights[0]))
             self.metrics[name] = answer["metrics"]

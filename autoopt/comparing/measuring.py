@@ -27,8 +27,9 @@ from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.noise import control, doubts
 from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.remote.launcher import AnyTrial
 
 NAMES = {"incumbent": "baseline", "candidate": "candidate"}
 _LEARNING, _CONTROL, _PAIRS = 0.3, 0.2, 24
@@ -135,7 +136,7 @@ class Comparing:
         return self.facts
 
     @contextlib.contextmanager
-    def _first_run(self, name: str) -> Iterator[TrialProcess]:
+    def _first_run(self, name: str) -> Iterator[AnyTrial]:
         """A side's first process. A script's shows its sites, and where a revision found its modules.
 
         Raises:

@@ -43,8 +43,13 @@ def export_script(
     """
     if base is None:
         base = Setup().with_precision(dtype=facts.precision) if facts and facts.precision else Setup()
+    processes = plan.processes
     homes = {type(registry[change.strategy]).__module__ for change in plan.changes}
     draft = Draft(workload_spec, plan, registry.fold(plan, base), facts, Inliner((*OURS, *homes)))
+    if processes > 1:
+        draft.notes.append(
+            f"training in {processes} processes: autoopt train {workload_spec} --plan plan.json starts them"
+        )
     before, imported, build = user_import(workload_spec, _NAMES)
     inliner = draft.inliner
     inliner.reserve(build.split(".")[0])

@@ -90,11 +90,16 @@ def verify_run(
         against: another run; then nothing is measured.
 
     Raises:
-        UsageError: the directory has no script.
+        UsageError: the directory has no script, or the plan is one for several processes.
         EnvironmentLacks: another device or torch than the run was measured with.
     """
     if against is not None:
         return compare_runs(result, read_result(against), str(against))
+    if result.best.plan.processes > 1:
+        raise UsageError(
+            f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",
+            hint=f"autoopt compare {result.workload.spec} --baseline BASE.json --candidate {Path(run) / 'plan.json'}",
+        )
     script = (Path(run) if Path(run).is_dir() else Path(run).parent).resolve() / "optimized_train.py"
     if not script.is_file():
         raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")

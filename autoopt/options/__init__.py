@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.options.options import KEYS, Options, check_names, make_options, parse, refuse_unfinished
+from autoopt.options.options import KEYS, Options, check_names, make_options, parse
 from autoopt.options.parsers import DEFAULT_RISKS, parse_choices, parse_percent
 
 __all__ = [
@@ -14,5 +14,4 @@ __all__ = [
     "parse",
     "parse_choices",
     "parse_percent",
-    "refuse_unfinished",
 ]

@@ -16,11 +16,12 @@ from autoopt.options.parsers import (
     DEFAULT_RISKS,
     nearest,
     parse_allow,
-    parse_choice,
     parse_choices,
     parse_device,
+    parse_executor,
     parse_flag,
     parse_list,
+    parse_nproc,
     parse_number,
     parse_path,
     parse_pattern,
@@ -30,7 +31,6 @@ from autoopt.options.parsers import (
     parse_specs,
 )
 
-EXECUTORS = ("local", "ray")
 TRACKERS = ("mlflow", "tensorboard", "wandb")
 
 
@@ -51,7 +51,9 @@ class Options:
         only, skip: names of strategies; an empty ``only`` means all.
         strategies: import strings of further strategies, ``package.module:Class``.
         allow: the risk classes that are on.
-        executor: where trials run.
+        executor: where trials run: ``local``, ``ray`` (of this machine), or ``ray://host:port``.
+        nproc: processes that train together: ``4``, the baseline too, or ``1..4``, up to which ``ddp`` may go; one
+            where None.
         price: what an hour of the device costs; None where it was not given.
         log: trackers that follow the run.
         metric: where a script tells its metric: a pattern with one group for the number, or a tracker's key.
@@ -72,6 +74,7 @@ class Options:
     strategies: tuple[str, ...] = ()
     allow: tuple[str, ...] = DEFAULT_RISKS
     executor: str = "local"
+    nproc: str | None = None
     price: float | None = None
     log: tuple[str, ...] = ()
     metric: str | None = None
@@ -79,6 +82,12 @@ class Options:
     json: bool = False
     quiet: bool = False
     open: bool = False
+
+    @property
+    def processes(self) -> tuple[int, int]:
+        """Processes that the baseline trains in, and the most that a plan may."""
+        least, _, most = (self.nproc or "1").partition("..")
+        return int(least), int(most or least)
 
 
 # key: the name of the field in Options, and its parser
@@ -95,7 +104,8 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "skip": ("skip", parse_list),
     "strategies": ("strategies", parse_specs),
     "allow": ("allow", parse_allow),
-    "executor": ("executor", lambda value: parse_choice(value, EXECUTORS)),
+    "executor": ("executor", parse_executor),
+    "nproc": ("nproc", parse_nproc),
     "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
     "log": ("log", lambda value: parse_choices(value, TRACKERS)),
     "metric": ("metric", parse_pattern),
@@ -158,19 +168,6 @@ def make_options(
     return options
 
 
-def refuse_unfinished(options: Options) -> None:
-    """Refuses what the options can say and this version does not do.
-
-    Raises:
-        UsageError: one line that says so.
-    """
-    if options.executor != "local":
-        raise UsageError(
-            f"--executor {options.executor} is not part of this version of autoopt yet",
-            hint="trials run on this machine with --executor local",
-        )
-
-
 def check_names(options: Options, risks: Mapping[str, str]) -> None:
     """Checks the strategies that ``only`` and ``skip`` name, and ``allow``, against those that there are.
 
@@ -179,10 +176,8 @@ def check_names(options: Options, risks: Mapping[str, str]) -> None:
         risks: the risk class of every strategy, by its name.
 
     Raises:
-        UsageError: a strategy that does not exist, with the nearest name; ``allow`` of a class that no strategy has;
-            what this version does not do.
+        UsageError: a strategy that does not exist, with the nearest name; ``allow`` of a class that no strategy has.
     """
-    refuse_unfinished(options)
     for key in ("only", "skip"):
         for name in getattr(options, key):
             if name not in risks:

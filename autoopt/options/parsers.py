@@ -16,6 +16,7 @@ DEFAULT_RISKS = ("exact", "numeric", "training")
 _PERCENT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*%", re.ASCII)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(iB|B)", re.ASCII)
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,4})?", re.ASCII)
+_RAY = re.compile(r"ray://[\w.\-\[\]:]+:\d{1,5}", re.ASCII)
 _SPEC = re.compile(r"[^:\s]+:[^:\s]+")
 
 
@@ -67,6 +68,34 @@ def parse_pattern(value: object) -> str:
     if groups > 1:
         raise UsageError(f"it has {groups} groups, and the metric is one number", hint="make the others (?:...)")
     return value
+
+
+def parse_executor(value: object) -> str:
+    """Where trials run: ``local``, ``ray`` or the address of a Ray cluster.
+
+    Raises:
+        UsageError: anything else.
+    """
+    text = str(value).strip()
+    if _RAY.fullmatch(text):
+        return text
+    return parse_choice(text, ("local", "ray"))
+
+
+def parse_nproc(value: object) -> str:
+    """Processes of a distributed run: a number, or ``1..4`` for one in the baseline and up to four in a plan.
+
+    Raises:
+        UsageError: anything else.
+    """
+    text = str(value).strip()
+    match = None if isinstance(value, bool | float) else re.fullmatch(r"(\d{1,4})(?:\.\.(\d{1,4}))?", text, re.ASCII)
+    if match is None:
+        raise UsageError("not a number of processes", hint="such as 4, or 1..4 to start from one")
+    least, most = int(match[1]), int(match[2] or match[1])
+    if least < 1 or most < least:
+        raise UsageError("must be 1 or more, the smaller number first", hint="such as 4, or 1..4 to start from one")
+    return str(least) if least == most else f"{least}..{most}"
 
 
 def parse_seed(value: object) -> int:

@@ -109,6 +109,24 @@ class Plan(Record):
         """The setting that this plan gives to a strategy, or None where it does not hold it."""
         return next((c.setting for c in self.changes if c.strategy == strategy), None)
 
+    @property
+    def processes(self) -> int:
+        """Processes that train together; one where no change says otherwise."""
+        told = (change.setting.get("processes") for change in self.changes)
+        return next((count for count in told if isinstance(count, int)), 1)
+
+    def with_processes(self, count: int) -> Plan:
+        """The same in so many processes; in one, without the change that says so."""
+        kept = [change for change in self.changes if count > 1 or "processes" not in change.setting]
+        return Plan(
+            changes=tuple(
+                change.model_copy(update={"setting": {**change.setting, "processes": count}})
+                if "processes" in change.setting
+                else change
+                for change in kept
+            )
+        )
+
     def with_change(self, change: Change) -> Plan:
         """This plan with the change added, in place of the same strategy's earlier one."""
         if change.strategy in self.names():

@@ -35,12 +35,13 @@ class Peaks(Record):
 
 
 class Environment(Record):
-    """The machine and what runs on it."""
+    """The machine and what runs on it. ``devices``: there are of that kind, from ``device`` on; None of a CPU."""
 
     python: str
     torch: str | None = None
     cuda: str | None = None
     device: str
+    devices: int | None = None
     device_name: str | None = None
     device_memory_bytes: int | None = None
     cpu: str | None = None

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
+from autoopt.records.distributed import Scaling
 from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
 from autoopt.records.pipeline import Round
@@ -89,7 +90,8 @@ class Result(Record):
     """result.json, the only thing that the report reads.
 
     ``quality``: the final plan's trainings against the baseline's, from the verification. ``sites``, ``patch``: of
-    a script as it is; None for a function that describes the run.
+    a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
+    several.
     """
 
     schema_version: Literal[1] = 1
@@ -118,11 +120,15 @@ class Result(Record):
     quality: Quality | None = None
     sites: Sites | None = None
     patch: ScriptPatch | None = None
+    scaling: Scaling | None = None
 
     @property
     def fitted(self) -> bool:
-        """Whether the workload as it is did not fit in memory: the baseline is then a plan under which it does."""
-        return bool(self.baseline.plan.changes)
+        """Whether the workload as it is did not fit in memory: the baseline is then a plan under which it does.
+
+        Training in as many processes as were asked for is no such plan.
+        """
+        return any(change.strategy != "ddp" for change in self.baseline.plan.changes)
 
     @property
     def found(self) -> tuple[Change, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autoopt.errors import UsageError
 from autoopt.loading.importing import check_spec
 from autoopt.options import Options
 from autoopt.running.baseline_spec import registry_of
@@ -15,7 +16,8 @@ def check_command(spec: str, options: Options) -> None:
 
     Raises:
         WorkloadError: the workload's import string is malformed, or leads to no file or module; no such script.
-        UsageError: ``only``, ``skip`` or ``allow`` name what there is not; ``out`` holds a run already.
+        UsageError: several processes for a script; ``only``, ``skip`` or ``allow`` name what there is not; ``out``
+            holds a run already.
         EnvironmentLacks: a tracker is not installed.
     """
     command = command_of(spec)
@@ -23,6 +25,11 @@ def check_command(spec: str, options: Options) -> None:
         check_spec(spec)
     else:
         check_script(command)
+        if options.nproc is not None:
+            raise UsageError(
+                f"--nproc {options.nproc}: a script that is run as it is starts its processes itself",
+                hint="give a function that describes the run, MODULE:ATTR, to train it in several",
+            )
     if options.out is not None:
         check_free(options.out)
     check_installed(options.log)

@@ -61,6 +61,7 @@ def result_of(
         ablation=tuple(outcome.ablation),
         stop=outcome.stop,
         sites=state.sites,
+        scaling=state.scaling,
         advice=(
             *(located(item, Path.cwd()) for item in state.advice),
             *(advice_of(state.sites) if state.sites else ()),

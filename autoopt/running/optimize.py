@@ -21,6 +21,7 @@ from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import result_of
+from autoopt.running.executor import launcher_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
 from autoopt.script.command import alone_in, command_of
 from autoopt.search.accept.gate import Gate
@@ -36,6 +37,7 @@ from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
+from autoopt.trial.remote.launcher import RemoteLauncher
 
 
 def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
@@ -98,7 +100,7 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
     announce = Announcer(run.announced)
     for listener in (*listeners, run.note):
         announce.subscribe(listener)
-    launching = Launcher(compiler_cache=run.directory.compiler_cache)
+    launching = launcher_of(options, run.directory)
     alone = alone_in(os.getcwd()) if command_of(spec) is not None else contextlib.nullcontext()
     with alone, Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
         context = _context(spec, options, registry, run, announce, interrupts, launcher)
@@ -139,7 +141,7 @@ def _context(
     run: Run,
     announce: Announcer,
     interrupts: Interrupts,
-    launcher: Launcher,
+    launcher: Launcher | RemoteLauncher,
 ) -> RunContext:
     base = baseline_spec(spec, options, registry, str(run.directory.path))
     runner = TrialRunner(launcher, base, registry, run.directory.logs)
@@ -188,7 +190,7 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
         created=run.created,
         seconds=run.clock.elapsed(),
         directory=files.path,
-        snippets=snippets(plan, registry),
+        snippets=snippets(_to_adopt(plan, outcome.baseline.plan), registry),
     )
     if result.sites is not None:
         patch = patch_of(result.sites, plan, registry, result.environment.device.partition(":")[0])
@@ -204,6 +206,12 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
         run.directory.forget_compiled()
     announce(RunEnded(at=run.clock.elapsed(), result=result, run_directory=str(files.path)))
     return result
+
+
+def _to_adopt(plan: Plan, baseline: Plan) -> Plan:
+    """The plan without the processes that the baseline has: they were asked for, and are there already."""
+    asked = [change for change in baseline.changes if "processes" in change.setting]
+    return Plan(changes=tuple(change for change in plan.changes if change not in asked))
 
 
 def _say_stopping() -> None:

@@ -27,6 +27,7 @@ MEASURED_BY = (
     "strategies",
     "allow",
     "executor",
+    "nproc",
 )
 """Options that change what is measured; a resumed run must have the same."""
 

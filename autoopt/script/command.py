@@ -61,7 +61,8 @@ def command_of(spec: str) -> tuple[str, ...] | None:
     if first in _LAUNCHERS:
         raise UsageError(
             f"{first} starts training processes of its own: they cannot be stopped at the same step from outside",
-            hint=f"name the script itself, {_EXAMPLE}",
+            hint=f"name the script itself, {_EXAMPLE}, to measure it in one process; several are measured of a "
+            "function that describes the run: autoopt optimize MODULE:ATTR --nproc N",
         )
     return None
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
 from autoopt.benchmark.device import host_peak_bytes
+from autoopt.benchmark.distributed.group import Group
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.lengths import Lengths
 from autoopt.benchmark.loss_recorder import LossRecorder
@@ -130,6 +131,8 @@ class ScriptTraining:
     Args:
         script: which stands at a step's end.
     """
+
+    group = Group()
 
     def __init__(self, script: Script) -> None:
         self.script, self.session = script, script.session

@@ -27,6 +27,8 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         return "the script compiles already"
     if setup.transfer.prefetch:
         return "batches are moved by the script's own lines: it needs build()"
+    if setup.distributed.processes > 1:
+        return "a script starts its processes itself: it needs build()"
     wrapped = {
         "loss": setup.loss,
         "training step": setup.step,

@@ -7,10 +7,10 @@ from math import ceil
 import numpy as np
 
 from autoopt.benchmark.target import reachable
-from autoopt.errors import TrialFailed
+from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.events import BaselineMeasured, EnvironmentRead, NoiseMeasured
 from autoopt.options import Options
-from autoopt.records import Objective, Sites
+from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.script.metric import direction_of, name_of
@@ -221,13 +221,50 @@ def inspected(context: RunContext, options: Options) -> SearchState:
         raise BaselineFailed(failure, "while it was built") from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
     context.gate.memory_limit_bytes = memory_limit(found.environment)
-    return SearchState(
+    least, most = options.processes
+    check_devices(most, found.environment)
+    state = SearchState(
         facts=found.facts,
         environment=found.environment,
         objective=objective_of(found.facts, options),
         planned_steps=found.facts.max_steps,
         sites=context.runner.watched(),
+        processes=most,
     )
+    if least > 1:
+        state.adopt(context.run.step("together", {"processes": least}, lambda: _together(context, least), Plan))
+    return state
+
+
+def check_devices(processes: int, environment: Environment) -> None:
+    """Each process of a distributed run has a device of its own; the CPU is everybody's.
+
+    Raises:
+        EnvironmentLacks: there are fewer.
+    """
+    devices = environment.devices
+    if processes > 1 and devices is not None and devices < processes:
+        raise EnvironmentLacks(
+            f"--nproc {processes}: there are {devices} devices, from {environment.device} on",
+            hint=f"--nproc {devices}" if devices > 1 else "leave --nproc out",
+        )
+
+
+def _together(context: RunContext, processes: int) -> Plan:
+    """The workload as it is, in so many processes.
+
+    Raises:
+        BaselineFailed: it does not train.
+    """
+    try:
+        task = "autoopt.benchmark.tasks:inspect"
+        found = context.runner.ask(Plan(), task, timeout=300.0, label="unused", strategies=["ddp"])["ddp"]
+    except TrialFailed as failure:
+        if failure.kind != "out_of_memory":
+            raise BaselineFailed(failure, "in its first step") from failure
+        found = {}
+    setting: JsonDict = {"processes": processes, **({"find_unused": True} if found.get("unused") else {})}
+    return Plan(changes=(Change(strategy="ddp", setting=setting),))
 
 
 def _watched(context: RunContext) -> Sites:

@@ -60,9 +60,17 @@ def configuration(
         flops_per_second=flops,
         mfu=_mfu(flops, environment.peaks),
         energy_joules_per_step=examined.joules_per_step if examined else None,
-        cost_to_target=price_per_hour * time_to_target.value / 3600 if price_per_hour and time_to_target else None,
+        cost_to_target=_cost(plan, environment, price_per_hour, time_to_target),
         curves=tuple(run.curve for run in runs),
     )
+
+
+def _cost(plan: Plan, environment: Environment, price: float | None, seconds: Estimate | None) -> float | None:
+    """What the devices cost until the target: each process has one of its own, but for those that share a CPU."""
+    if not price or seconds is None:
+        return None
+    devices = 1 if environment.device == "cpu" else plan.processes
+    return price * devices * seconds.value / 3600
 
 
 def best_matmul(peaks: Peaks) -> float | None:

@@ -131,4 +131,9 @@ class RunContext:
             "incumbent": incumbent.model_dump(mode="json"),
             "candidate": candidate.model_dump(mode="json"),
         }
-        return self.run.step(kind, key, measure, Comparison)
+
+        def on_one_machine() -> Comparison:
+            with self.runner.held():
+                return measure()
+
+        return self.run.step(kind, key, on_one_machine, Comparison)

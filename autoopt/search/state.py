@@ -17,6 +17,7 @@ from autoopt.records import (
     Trial,
     Verdict,
 )
+from autoopt.records.distributed import Scaling
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
@@ -40,6 +41,7 @@ class SearchState:
     ``sites``: of a script that is run as it is.
     ``proved_together``: strategies whose changes were kept as parts of a stack, each not proved by itself.
     ``remembered``: what an earlier run found, which orders this one and proves nothing.
+    ``processes``: the most that may train together; ``scaling``: how the final plan does.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
@@ -73,6 +75,8 @@ class SearchState:
     missing: list[str] = field(default_factory=list)
     proved_together: set[str] = field(default_factory=set)
     remembered: Remembered = field(default_factory=Remembered)
+    processes: int = 1
+    scaling: Scaling | None = None
 
     def next_id(self) -> int:
         self.numbers += 1
@@ -95,6 +99,7 @@ class SearchState:
             planned_steps=self.planned_steps,
             fits=fits,
             sites=self.sites,
+            processes=self.processes,
         )
 
     def adopt(self, baseline: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from autoopt.search.accept.interleaved import TrainedPair, Turns
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.time_limits import TimeLimits
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"
 WATCH_SECONDS = 300.0
@@ -43,7 +44,7 @@ class TrialRunner:
         limits: of the time that starting a trial takes.
     """
 
-    def __init__(self, launcher: Launcher, base: TrialSpec, registry: Registry, logs: Path) -> None:
+    def __init__(self, launcher: Launcher | RemoteLauncher, base: TrialSpec, registry: Registry, logs: Path) -> None:
         self.base = base
         self.registry = registry
         self._launcher = launcher
@@ -55,11 +56,15 @@ class TrialRunner:
 
     def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
         """The trial of a plan."""
-        env = self.registry.fold(plan).flags.get("env", {})
-        flags = {"env": dict(env)} if env else {}
-        return self.base.model_copy(
-            update={"plan": plan, "seed": self.base.seed if seed is None else seed, "flags": flags}
-        )
+        setup = self.registry.fold(plan)
+        env = setup.flags.get("env", {})
+        changed = {
+            "plan": plan,
+            "seed": self.base.seed if seed is None else seed,
+            "flags": {"env": dict(env)} if env else {},
+            "processes": setup.distributed.processes,
+        }
+        return self.base.model_copy(update=changed)
 
     def watched(self) -> Sites | None:
         """The sites of a script, seen in a first run of it; None where the workload is not a script.
@@ -89,7 +94,11 @@ class TrialRunner:
             script = self.base.script.model_copy(update={"metric": metric})
             self.base = self.base.model_copy(update={"script": script})
 
-    def launch(self, plan: Plan, label: str, seed: int | None = None) -> TrialProcess:
+    def held(self) -> AbstractContextManager[None]:
+        """All that is started within runs on one machine."""
+        return self._launcher.held()
+
+    def launch(self, plan: Plan, label: str, seed: int | None = None) -> AnyTrial:
         """Starts a process; the caller closes it.
 
         Raises:
@@ -101,7 +110,7 @@ class TrialRunner:
         return self._launcher.start(self.spec(plan, seed), log=log, timeout=self.limits.start)
 
     @contextmanager
-    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[TrialProcess]:
+    def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[AnyTrial]:
         process = self.launch(plan, label, seed)
         try:
             yield process
@@ -194,7 +203,7 @@ class TrialRunner:
         return TrainedPair(baseline=runs[0], best=runs[1], interleaved=False)
 
     @contextmanager
-    def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[TrialProcess]:
+    def _adopted(self, plan: Plan, label: str, seed: int) -> Iterator[AnyTrial]:
         """A trial of the plan in the form in which it is adopted.
 
         A script's is its patch: the patched files are trained as they are, and the files as they were are trained
@@ -226,7 +235,7 @@ class TrialRunner:
             return process.call(task, timeout=timeout, **arguments)
 
 
-def _at_rest(process: TrialProcess) -> None:
+def _at_rest(process: AnyTrial) -> None:
     """Freezes a process that has been started, while the other one starts."""
     if getattr(process, "can_freeze", True):
         process.freeze()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from autoopt.records import Fed, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
+from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
 from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings, uncapped_ceiling_step
@@ -14,6 +15,7 @@ from autoopt.simplify.roofline import operator_ceiling
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import StageTimings, Timing
 
+ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
 
 
@@ -23,6 +25,7 @@ def analyse(
     timings: StageTimings,
     block: Block,
     peaks: Peaks,
+    sent: Communication | None = None,
 ) -> Round:
     """Everything that a round says of the incumbent.
 
@@ -32,6 +35,7 @@ def analyse(
         timings: every stage alone.
         block: the running system, for the step and what each stage adds to it.
         peaks: the machine's.
+        sent: messages of several processes; None of one.
 
     Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
@@ -40,6 +44,8 @@ def analyse(
     simulation = _simulation(timings, peaks)
     ceilings = stage_ceilings(timings, peaks)
     stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
+    if sent is not None:
+        stages = (*stages, communication(sent))
     round_ = Round(
         index=index,
         plan=plan,
@@ -77,7 +83,8 @@ def build_round(description: Description, profile: StageProfile, index: int = 0)
         step = profile.block.seconds / max(profile.block.steps, 1)
         return Round(index=index, plan=profile.plan, step_seconds=step, stages=()), None
     timings = StageTimings.model_validate(profile.timings)
-    round_ = analyse(index, profile.plan, timings, profile.block, description.environment.peaks)
+    peaks = description.environment.peaks
+    round_ = analyse(index, profile.plan, timings, profile.block, peaks, profile.communication)
     return round_, Pipeline(round_)
 
 
@@ -116,6 +123,27 @@ def _padded(stage: Stage, share: float | None) -> Stage:
         return stage
     note = f"{share:.0%} of its elements are padding" if share >= 0.005 else ""
     return stage.model_copy(update={"padding": share, "note": "; ".join(filter(None, (stage.note, note)))})
+
+
+def communication(sent: Communication) -> Stage:
+    """Messages between processes as a stage: all of their seconds, and those that the backward pass does not hide.
+
+    The ceiling is the same bytes at the most that any size got through here.
+    """
+    peak = sent.peak_bytes_per_second
+    note = f"{sent.hidden:.3g} s of it are hidden behind the backward pass"
+    if sent.straggler is not None:
+        usual = min(rank.median for rank in sent.apart)
+        slower = sent.apart[sent.straggler].median / usual
+        note += f"; the others wait for rank {sent.straggler}, which is {slower:.2f} times as slow"
+    stage = Stage(
+        name="communication",
+        resource=Resource.LINK,
+        seconds=sent.alone.median,
+        exposed_seconds=sent.exposed,
+        note=note,
+    )
+    return _with_gap(stage, sent.gradient_bytes / peak if peak else None)
 
 
 def _is_whole(block: Block) -> bool:
@@ -229,7 +257,7 @@ def _with_gap(stage: Stage, ceiling: float | None) -> Stage:
 def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     """Must-precede, bridged over stages that this workload does not have."""
     present = {stage.name for stage in stages}
-    main = [name for name in ("storage", "preparation", "collate", "pin", "copy", *COMPUTE, "host") if name in present]
+    main = [name for name in (*ORDER, *COMPUTE, "communication", "host") if name in present]
     edges = list(itertools.pairwise(main))
     return (*edges, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present and main))
 

@@ -46,13 +46,13 @@ def measure_training(training: Training, seconds: float) -> StageTimings:
     loader = training.loader.loader
     return StageTimings(
         device=training.device.kind,
-        cores=usable_cores(),
+        cores=max(1, usable_cores() // training.group.size),
         threads=torch.get_num_threads(),
         workers=loader.num_workers,
         prefetch=loader.prefetch_factor,
         pin_memory=bool(loader.pin_memory),
         non_blocking=training.setup.transfer.non_blocking,
-        batch_size=int(loader.batch_size or samples_of(batches[0]) or 1),
+        batch_size=own_batch(training, batches[0]),
         accumulation=training.accumulation,
         batch_bytes=nbytes(batches[0]),
         optimizer_bytes=microbenchmarks.optimizer_bytes(training.optimizer),
@@ -183,9 +183,19 @@ class _Compute:
         return {"deeper": {**self.values.get("deeper", {}), "evaluate": chain}}
 
 
+def own_batch(training: Training, batch: Any) -> int:
+    """Samples of a micro-batch, of several processes in this one's share."""
+    whole = training.loader.loader.batch_size if training.shared is None else None
+    return int(whole or samples_of(batch) or 1)
+
+
 def inputs_of_step(inputs: InputTimings, training: Training) -> float:
     """Seconds of one core that a step's samples take; 0 where they were not measured."""
-    sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1)
+    sample = (
+        (inputs.sample.seconds if inputs.sample else 0.0)
+        * (training.loader.loader.batch_size or 1)
+        / training.group.size
+    )
     collate = inputs.collate.seconds if inputs.collate else 0.0
     return (sample + collate) * training.accumulation
 

@@ -13,7 +13,7 @@ from autoopt.simplify.flow import Demand, period
 INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
-STEP = (*INPUT, *LINK, *COMPUTE, "host")
+STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
 INTERRUPTIONS = ("evaluate", "checkpoint")
 DEFAULT_PREFETCH = 2
 ONE_DRAW = 0.05
@@ -141,6 +141,16 @@ class Pipeline:
             return 0.0
         return changed.get(name, stage.seconds) * stage.parallel / self._simulation.accumulation
 
+    def _exposed_messages(self, changed: Mapping[str, float]) -> float:
+        """Of messages between processes, a micro-batch's share of what the backward pass does not hide: that stays."""
+        stage = self.stage("communication")
+        if stage is None or stage.exposed_seconds is None:
+            return 0.0
+        hidden = max(0.0, stage.seconds - stage.exposed_seconds)
+        longer = max(0.0, stage.exposed_seconds - stage.seconds)
+        seconds = max(0.0, changed.get("communication", stage.seconds) - hidden) + longer
+        return seconds / self._simulation.accumulation
+
     def _issue(self, changed: Mapping[str, float]) -> float:
         """Seconds in which the training process issues a micro-batch to a device: there its ``host`` stage is that."""
         if self.stage("host") is None:
@@ -160,6 +170,7 @@ class Pipeline:
         handing = known.handover_seconds / known.accumulation if workers else 0.0
         on_cpu = known.device == "cpu"
         compute = sum(self._seconds(name, changed) for name in COMPUTE)
+        sent = self._exposed_messages(changed)
         prepare = self._seconds("preparation", changed) + self._seconds("collate", changed)
         return Demand(
             wait=self._seconds("storage", changed),
@@ -168,7 +179,7 @@ class Pipeline:
             pin=self._seconds("pin", changed),
             copy=self._seconds("copy", changed),
             copy_waits=known.blocking_copy,
-            compute=compute * (thread_ratio(known, threads) if on_cpu else 1.0),
+            compute=compute * (thread_ratio(known, threads) if on_cpu else 1.0) + sent,
             issue=None if on_cpu else self._issue(changed),
             host=self._seconds("host", changed) if on_cpu else 0.0,
             workers=workers,

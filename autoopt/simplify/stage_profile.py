@@ -12,6 +12,7 @@ from pydantic import Field
 from autoopt.benchmark.cputime import CpuTimes, foreign_cores
 from autoopt.errors import TrialFailed
 from autoopt.records import Advice, Environment, JsonDict, Peaks, Plan, Record
+from autoopt.records.distributed import Communication
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
 from autoopt.simplify.drift import whole
@@ -51,15 +52,17 @@ class StageProfile(Record):
     """A plan measured from the inside.
 
     ``timings``: ``simplify.stage_timings.StageTimings``; empty where they could not be measured. ``missing``: what
-    could not be measured, and why. ``monitor``: means over a block of a CUDA device (``autoopt.benchmark.monitors``);
-    ``joules_per_step``: its energy; ``other_users``: other processes on it; ``foreign_cores``: how many cores other
-    programs used, on average, while block and stages were measured. ``spent``: seconds of each part of the profile.
+    could not be measured, and why. ``communication``: messages of several processes. ``monitor``: means over a block of
+    a CUDA device (``autoopt.benchmark.monitors``); ``joules_per_step``: its energy; ``other_users``: other processes on
+    it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured.
+    ``spent``: seconds of each part of the profile.
     """
 
     plan: Plan
     startup: Startup
     block: Block
     timings: JsonDict = Field(default_factory=dict)
+    communication: Communication | None = None
     flops_per_step: float | None = None
     inspected: dict[str, JsonDict] = Field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
@@ -133,6 +136,7 @@ def profile_stages(
         running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
         timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", seconds=seconds)
+        sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
         # stages lie between two halves: both see the same stretches of a machine whose speed changes
         again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
@@ -153,6 +157,7 @@ def profile_stages(
         startup=Startup.model_validate(startup),
         block=block,
         timings={**timings, "reference": reference} if timings else {},
+        communication=Communication.model_validate(sent) if sent else None,
         flops_per_step=flops.get("flops_per_step"),
         inspected=inspected,
         advice=tuple(Advice.model_validate(item) for item in advice.get("advice", ())),

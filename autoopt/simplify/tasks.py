@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoopt.benchmark.distributed.communication import measure_communication
+from autoopt.benchmark.distributed.step import SharedStep, apart
+from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
 from autoopt.simplify.cached_batches import cached_batches
 from autoopt.simplify.drift import running_block
+from autoopt.simplify.isolation import restored
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.stage_timings import StageTimings
@@ -31,8 +35,24 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
         seconds: for all of it, about.
     """
     used = live.training.device.memory_used()  # of training as it is: measuring sets copies of its state aside
-    found = measure_training(live.training, seconds)
+    with apart(live.training):
+        found = measure_training(live.training, seconds)
     return found.model_copy(update={"memory_used": used}).model_dump(mode="json")
+
+
+def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
+    """What processes that train together spend on messages (``records.distributed.Communication``); empty of one.
+
+    Args:
+        seconds: for all of it, about.
+    """
+    training = live.training
+    if training.group.size == 1 or not isinstance(training.plain_step, SharedStep):
+        return {}
+    with kept_random_state(), restored(training):
+        batches = [training.to_device(batch) for batch in cached_batches(training, [])]
+        found = measure_communication(training, batches, seconds)
+    return found.model_dump(mode="json")
 
 
 def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> JsonDict:
@@ -44,7 +64,8 @@ def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> J
     """
     training = live.training
     peaks = measured_peaks(training.device.torch)
-    found = advise_training(
-        training, cached_batches(training, []), peaks, StageTimings.model_validate(timings), step_seconds
-    )
+    with apart(training):
+        found = advise_training(
+            training, cached_batches(training, []), peaks, StageTimings.model_validate(timings), step_seconds
+        )
     return {"advice": [item.model_dump(mode="json") for item in found]}

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import ValidationError
 
 import autoopt
-from autoopt.errors import DocumentError, EnvironmentLacks, TrialFailed, UsageError
+from autoopt.errors import DocumentError, EnvironmentLacks, NodeLost, TrialFailed, UsageError
 from autoopt.events import Event
 from autoopt.records import JsonDict, Record
 from autoopt.storage.announced import NOT_JOURNALED, Announced, content
@@ -32,6 +32,9 @@ R = TypeVar("R", bound=Record)
 OrphanPolicy = Literal["again", "failed"]
 
 KILLED = "the run was killed while it was running"
+MOST_LOST = 2
+"""Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
+
 MOST_CRASHES = 2
 """A step that was under way each time the machine went down, or ran out of memory, is not tried for ever."""
 
@@ -188,6 +191,9 @@ class Run:
             failure = TrialFailed("crashed", KILLED, where=kind)
             self._append_failure(self._begin(kind, key), failure)
             raise failure
+        for _ in range(MOST_LOST):
+            with contextlib.suppress(NodeLost):
+                return self._measure(self._begin(kind, key), measure)
         return self._measure(self._begin(kind, key), measure)
 
     def _take(self, identity: str) -> Recorded | None:

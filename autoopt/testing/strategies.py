@@ -73,7 +73,7 @@ def example_case(strategy: Strategy) -> Case:
     """The case in which a strategy says that it applies."""
     example = example_of(strategy)
     case = sample_case(example.device, **example.facts, inspected={strategy.name: example.inspected})
-    return dataclasses.replace(case, setup=example.setup)
+    return dataclasses.replace(case, setup=example.setup, processes=example.processes, fits=example.fits)
 
 
 def sample_facts(**changed: Any) -> WorkloadFacts:

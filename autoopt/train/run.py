@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from autoopt.benchmark.device import open_device
+from autoopt.benchmark.distributed.places import device_of
 from autoopt.benchmark.monitors import Monitor
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
@@ -86,6 +88,8 @@ class _Run:
     def save(self, place: JsonDict | None = None) -> None:
         """Writes the checkpoint; ``place``: in the data, where batches have been read that were not trained."""
         state = self.training.state_dict()
+        if not self.training.group.first:
+            return
         write_checkpoint(
             self.path,
             {
@@ -114,7 +118,7 @@ class _Run:
             while training.steps < training.total_steps:
                 place = training.batch_iterator.state_dict()
                 try:
-                    batches = None if stopped() else training.next()
+                    batches = None if self._told(stopped) else training.next()
                 except Exception:
                     if not stopped():  # else the same Ctrl-C ended the loader's workers
                         raise
@@ -128,6 +132,13 @@ class _Run:
             self.save()
         return "end"
 
+    def _told(self, stopped: Callable[[], bool]) -> bool:
+        """Whether it is to end; of several processes all ask the first, now and then."""
+        group = self.training.group
+        if group.size == 1:
+            return stopped()
+        return self.training.steps % _LOOKED_AT_EVERY == 0 and group.agree(stopped())
+
     def _step(self, batches: list[Any]) -> bool:
         """One step; True where it reached the target."""
         training = self.training
@@ -135,10 +146,11 @@ class _Run:
         last = training.steps >= training.total_steps
         evaluated = training.evaluation is not None and (training.steps % training.evaluate_every == 0 or last)
         if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
-            self.loss = _finite(float(loss), training.steps)
+            self.loss = _finite(fmean(training.group.gather(float(loss))), training.steps)
         if evaluated:
             self._evaluate()
-        if self.clock() - self.saved >= self.interval:
+        looked = training.group.size == 1 or training.steps % _LOOKED_AT_EVERY == 0
+        if looked and training.group.agree(self.clock() - self.saved >= self.interval):
             self.save()
             self.saved = self.clock()
         if evaluated or training.steps % _LOOKED_AT_EVERY == 0 or last:
@@ -165,7 +177,7 @@ class _Run:
                 step=training.steps,
                 total=training.total_steps,
                 seconds=self.seconds,
-                samples=training.samples,
+                samples=sum(training.group.gather(training.samples)),
                 loss=self.loss,
                 metrics=dict(self.metrics) if evaluated else {},
             )
@@ -212,7 +224,7 @@ def train(
         TrialFailed: the loss is not finite.
     """
     known = load_strategies() if registry is None else registry
-    opened = open_device(device)
+    opened = open_device(device_of(device, int(os.environ.get("LOCAL_RANK", "0"))))
     seed_everything(seed)
     workload = validation.build(importing.load(spec))
     training = Training(workload, known.fold(known.order(plan), workload.setup), device=opened, seed=seed)
@@ -235,7 +247,8 @@ def train(
         first = training.samples
         with Monitor(opened) as monitor:
             stopped = run.go()
-        return _document(run, stopped, training.samples - first, monitor.summary(), price_per_hour)
+        count = sum(training.group.gather(training.samples - first))
+        return _document(run, stopped, count, monitor.summary(), price_per_hour)
     finally:
         training.close()
 
@@ -247,13 +260,13 @@ def _document(run: _Run, stopped: str, samples: int, seen: JsonDict, price: floa
     value = target.value if target else None
     metric = run.metrics.get(target.metric) if target else None
     reached = target.reached(metric) if target and value is not None and metric is not None else None
-    energy = seen.get("energy_joules")
+    energy = seen.get("energy_joules") if training.group.size == 1 else None  # one process sees its own device
     return Trained(
         workload=run.spec,
         plan=run.plan,
         seed=training.seed,
         steps=training.steps,
-        samples=training.samples,
+        samples=sum(training.group.gather(training.samples)),
         seconds=seconds,
         samples_per_second=samples / here if samples and here > 0 else None,
         loss=run.loss,
@@ -264,7 +277,7 @@ def _document(run: _Run, stopped: str, samples: int, seen: JsonDict, price: floa
         stopped=stopped,
         curve=Curve(seed=training.seed, points=tuple(run.points), reached=reached),
         energy_joules=energy,
-        cost=price * seconds / 3600 if price is not None else None,
+        cost=price * training.group.size * seconds / 3600 if price is not None else None,
         checkpoint=str(run.path),
         resumed_from=run.resumed_from,
     )
@@ -291,7 +304,7 @@ def train_run(spec: str, plan: Plan, options: Options, *, listeners: Iterable[An
         listeners: called with each :class:`Progress`, such as trackers.
     """
     out = options.out or Path("autoopt-runs") / f"train-{_short(spec)}"
-    with shown(spec, quiet=options.quiet) as show:
+    with shown(spec, quiet=options.quiet or os.environ.get("RANK", "0") != "0") as show:
         every = [show, *listeners]
 
         def tell(progress: Progress) -> None:

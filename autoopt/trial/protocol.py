@@ -40,12 +40,23 @@ class ScriptSpec(Record):
     path: tuple[str, ...] | None = None
 
 
+class Rank(Record):
+    """The place of a process in a group that trains together. ``folder``: where they meet, made by the parent.
+    ``port``: a free one of this machine, for code that meets by itself."""
+
+    rank: int
+    size: int
+    folder: str
+    port: int = 29500
+
+
 class TrialSpec(Record):
     """All that a trial's process needs to build and set up a workload.
 
     ``workload``: the import string. ``strategies``: import strings of custom strategies.
     ``memory_limit_bytes``: a limit that the device abstraction enforces (tests, simulated devices).
     ``search_path``: folders put in front of ``sys.path``; ``directory``: the working directory.
+    ``processes``: that train together; ``rank``: which of them this is, in the spec of each.
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
     """
 
@@ -60,6 +71,8 @@ class TrialSpec(Record):
     target: float | None = None
     flags: JsonDict = Field(default_factory=dict)
     script: ScriptSpec | None = None
+    processes: int = 1
+    rank: Rank | None = None
 
 
 class Call(Record):

@@ -190,7 +190,8 @@ def test_the_report_is_opened_on_request(engine: Engine, monkeypatch: pytest.Mon
         (["--price", "free"], "--price free: not a finite number"),
         (["--log", "csv"], "--log csv: 'csv' is none of mlflow, tensorboard, wandb"),
         (["--out", ""], "--out '': a directory is wanted"),
-        (["--executor", "ray"], "--executor ray is not part of this version of autoopt yet"),
+        (["--executor", "ray://head"], "--executor ray://head: 'ray://head' is none of local, ray"),
+        (["--nproc", "0"], "--nproc 0: must be 1 or more"),
     ],
 )
 def test_bad_values_are_one_line_before_anything_runs(

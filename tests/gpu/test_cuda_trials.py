@@ -17,7 +17,8 @@ from autoopt.records import Change, Plan
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Decision, Rule
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.cuda_only]

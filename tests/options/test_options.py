@@ -179,10 +179,22 @@ def test_a_strategy_that_does_not_exist_gets_the_nearest_name(key: str, name: st
     assert caught.value.hint == f"did you mean {near}?"
 
 
-@pytest.mark.parametrize("raw", [{"executor": "ray"}])
-def test_what_this_version_does_not_do_is_refused_wherever_it_is_asked_for(raw: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="not part of this version"):
-        check_names(make_options(raw), RISKS)
+@pytest.mark.parametrize(
+    ("given", "meant"), [("1", (1, 1)), (4, (4, 4)), ("4", (4, 4)), ("1..4", (1, 4)), ("2..2", (2, 2))]
+)
+def test_processes_are_those_of_the_baseline_and_the_most_of_a_plan(given: object, meant: tuple[int, int]) -> None:
+    assert make_options({"nproc": given}).processes == meant
+
+
+@pytest.mark.parametrize("given", ["0", "4..1", "-2", "two", "1...4", 2.0, True])
+def test_a_bad_number_of_processes_is_refused(given: object) -> None:
+    with pytest.raises(UsageError, match="nproc"):
+        make_options({"nproc": given})
+
+
+@pytest.mark.parametrize("given", ["local", "ray", "ray://head:10001", "ray://10.0.0.1:10001"])
+def test_executors(given: str) -> None:
+    assert make_options({"executor": given}).executor == given
 
 
 def test_allowing_a_class_that_no_strategy_has_pretends_nothing() -> None:

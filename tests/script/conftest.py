@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from autoopt.records import Plan, Sites
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

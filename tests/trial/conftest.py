@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
 
 HERE = Path(__file__).parent

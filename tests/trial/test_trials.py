@@ -15,7 +15,8 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.trial import shared, tree
-from autoopt.trial.parent import Launcher, TrialProcess
+from autoopt.trial.parent import Launcher
+from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
 
 

@@ -1,0 +1,65 @@
+"""A model in several processes: replicated with averaged gradients (DDP), or shared out between them (FSDP2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from autoopt.benchmark.compiling import repeated_blocks
+from autoopt.setup import Distributed
+
+_SMALLEST_BUCKET = 1e-3
+
+
+class Replicated(DistributedDataParallel):
+    """DistributedDataParallel that has the attributes of the model in it, which a loss may read."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+
+def shared_out(model: nn.Module, how: Distributed) -> nn.Module:
+    """The model with its parameters shared out between the processes, before its optimizer is made.
+
+    Each repeated block is gathered and let go of by itself, then what is left.
+    """
+    wanted = how.fully_sharded
+    if how.processes == 1 or wanted is None:
+        return model
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=getattr(torch, wanted.dtype) if wanted.dtype else None)
+    for name in repeated_blocks(model):
+        fully_shard(model.get_submodule(name), mp_policy=policy, reshard_after_forward=wanted.reshard)
+    fully_shard(model, mp_policy=policy, reshard_after_forward=wanted.reshard)
+    return model
+
+
+def replicate(model: nn.Module, how: Distributed, device: torch.device) -> nn.Module:
+    """What the steps call in place of the model: its gradients are the mean over the processes."""
+    if how.processes == 1 or how.fully_sharded or isinstance(model, DistributedDataParallel):
+        return model
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    options: dict[str, Any] = {}
+    if how.bucket_megabytes is not None:
+        options["bucket_cap_mb"] = max(how.bucket_megabytes, _SMALLEST_BUCKET)
+    replicated = Replicated(
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        find_unused_parameters=how.find_unused,
+        static_graph=how.static_graph,
+        gradient_as_bucket_view=how.bucket_view,
+        **options,
+    )
+    if how.compression == "bfloat16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        replicated.register_comm_hook(None, bf16_compress_hook)
+    return replicated

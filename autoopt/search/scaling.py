@@ -1,0 +1,91 @@
+"""How the final plan scales: the same in fewer processes, each compared with one, in what time the run has left."""
+
+from __future__ import annotations
+
+from autoopt.records import Estimate, Plan
+from autoopt.records.distributed import Scaling, ScalingPoint
+from autoopt.search.compare.comparison import Decision
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+
+UNTIL_ERROR = 0.02
+"""Standard error of a ratio at which a point is known well enough."""
+
+
+def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | None:
+    """Throughput of the incumbent in several processes over one; None where it trains in one.
+
+    Args:
+        end: of the budget, on the run's clock. What does not fit before it is noted as missing.
+    """
+    plan = state.incumbent
+    if plan.processes < 2:
+        return None
+    points: list[ScalingPoint] = []
+    wanted = counts(plan.processes)
+    for number, count in enumerate(wanted):
+        left = end - context.now()
+        if left < context.allocation.comparison:
+            state.missing += [f"scaling to {later} processes: no time was left" for later in wanted[number:]]
+            break
+        point = _measured(context, state, plan, count, left / (len(wanted) - number), end)
+        if point is not None:
+            points.append(point)
+    known = {point.processes for point in points}
+    found = _of_trial(state, plan.processes)
+    if plan.processes not in known and found is not None:
+        points.append(found)
+    profile = state.profiles.get(plan.key)
+    sent = profile.communication if profile is not None else None
+    return Scaling(points=tuple(sorted(points, key=lambda point: point.processes)), communication=sent)
+
+
+def counts(processes: int) -> list[int]:
+    """Numbers of processes to measure: all of them first, then powers of two below."""
+    fewer = [2**power for power in range(1, 12) if 2**power < processes]
+    return [processes, *fewer]
+
+
+def efficiency(throughput: Estimate, processes: int) -> Estimate:
+    """Throughput over one process, divided by their number."""
+    each = {name: getattr(throughput, name) / processes for name in ("value", "low", "high")}
+    return throughput.model_copy(update=each)
+
+
+def _measured(
+    context: RunContext, state: SearchState, plan: Plan, count: int, seconds: float, end: float
+) -> ScalingPoint | None:
+    comparison = context.compare(
+        "scaling",
+        plan.with_processes(1),
+        plan.with_processes(count),
+        state,
+        seconds=seconds,
+        deadline=end,
+        purpose=f"scaling to {count}",
+        until_error=UNTIL_ERROR,
+    )
+    if comparison.decision is Decision.FAILED or comparison.estimate is None:
+        state.missing.append(f"scaling to {count} processes: {comparison.reason}")
+        return None
+    return _point(count, comparison.estimate, "measured")
+
+
+def _of_trial(state: SearchState, count: int) -> ScalingPoint | None:
+    """What the trial showed that made it so many, on the plan of its time."""
+    for trial in state.trials:
+        made = {"processes": count}.items() <= trial.setting.items()
+        if made and trial.verdict.value == "kept" and trial.throughput is not None:
+            return _point(count, trial.throughput, "trial")
+    return None
+
+
+def _point(count: int, throughput: Estimate, source: str) -> ScalingPoint:
+    return ScalingPoint.model_validate(
+        {
+            "processes": count,
+            "throughput": throughput,
+            "efficiency": efficiency(throughput, count),
+            "source": source,
+        }
+    )

@@ -1,0 +1,283 @@
+"""A live trial as the parent holds it: asked, frozen, and ended whatever it does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
+from autoopt.records import JsonDict
+from autoopt.records.messages import Ready
+from autoopt.trial import tree
+from autoopt.trial.channel import Channel, ChannelBroken, ChannelClosed, readable
+from autoopt.trial.child import DUMP_SIGNAL
+from autoopt.trial.failures import ended, hung
+from autoopt.trial.protocol import Call, Failure, TrialSpec
+from autoopt.trial.start import Started
+
+logger = logging.getLogger(__name__)
+
+READY = "autoopt.benchmark.tasks:ready"
+READY_SECONDS = 300.0
+TAIL_BYTES = 4000
+
+OnProgress = Callable[[JsonDict], None]
+Task = str | Callable[..., Any]
+
+
+class TrialProcess:
+    """A live trial. Every method but ``close`` may raise ``TrialFailed``; after that the trial may be gone."""
+
+    can_freeze = tree.CAN_FREEZE
+
+    def __init__(self, spec: TrialSpec, started: Started, *, log: Path, log_start: int = 0) -> None:
+        self.spec = spec
+        self.log = log
+        self.closed = False
+        self._channel = Channel(started.trial)
+        self._supervisor = Channel(started.supervisor)
+        self._started = started
+        self._scratch: str | None = None
+        self._log_start = log_start
+        self._pid = 0
+        self._keeper_pid = 0
+        self._end: JsonDict | None = None
+        self._frozen = False
+        self._ready: Ready | None = None
+        self._peak: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The pid of the trial's main process, which leads its session and process group."""
+        return self._pid
+
+    @property
+    def ready(self) -> Ready:
+        """Facts that the trial tells of its workload; assembled when first asked for."""
+        if self._ready is None:
+            self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
+        return self._ready
+
+    @property
+    def peak_rss(self) -> int | None:
+        """Peak resident bytes of the trial's main process so far; pages shared with the fork server count."""
+        if self._end is None and (now := _high_water(self._pid)) is not None:
+            self._peak = max(now, self._peak or 0)
+        return self._peak
+
+    @property
+    def pending(self) -> bool:
+        """Whether a whole document of its has arrived already."""
+        return not self.closed and self._channel.pending()
+
+    @property
+    def alive(self) -> bool:
+        return not self.closed and self._end is None
+
+    def call(
+        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
+    ) -> JsonDict:
+        """Runs a task in the trial and waits for its answer; a frozen trial is let go on first.
+
+        Args:
+            task: ``module:function``, or the function itself.
+            timeout: seconds until it counts as hung and is killed.
+            on_progress: gets what the task tells on the way.
+            arguments: of the task; JSON.
+
+        Raises:
+            TrialFailed: what went wrong, with the user's traceback or the tail of the log.
+            WorkloadError, UsageError, EnvironmentLacks: the untouched workload is not what it must be.
+        """
+        name = name_of(task)
+        where = name.rpartition(":")[2]
+        self.ask(name, arguments)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._answer(where, deadline, timeout, on_progress)
+
+    def ask(self, name: str, arguments: JsonDict) -> None:
+        """Begins a task; ``take`` hears of it.
+
+        Raises:
+            TrialFailed: the trial has ended already.
+        """
+        if self.closed:
+            raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
+        self.thaw()
+        self._say(Call(task=name, arguments=arguments).model_dump(mode="json"))
+
+    def freeze(self) -> None:
+        """Stops the whole process tree where it stands, so that it takes no CPU and fills no queue."""
+        if self.alive and not self._frozen and self._pid:
+            tree.freeze(self._keeper_pid, self._pid)
+            self._frozen = True
+
+    def thaw(self) -> None:
+        """Lets a frozen tree go on."""
+        if self._frozen:
+            self._frozen = False
+            tree.thaw(self._keeper_pid, self._pid)
+
+    def close(self) -> None:
+        """Ends the process tree and removes what it left; never raises, may be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        _ = self.peak_rss
+        with contextlib.suppress(Exception):
+            self._wait_for_end(kill=True)
+        self._channel.close()
+        self._supervisor.close()
+        self._started.finish()
+        if self._scratch:  # where the supervisor was killed before it could
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def introduce(self, how: JsonDict, deadline: float, timeout: float) -> JsonDict:
+        """Tells the trial what it is, and waits until its workload is built."""
+        self.tell(how)
+        return self._answer("build", deadline, timeout, None)
+
+    def tell(self, how: JsonDict) -> None:
+        """Tells the trial what it is."""
+        self._say({"spec": self.spec.model_dump(mode="json"), **how})
+
+    def _say(self, document: JsonDict) -> None:
+        with contextlib.suppress(ChannelClosed):  # the reason for it is found out while waiting for the answer
+            self._channel.send(document)
+
+    def _answer(
+        self, where: str, deadline: float | None, timeout: float | None, on_progress: OnProgress | None
+    ) -> JsonDict:
+        note = ""
+        while True:
+            document = self._next(where, deadline, timeout, note)
+            kind = document.get("kind")
+            if kind == "answer":
+                data: JsonDict = document["data"]
+                return data
+            if kind == "failure":
+                raise self.error(Failure.model_validate(document))
+            note = str(document["data"].get("note") or note)
+            if on_progress:
+                on_progress(document["data"])
+
+    def _next(self, where: str, deadline: float | None, timeout: float | None, note: str) -> JsonDict:
+        """The next document of the trial, or the reason why there is none."""
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            ready = [self._channel] if self._channel.pending() else readable(self.ends(), left)
+            if not ready:
+                raise self.hung(where, timeout, note)
+            document = self.take(ready, where, left)
+            if document is not None:
+                return document
+
+    def take(self, ready: list[Channel], where: str, left: float | None) -> JsonDict | None:
+        """A document of the trial's from the ends that have something to read; None where there is none yet."""
+        if self._supervisor in ready and self._channel not in ready:
+            self._hear_supervisor()
+        if self._channel not in ready:
+            return None
+        try:
+            return self._channel.receive(0.0 if left is None else max(0.0, left))
+        except ChannelBroken as error:
+            self.close()
+            raise TrialFailed("crashed", f"its messages were garbled: {error}", where=where) from None
+        except ChannelClosed:
+            raise self._gone(where) from None
+
+    def ends(self) -> list[Channel]:
+        """What may have something to read."""
+        return [self._channel] if self._end is not None else [self._channel, self._supervisor]
+
+    def _hear_supervisor(self) -> None:
+        try:
+            document = self._supervisor.receive()
+        except (ChannelClosed, ChannelBroken):
+            self._end = {"ended": None}  # the supervisor itself was killed; its trial dies with it
+            return
+        assert document is not None
+        if "pid" in document:
+            self._pid, self._keeper_pid, self._scratch = document["pid"], document["supervisor"], document["scratch"]
+        else:
+            self._end = document
+            if document.get("left"):
+                logger.warning("processes of a trial cannot be killed: %s", ", ".join(map(str, document["left"])))
+            self._peak = max(document.get("peak_rss") or 0, self._peak or 0) or None
+
+    def _wait_for_end(self, *, kill: bool, timeout: float = 20.0) -> None:
+        """Waits for the supervisor's last word; its channel half closed is the order to kill."""
+        if kill:
+            self._started.order_kill()
+        deadline = time.monotonic() + timeout
+        while self._end is None and (left := deadline - time.monotonic()) > 0:
+            if readable([self._supervisor], left):
+                self._hear_supervisor()
+        if self._end is None and self._pid:
+            tree.send([*tree.descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
+
+    def _gone(self, where: str) -> TrialFailed:
+        """The trial closed its channel: it has ended, or lost its channel and is of no use."""
+        with contextlib.suppress(Exception):
+            self._wait_for_end(kill=False, timeout=1.0)
+        lost = self._end is None
+        self.close()
+        end = self._end or {}
+        failure = ended(end.get("ended"), end.get("oom_kills"), self._peak, where)
+        if lost:
+            failure = Failure(failure="crashed", message="it closed its channel to autoopt", where=where)
+        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+
+    def hung(self, where: str, timeout: float | None, note: str) -> TrialFailed:
+        """No answer in time: has every thread's stack written to the log, then ends the trial."""
+        if self._pid and self.alive:
+            tree.send([self._pid], DUMP_SIGNAL)
+            tree.send([self._pid], tree.CONTINUE)
+            readable([self._supervisor], 0.3)
+        self.close()
+        doing = f"{where}, {note}" if note else where
+        failure = hung(f"no answer within {timeout:g} s ({doing})", self._printed(), where)
+        return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
+
+    def error(self, failure: Failure) -> AutooptError:
+        """What is raised for a failure that the trial told."""
+        if failure.exit_code and not self.spec.plan.changes:
+            kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
+            kind = kinds.get(failure.exit_code, AutooptError)
+            return kind(failure.message, hint=failure.hint, detail=failure.detail)
+        return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail or self.tail())
+
+    def tail(self) -> str:
+        """The last lines of the log."""
+        return self._printed(TAIL_BYTES)
+
+    def _printed(self, most: int = 2**20) -> str:
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            size = self.log.stat().st_size
+            file.seek(max(self._log_start if self._log_start <= size else 0, size - most))
+            return file.read().decode("utf-8", "replace").replace("\0", "").rstrip()
+        return ""
+
+
+def _high_water(pid: int) -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def name_of(task: Task) -> str:
+    """``module:function`` of a task."""
+    return task if isinstance(task, str) else f"{task.__module__}:{task.__qualname__}"

@@ -1,0 +1,1 @@
+"""Trials on other machines: hosts that start them there, and the launcher that asks hosts."""

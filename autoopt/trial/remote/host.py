@@ -1,0 +1,132 @@
+"""A host: starts trials on its machine and passes on what they are asked; Ray makes an actor of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoopt.errors import AutooptError
+from autoopt.records import JsonDict
+from autoopt.trial.parent import Launcher, Trial
+from autoopt.trial.protocol import TrialSpec
+
+THREADS = "OMP_NUM_THREADS"
+"""Ray sets it to 1 in what it starts; a trial has it as the user's machine has it."""
+LONGEST_LOG = 2**20
+
+
+class Host:
+    """Trials of one machine, by number.
+
+    Args:
+        environment: variables that are as on the user's machine: None where they are not set there.
+    """
+
+    def __init__(self, environment: Mapping[str, str | None]) -> None:
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._folder = Path(tempfile.mkdtemp(prefix="autoopt-host-"))
+        self._launcher = Launcher(compiler_cache=self._folder / "compiled")
+        self._launcher.__enter__()
+        self._trials: dict[int, Trial] = {}
+
+    def kind(self) -> JsonDict:
+        """What must be alike for two measurements to be compared: device, driver, torch, processor."""
+        import torch
+
+        from autoopt.benchmark.environment import cpu_name, usable_cores
+
+        cuda = torch.cuda.is_available()
+        return {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": torch.cuda.get_device_name() if cuda else None,
+            "cuda": torch.version.cuda,
+            "cpu": cpu_name(),
+            "cores": usable_cores(),
+        }
+
+    def sees(self, folder: str) -> bool:
+        """Whether this machine has a folder, and may write to it."""
+        return os.access(folder, os.W_OK | os.X_OK)
+
+    def start(self, number: int, spec: JsonDict, timeout: float) -> JsonDict:
+        """Starts a trial; see ``Launcher.start``. What failed is told, not raised: errors travel as documents."""
+        try:
+            log = self._folder / f"{number}.log"
+            self._trials[number] = self._launcher.start(_here(TrialSpec.model_validate(spec)), log=log, timeout=timeout)
+        except AutooptError as error:
+            return _told(error)
+        return {}
+
+    def call(self, number: int, task: str, timeout: float | None, arguments: JsonDict) -> Iterator[JsonDict]:
+        """Runs a task of a trial: what it tells on the way, then its answer or its error."""
+        told: list[JsonDict] = []
+        try:
+            answer = self._trials[number].call(task, timeout=timeout, on_progress=told.append, **arguments)
+        except AutooptError as error:
+            yield from ({"progress": data} for data in told[-1:])
+            yield _told(error)
+            return
+        yield from ({"progress": data} for data in told[-1:])
+        yield {"answer": answer}
+
+    def freeze(self, number: int) -> None:
+        self._trials[number].freeze()
+
+    def thaw(self, number: int) -> None:
+        self._trials[number].thaw()
+
+    def peak_rss(self, number: int) -> int | None:
+        return self._trials[number].peak_rss
+
+    def close(self, number: int) -> str:
+        """Ends a trial; what it has printed, at most the last mebibyte."""
+        trial = self._trials.pop(number, None)
+        if trial is not None:
+            trial.close()
+        log = self._folder / f"{number}.log"
+        return log.read_bytes()[-LONGEST_LOG:].decode("utf-8", "replace") if log.exists() else ""
+
+    def end(self) -> None:
+        """Ends all of it."""
+        import shutil
+
+        self._launcher.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _here(spec: TrialSpec) -> TrialSpec:
+    """The spec with the user's folder where it is on this machine: the one that was brought, unless it has the same."""
+    if os.path.isdir(spec.directory):
+        return spec
+    here = os.getcwd()
+    path = tuple(folder for folder in spec.search_path if os.path.isdir(folder))
+    workload = spec.workload.removeprefix(spec.directory.rstrip("/") + "/")
+    return spec.model_copy(update={"directory": here, "search_path": (here, *path), "workload": workload})
+
+
+def _told(error: AutooptError) -> JsonDict:
+    kind = getattr(error, "kind", None)
+    return {
+        "error": type(error).__name__,
+        "kind": kind,
+        "message": error.message,
+        "hint": error.hint,
+        "detail": error.detail,
+        "where": getattr(error, "where", ""),
+    }
+
+
+def as_users(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """What of this machine's environment a host must have as it is here."""
+    mine: dict[str, Any] = {THREADS: environment.get(THREADS)}
+    mine |= {name: value for name, value in environment.items() if name.startswith(("MKL_", "KMP_", "TORCH"))}
+    return mine

@@ -1,0 +1,260 @@
+"""Starts trials on hosts: all that live at the same time on one, so that a pair never spans machines."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from autoopt import errors
+from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
+from autoopt.records import JsonDict
+from autoopt.records.messages import Ready
+from autoopt.trial.parent import Trial
+from autoopt.trial.process import READY, READY_SECONDS, OnProgress, Task, name_of
+from autoopt.trial.protocol import TrialSpec
+
+MOST_OF_OTHER_KINDS = 8
+"""Hosts that are given back because they are of another kind than the first, one after the other."""
+
+
+class RemoteHost(Protocol):
+    """A host on another machine; every method may raise ``NodeLost``."""
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """What a method of :class:`autoopt.trial.remote.host.Host` returns."""
+
+    def stream(self, method: str, *arguments: Any) -> Iterator[JsonDict]:
+        """What a generator of its gives."""
+
+    def release(self) -> None:
+        """Gives the machine back; never raises."""
+
+
+class Cluster(Protocol):
+    """Machines on which hosts can be started."""
+
+    def host(self, processes: int, cuda: bool) -> RemoteHost:
+        """A fresh host in a place of its own.
+
+        Raises:
+            EnvironmentLacks: there is no such place.
+        """
+
+    def close(self) -> None:
+        """Leaves the cluster."""
+
+
+class RemoteLauncher:
+    """What ``Launcher`` is on this machine, over the machines of a cluster.
+
+    Args:
+        cluster: where hosts are started.
+        folder: of the run, in which trials leave files; every machine must see it.
+    """
+
+    def __init__(self, cluster: Cluster, folder: str) -> None:
+        self._cluster, self._folder = cluster, folder
+        self._host: RemoteHost | None = None
+        self._kind: JsonDict | None = None
+        self._held = 0
+        self._numbers = itertools.count()
+        self._trials: list[RemoteTrial] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, spec: TrialSpec, *, log: Path, timeout: float) -> RemoteTrial:
+        """Starts a trial beside those that live; where none does, on a fresh host. See ``Launcher.start``.
+
+        Raises:
+            NodeLost: the host is gone; whoever measures begins anew.
+        """
+        self._trials = [trial for trial in self._trials if not trial.closed]
+        if not self._trials and not self._held:
+            self._release()
+        with self._watched():
+            host = self._host = self._host or self._of_its_kind(spec)
+            trial = RemoteTrial(host, next(self._numbers), spec, log)
+            self._trials.append(trial)
+            try:
+                trial.begin(timeout)
+            except AutooptError:
+                trial.close()
+                raise
+        return trial
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Everything that is started within is started on one host, also where nothing lives in between."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except NodeLost:
+            self._release()
+            raise
+
+    def _of_its_kind(self, spec: TrialSpec) -> RemoteHost:
+        """A host of the kind of the first one: what was measured on different kinds is never compared.
+
+        Raises:
+            EnvironmentLacks: all that can be had are of other kinds.
+        """
+        others: list[RemoteHost] = []
+        try:
+            while len(others) < MOST_OF_OTHER_KINDS:
+                host = self._cluster.host(spec.processes, spec.device.startswith("cuda"))
+                kind = host.ask("kind")
+                if self._kind in (None, kind):
+                    self._kind = kind
+                    self._check(host)
+                    return host
+                others.append(host)  # kept until another is found, so that the next one is on another machine
+            raise EnvironmentLacks(
+                f"machines of other kinds alone are free: {kind}", hint=f"the run was begun on {self._kind}"
+            )
+        finally:
+            for host in others:
+                host.release()
+
+    def _check(self, host: RemoteHost) -> None:
+        if not host.ask("sees", self._folder):
+            host.release()
+            raise EnvironmentLacks(
+                f"a machine of the cluster does not see {self._folder}, where trials leave files",
+                hint="--out DIR names a folder that all machines share",
+            )
+
+    def _release(self) -> None:
+        for trial in self._trials:
+            trial.closed = True
+        self._trials.clear()
+        if self._host is not None:
+            self._host.release()
+            self._host = None
+
+    def close(self) -> None:
+        """Ends everything that was started. May be called twice."""
+        for trial in self._trials:
+            trial.close()
+        self._release()
+        self._cluster.close()
+
+
+class RemoteTrial:
+    """A live trial on a host, as ``TrialProcess`` is one here; every method may raise ``NodeLost``."""
+
+    can_freeze = True
+
+    def __init__(self, host: RemoteHost, number: int, spec: TrialSpec, log: Path) -> None:
+        self.spec, self.log = spec, log
+        self.closed = False
+        self._host, self._number = host, number
+        self._ready: Ready | None = None
+        self._peak: int | None = None
+
+    def begin(self, timeout: float) -> None:
+        """Starts it.
+
+        Raises:
+            AutooptError: as ``Launcher.start``.
+        """
+        _raised(self._host.ask("start", self._number, self.spec.model_dump(mode="json"), timeout))
+
+    @property
+    def alive(self) -> bool:
+        return not self.closed
+
+    @property
+    def ready(self) -> Ready:
+        """Facts that the trial tells of its workload; assembled when first asked for."""
+        if self._ready is None:
+            self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
+        return self._ready
+
+    @property
+    def peak_rss(self) -> int | None:
+        """Peak resident bytes of its main process so far."""
+        if not self.closed:
+            self._peak = self._host.ask("peak_rss", self._number)
+        return self._peak
+
+    def call(
+        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
+    ) -> JsonDict:
+        """Runs a task in the trial and waits for its answer; see ``TrialProcess.call``."""
+        name = name_of(task)
+        if self.closed:
+            raise TrialFailed("crashed", "the trial has ended already", where=name.rpartition(":")[2])
+        for document in self._host.stream("call", self._number, name, timeout, arguments):
+            if "answer" in document:
+                answer: JsonDict = document["answer"]
+                return answer
+            _raised(document)
+            if on_progress is not None:
+                on_progress(document["progress"])
+        raise NodeLost("a host ended a call without an answer")
+
+    def freeze(self) -> None:
+        """Stops the whole process tree where it stands."""
+        if not self.closed:
+            self._host.ask("freeze", self._number)
+
+    def thaw(self) -> None:
+        """Lets a frozen tree go on."""
+        if not self.closed:
+            self._host.ask("thaw", self._number)
+
+    def close(self) -> None:
+        """Ends the trial and brings its log here; never raises, may be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(AutooptError, OSError):
+            printed = self._host.ask("close", self._number)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(printed)
+
+    def tail(self) -> str:
+        """The last lines of the log, once it is here."""
+        with contextlib.suppress(OSError):
+            return self.log.read_text(encoding="utf-8")[-4000:]
+        return ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _raised(document: JsonDict) -> None:
+    """Raises the error that a host tells of; nothing where it tells of none."""
+    name = document.get("error")
+    if not name:
+        return
+    more = {"hint": document["hint"], "detail": document["detail"]}
+    if name == "TrialFailed":
+        raise TrialFailed(document["kind"], document["message"], detail=document["detail"], where=document["where"])
+    kind = getattr(errors, name, AutooptError)
+    raise kind(document["message"], **more)
+
+
+AnyTrial = Trial | RemoteTrial
+"""A live trial, wherever it is and however many processes train in it."""

@@ -1,0 +1,57 @@
+"""Two processes that train together, started once for the tests of a module where they can share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.records import Change, Plan
+from autoopt.trial.group import TrialGroup
+from autoopt.trial.parent import Launcher, Trial
+from autoopt.trial.protocol import TrialSpec
+
+HERE = Path(__file__).parent
+
+Start = Callable[..., Trial]
+
+TWO = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def start(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """``start(plan, name="build", **spec)`` starts the points workload; ``POINTS_...`` are environment variables."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    started: list[Trial] = []
+
+    def begin(plan: Plan = TWO, name: str = "build", timeout: float = 90.0, **options: Any) -> Trial:
+        for variable in [key for key in options if key.startswith("POINTS_")]:
+            monkeypatch.setenv(variable, str(options.pop(variable)))
+        spec = TrialSpec(
+            workload=f"{HERE / 'points.py'}:{name}",
+            plan=plan,
+            directory=str(tmp_path),
+            processes=plan.setting("ddp")["processes"] if plan.setting("ddp") else 1,  # type: ignore[index]
+            **options,
+        )
+        started.append(launcher.start(spec, log=tmp_path / "logs" / f"{len(started)}.log", timeout=timeout))
+        return started[-1]
+
+    yield begin
+    for trial in started:
+        trial.close()
+
+
+@pytest.fixture
+def two(start: Start) -> TrialGroup:
+    group = start()
+    assert isinstance(group, TrialGroup)
+    return group

@@ -1,0 +1,156 @@
+"""Processes that train together: what they train is what one trains, and they live and die as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.records import Plan
+from autoopt.records.distributed import Communication
+from autoopt.records.messages import Block, TrainingRun
+from autoopt.trial import tree
+from autoopt.trial.group import TrialGroup
+from tests.distributed.conftest import TWO, Start
+
+TASKS = "autoopt.benchmark.tasks"
+STEPS = 40
+
+
+def losses(start: Start, plan: Plan | None, name: str) -> list[float]:
+    trial = start(**({} if plan is None else {"plan": plan}), name=name)
+    block = Block.model_validate(trial.call(f"{TASKS}:probe_losses", timeout=60, steps=STEPS))
+    trial.close()
+    assert block.steps == STEPS
+    return [loss for loss in block.losses if loss is not None]
+
+
+@pytest.mark.parametrize("name", ["build", "accumulating", "one_loader", "tiny_last"])
+def test_two_train_what_one_trains(start: Start, name: str) -> None:
+    """Step for step, through short last batches and epochs' ends: nothing is padded, and nothing read twice."""
+    assert losses(start, None, name) == pytest.approx(losses(start, Plan(), name), rel=2e-4)
+
+
+def test_a_loader_that_shares_out_by_itself_is_left_alone(start: Start) -> None:
+    """``DistributedSampler`` reads each process's own part, of a batch as large as the user says."""
+    block = Block.model_validate(start(name="own_sampler").call(f"{TASKS}:probe_losses", timeout=60, steps=4))
+    assert block.samples == 4 * 2 * 16
+
+
+def test_a_block_is_that_of_all(two: TrialGroup) -> None:
+    block = Block.model_validate(two.call(f"{TASKS}:run_block", timeout=60, seconds=0.2, min_steps=20))
+    assert block.steps >= 20
+    assert block.samples == pytest.approx(block.steps * 250 / 16, rel=0.05)
+    assert len(block.losses) == len(block.step_seconds) == block.steps
+    assert sum(block.step_seconds) >= block.seconds * 0.9
+
+
+def test_frozen_processes_stand_still_together(two: TrialGroup) -> None:
+    two.freeze()
+    pids = [rank.pid for rank in two.ranks]
+    end = time.monotonic() + 10
+    while [tree.state(pid) for pid in pids] != ["T", "T"]:
+        assert time.monotonic() < end
+    block = Block.model_validate(two.call(f"{TASKS}:probe_losses", timeout=60, steps=3))
+    assert block.steps == 3
+
+
+def test_a_training_goes_to_its_end_and_evaluates_all_samples(start: Start) -> None:
+    runs = []
+    for plan in (TWO, Plan()):
+        trial = start(plan)
+        runs.append(TrainingRun.model_validate(trial.call(f"{TASKS}:train", timeout=90, max_seconds=60.0)))
+        trial.close()
+    two, one = runs
+    assert (
+        (two.steps, two.samples, two.evaluated_samples)
+        == (one.steps, one.samples, one.evaluated_samples)
+        == (48, 750, 100)
+    )
+    assert two.metrics["accuracy"] == pytest.approx(one.metrics["accuracy"], abs=0.011)
+    assert two.losses == pytest.approx(one.losses, rel=2e-3)
+
+
+def test_legs_and_warm_up_end_at_the_same_step_in_both(two: TrialGroup) -> None:
+    assert two.call(f"{TASKS}:warm_up", timeout=90, max_seconds=2.0)["steady"] in (True, False)
+    over = False
+    while not over:
+        over = two.call(f"{TASKS}:train_leg", timeout=90, seconds=0.02, max_seconds=60.0)["over"]
+    assert two.call(f"{TASKS}:evaluated", timeout=60, max_seconds=10.0)["samples"] == 100
+
+
+def test_what_is_looked_at_in_one_process_leaves_the_group_as_it_was(two: TrialGroup) -> None:
+    timings = two.call("autoopt.simplify.tasks:measure_stages", timeout=90, seconds=1.0)
+    assert timings["backward"]["seconds"] > 0
+    assert two.call(f"{TASKS}:flops", timeout=60)["flops_per_step"] > 0
+    found = two.call(f"{TASKS}:inspect", timeout=60, strategies=["amp", "flash_attention"])
+    assert not any("error" in each for each in found.values())
+    assert Block.model_validate(two.call(f"{TASKS}:probe_losses", timeout=60, steps=3)).steps == 3
+
+
+@contextmanager
+def leaves_nothing(group: TrialGroup) -> Iterator[None]:
+    """The processes of all ranks are gone afterwards, with those above and below them, and so is its folder."""
+    above = [psutil.Process(rank.pid).parent() for rank in group.ranks]
+    processes = [each for one in above if one is not None for each in (one, *one.children(recursive=True))]
+    yield
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    assert not group.alive
+    assert not Path(group._folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        ("kill:1", "crashed", r"rank 1 of 2: signal 9"),
+        ("kill:0", "crashed", r"rank 0 of 2: signal 9"),
+        ("raise:1", "error", r"rank 1 of 2: ValueError: a bad sample"),
+    ],
+)
+def test_a_dead_rank_is_a_verdict_that_names_it(start: Start, fault: str, kind: str, said: str) -> None:
+    group = start(POINTS_FAULT=fault)
+    assert isinstance(group, TrialGroup)
+    with leaves_nothing(group), pytest.raises(TrialFailed, match=said) as caught:
+        group.call(f"{TASKS}:probe_losses", timeout=60, steps=20)
+    assert caught.value.kind == kind
+
+
+def test_a_hung_rank_is_named_with_the_line_it_hangs_at(start: Start) -> None:
+    group = start(POINTS_FAULT="hang:1")
+    assert isinstance(group, TrialGroup)
+    said = r"rank 1 of 2 hangs at .*: no answer within 3 s"
+    with leaves_nothing(group), pytest.raises(TrialFailed, match=said) as caught:
+        group.call(f"{TASKS}:probe_losses", timeout=3, steps=20)
+    assert caught.value.kind == "timeout"
+
+
+def test_a_rank_that_ends_while_it_is_built_is_a_verdict(start: Start) -> None:
+    with pytest.raises(TrialFailed, match="cannot be shared out between processes"):
+        start(name="stream").call(f"{TASKS}:probe_losses", timeout=60, steps=1)
+
+
+def test_parameters_without_a_gradient_are_found_and_told(start: Start) -> None:
+    found = start(Plan(), name="unused").call(f"{TASKS}:inspect", timeout=60, strategies=["ddp"])
+    assert found["ddp"]["unused"] == ["never.weight", "never.bias"]
+
+
+def test_a_loss_that_goes_around_the_model_is_refused(start: Start) -> None:
+    with pytest.raises(TrialFailed, match="does not call the model itself"):
+        start(name="by_method").call(f"{TASKS}:probe_losses", timeout=60, steps=1)
+
+
+def test_messages_are_measured_alone_exposed_and_by_size_and_a_slow_rank_is_named(start: Start) -> None:
+    group = start(POINTS_FAULT="slow:1")
+    found = Communication.model_validate(group.call("autoopt.simplify.tasks:measure_messages", timeout=90, seconds=1.0))
+    assert found.processes == 2
+    assert found.gradient_bytes == 4 * (8 * 16 + 16 + 16 * 16 + 16 + 16 * 4 + 4)
+    assert len(found.by_size) == 8
+    assert found.straggler == 1
+    assert found.apart[1].median > 0.02
+    assert Block.model_validate(group.call(f"{TASKS}:probe_losses", timeout=60, steps=3)).steps == 3

@@ -1,0 +1,138 @@
+"""Trials on other machines, with hosts in this process: pairs stay together, kinds are not mixed, lost ones retried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
+from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.remote.host import as_users
+from autoopt.trial.remote.launcher import RemoteLauncher
+from autoopt.trial.remote.ray_cluster import bundle_of
+
+SPEC = TrialSpec(workload="m:build")
+
+
+class FakeHost:
+    """A host whose trials answer with its name; ``dies_at``: the call at which its machine is gone."""
+
+    def __init__(self, name: str, kind: str = "a", dies_at: int = 10**9, fault: dict[str, Any] | None = None) -> None:
+        self.name, self.type, self.dies_at, self.fault = name, kind, dies_at, fault or {}
+        self.asked: list[str] = []
+        self.released = False
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        self._count(method)
+        return {"kind": {"device": self.type}, "sees": True, "start": self.fault, "close": f"log of {self.name}"}.get(
+            method
+        )
+
+    def stream(self, method: str, *arguments: Any) -> Iterator[dict[str, Any]]:
+        self._count(method)
+        yield {"progress": {"step": 1}}
+        yield {"answer": {"host": self.name}}
+
+    def _count(self, method: str) -> None:
+        self.asked.append(method)
+        if len(self.asked) > self.dies_at:
+            raise NodeLost("gone")
+
+    def release(self) -> None:
+        self.released = True
+
+
+class FakeCluster:
+    def __init__(self, *hosts: FakeHost) -> None:
+        self.waiting, self.given = list(hosts), []
+
+    def host(self, processes: int, cuda: bool) -> FakeHost:
+        self.given.append(self.waiting.pop(0))
+        return self.given[-1]
+
+    def close(self) -> None:
+        pass
+
+
+def start(launcher: RemoteLauncher, tmp_path: Path, number: int = 0) -> Any:
+    return launcher.start(SPEC, log=tmp_path / f"{number}.log", timeout=5)
+
+
+def test_a_pair_stays_on_one_host_and_the_next_one_gets_a_fresh_one(tmp_path: Path) -> None:
+    cluster = FakeCluster(FakeHost("one"), FakeHost("two"))
+    with RemoteLauncher(cluster, str(tmp_path)) as launcher:
+        first, second = start(launcher, tmp_path, 1), start(launcher, tmp_path, 2)
+        told: list[dict[str, Any]] = []
+        assert first.call("m:task", on_progress=told.append) == second.call("m:task") == {"host": "one"}
+        assert told == [{"step": 1}]
+        for trial in (first, second):
+            trial.close()
+        assert start(launcher, tmp_path, 3).call("m:task") == {"host": "two"}
+        assert cluster.given[0].released
+    assert (tmp_path / "1.log").read_text() == "log of one"
+    assert cluster.given[1].released
+
+
+def test_what_is_held_together_stays_on_one_host_also_one_after_the_other(tmp_path: Path) -> None:
+    with RemoteLauncher(FakeCluster(FakeHost("one"), FakeHost("two")), str(tmp_path)) as launcher:
+        with launcher.held():
+            start(launcher, tmp_path).close()
+            trial = start(launcher, tmp_path)
+            assert trial.call("m:task") == {"host": "one"}
+            trial.close()
+        assert start(launcher, tmp_path).call("m:task") == {"host": "two"}
+
+
+def test_machines_of_another_kind_are_given_back(tmp_path: Path) -> None:
+    hosts = [FakeHost("one"), FakeHost("other", "b"), FakeHost("two")]
+    with RemoteLauncher(FakeCluster(*hosts), str(tmp_path)) as launcher:
+        start(launcher, tmp_path).close()
+        assert start(launcher, tmp_path).call("m:task") == {"host": "two"}
+        assert hosts[1].released
+
+
+def test_other_kinds_alone_end_the_run_with_a_word(tmp_path: Path) -> None:
+    hosts = [FakeHost("one"), *(FakeHost("other", "b") for _ in range(8))]
+    with RemoteLauncher(FakeCluster(*hosts), str(tmp_path)) as launcher:
+        start(launcher, tmp_path).close()
+        with pytest.raises(EnvironmentLacks, match="machines of other kinds alone are free"):
+            start(launcher, tmp_path)
+        assert all(host.released for host in hosts[1:])
+
+
+def test_a_lost_machine_is_no_verdict_and_the_next_start_gets_another(tmp_path: Path) -> None:
+    with RemoteLauncher(FakeCluster(FakeHost("one", dies_at=3), FakeHost("two")), str(tmp_path)) as launcher:
+        trial = start(launcher, tmp_path)
+        with pytest.raises(NodeLost):
+            trial.call("m:task")
+        trial.close()
+        assert start(launcher, tmp_path).call("m:task") == {"host": "two"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("TrialFailed", TrialFailed), ("WorkloadError", WorkloadError), ("EnvironmentLacks", EnvironmentLacks)],
+)
+def test_errors_travel_as_documents(tmp_path: Path, name: str, kind: type[Exception]) -> None:
+    fault = {"error": name, "kind": "error", "message": "no such sample", "hint": "h", "detail": "d", "where": "step"}
+    with (
+        RemoteLauncher(FakeCluster(FakeHost("one", fault=fault)), str(tmp_path)) as launcher,
+        pytest.raises(kind, match="no such sample"),
+    ):
+        start(launcher, tmp_path)
+
+
+def test_a_pair_has_all_cores_of_a_machine_or_its_devices_with_their_share() -> None:
+    nodes = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"memory": 1.0}]
+    assert bundle_of(nodes, 1, cuda=False) == {"CPU": 8.0}
+    assert bundle_of(nodes, 2, cuda=True) == {"CPU": 8.0, "GPU": 2.0}
+    with pytest.raises(EnvironmentLacks, match="no machine of the cluster has 8 devices; the most is 4"):
+        bundle_of(nodes, 8, cuda=True)
+
+
+def test_threads_are_as_on_the_users_machine() -> None:
+    assert as_users({"PATH": "x"}) == {"OMP_NUM_THREADS": None}
+    assert as_users({"OMP_NUM_THREADS": "3", "MKL_DYNAMIC": "F"}) == {"OMP_NUM_THREADS": "3", "MKL_DYNAMIC": "F"}
