@@ -75,6 +75,8 @@ class OptimizerInBackward(Strategy):
 
     def applies(self, case: Case) -> Applies:
         facts = case.workload
+        if case.setup.distributed.processes > 1:
+            return Applies.no("gradients are averaged over processes after the backward pass has made them")
         if not facts.optimizer.module.startswith("torch.optim"):
             return Applies.no(f"{facts.optimizer.type} is not one of torch's, whose updates are known to be separable")
         if facts.optimizer.type == "LBFGS":

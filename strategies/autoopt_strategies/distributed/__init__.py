@@ -1,0 +1,1 @@
+"""Strategies that spread training over processes, and shorten what they say to each other."""

@@ -1,0 +1,134 @@
+"""Distributed data parallel: the batch is shared out between processes, which average their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import COMPUTE, Setting, Settings, declared, gain, kept, ranged, seconds_of
+from autoopt_strategies.distributed.common import processes
+
+INPUT = ("storage", "preparation", "collate", "pin", "copy")
+
+
+def synchronized(model: Any) -> Any:
+    """The model with BatchNorm over the samples of all processes."""
+    from torch import nn
+
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+
+
+class DistributedDataParallel(Strategy):
+    """Trains in several processes, each on a device of its own, or on its share of a CPU's cores.
+
+    What it does: ``DistributedDataParallel`` over as many processes as pay; each takes its share of the same batches
+        in the same order, with no sample padded or read twice, and the gradient is that of the whole batch.
+    When it helps: several devices, and steps that take far longer than sending the gradients; on a CPU, where one
+        process cannot keep all cores busy.
+    When it does not: small batches, large models on a slow link, and an input that is short of cores already.
+    What it costs: as many devices, and their price. BatchNorm is made to see all samples (CUDA), which costs a
+        message for each; where it cannot be (CPU) the strategy is refused.
+    Source: https://docs.pytorch.org/docs/stable/notes/ddp.html
+    """
+
+    name = "ddp"
+    title = "training in several processes"
+    stages = frozenset({"storage", "preparation", "collate", "forward", "backward"})
+    risk = Risk.NUMERIC
+    example = Example({"processes": 2}, processes=2, losses=1e-5, trains=False)
+
+    def applies(self, case: Case) -> Applies:
+        facts, most = case.workload, case.processes
+        if most < 2:
+            return Applies.no("one process was asked for; --nproc 1..N lets up to N be tried")
+        if processes(case) > 1:
+            return Applies.no(f"training is in {processes(case)} processes already")
+        if facts.adapter is not None:
+            return Applies.no(f"a workload of {facts.adapter} starts its processes in its own way")
+        if not facts.dataset.map_style:
+            return Applies.no("an iterable dataset cannot be shared out from outside")
+        if facts.loader.own_loader and facts.batch_size is None:
+            return Applies.no("the loader does not batch, so that a batch cannot be shared out")
+        if (facts.batch_size or most) < 2:
+            return Applies.no("a batch of one sample cannot be shared out")
+        if facts.model.has_batchnorm and case.device != "cuda":
+            return Applies.no("BatchNorm would see each process's samples alone, and can see all on CUDA only")
+        return _conflict(case)
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Each process has its share of the samples; what sending costs is not known before it was tried."""
+        if case.pipeline is None:
+            return None
+        count = setting["processes"]
+        if case.device == "cpu":
+            ratio = _with_fewer_threads(case, count) / count
+            found = gain(case, {name: seconds_of(case, name) * ratio for name in COMPUTE})
+        else:
+            found = gain(case, {name: seconds_of(case, name) / count for name in (*COMPUTE, *INPUT)})
+        return None if found is None else ranged(declared(found) or found, found.value, min(0.2, found.low), found.high)
+
+    def settings(self, case: Case) -> Settings:
+        count = min(case.processes, case.workload.batch_size or case.processes)
+        while count > 1:
+            if kept((yield self._setting(case, count))):
+                return
+            count //= 2
+
+    def _setting(self, case: Case, count: int) -> Setting:
+        setting: Setting = {"processes": count}
+        if case.inspected(self.name).get("unused"):
+            setting["find_unused"] = True
+        if case.workload.model.has_batchnorm:
+            setting["synchronized"] = True
+        return setting
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        setup = setup.with_distributed(processes=setting["processes"], find_unused=setting.get("find_unused", False))
+        return setup.with_model(synchronized) if setting.get("synchronized") else setup
+
+    def recipe(self, setting: Setting) -> Recipe:
+        count, unused = setting["processes"], setting.get("find_unused", False)
+        before = "model = nn.SyncBatchNorm.convert_sync_batchnorm(model)\n" if setting.get("synchronized") else ""
+        option = ", find_unused_parameters=True" if unused else ""
+        return Recipe(
+            pytorch=(
+                f"# torchrun --standalone --nproc-per-node {count} train.py\n"
+                f"{before}model = DistributedDataParallel(model{option})\n"
+                f"# each process trains on its {count}th of every batch"
+            ),
+            lightning={
+                "devices": count,
+                "strategy": "ddp_find_unused_parameters_true" if unused else "ddp",
+                "sync_batchnorm": bool(setting.get("synchronized")),
+                "_note": f"batch_size is that of each process: a {count}th of yours",
+            },
+            transformers={
+                "ddp_find_unused_parameters": unused,
+                "_note": f"torchrun --nproc-per-node {count}; per_device_train_batch_size is a {count}th of yours",
+            },
+            accelerate={"distributed_type": "MULTI_GPU", "num_processes": count},
+        )
+
+    def inspect(self, live: Any) -> Setting:
+        """Names of parameters that a step leaves without a gradient, where several processes may train."""
+        return {"unused": live.unused_parameters()}
+
+
+def _conflict(case: Case) -> Applies:
+    """No where the plan holds a change that several processes cannot have."""
+    for name, reason in (
+        ("optimizer_in_backward", "updates within the backward pass come before gradients are averaged"),
+        ("cuda_graphs", "a step that is replayed as a whole sends no gradients"),
+    ):
+        if case.plan.setting(name) is not None:
+            return Applies.no(f"{name} is in the plan: {reason}")
+    return Applies.yes()
+
+
+def _with_fewer_threads(case: Case, count: int) -> float:
+    """Compute seconds with the threads that each process has, over those now; 1 where it was not measured."""
+    simulation = case.pipeline.round.simulation if case.pipeline is not None else None
+    table = simulation.compute_by_threads if simulation is not None else {}
+    now = simulation.threads if simulation is not None else 0
+    fewer = max(1, now // count)
+    return table[fewer] / table[now] if table.get(fewer) and table.get(now) else 1.0
