@@ -8,6 +8,7 @@ from autoopt_reports.view import units
 from autoopt_reports.view.learning import Learning, Series
 from autoopt_reports.view.predictions import Predictions
 from autoopt_reports.view.roofline import Roofline
+from autoopt_reports.view.scaling import ScalingView
 from autoopt_reports.view.search import SearchSection
 from autoopt_reports.view.text import Name, Number, Phrase, say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
@@ -59,6 +60,27 @@ def difference_chart(view: Learning) -> Plane | None:
     return Plane(
         f.height, x_ticks, y_ticks, "training steps", "difference", (f.path(points, "after"),), rules=tuple(rules)
     )
+
+
+def scaling_chart(view: ScalingView) -> Plane:
+    """Throughput over one process against processes, with the line of perfect scaling."""
+    points = [(row.processes.value or 1.0, row.throughput) for row in view.rows]
+    most = max([x for x, _ in points], default=2.0)
+    highs = [one.high.value or 1.0 for _, one in points]
+    f = frame((1.0, most), (0.0, max([most, *highs])), 220, left=BESIDE)
+    values = [(x, one.value.value or 1.0) for x, one in points]
+    band = [(1.0, 1.0, 1.0), *((x, one.low.value or 1.0, one.high.value or 1.0) for x, one in points)]
+    paths = (
+        f.path([(1.0, 1.0), (most, most)], "before"),
+        f.area(band, "after"),
+        f.path([(1.0, 1.0), *values], "after"),
+    )
+    marks = tuple(
+        Mark(f.x.at(x), f.y.at(y), "final", "circle", say("{} processes: {}", row.processes, row.throughput.phrase))
+        for (x, y), row in zip(values, view.rows, strict=True)
+    )
+    x_ticks, y_ticks = axes(f)
+    return Plane(f.height, x_ticks, y_ticks, "processes", "throughput over one", paths, marks)
 
 
 def tradeoff_chart(view: Tradeoff) -> Plane:

@@ -14,6 +14,7 @@ from autoopt_reports.view.patch import PatchView, patch_view
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.predictions import Predictions, predictions_view
 from autoopt_reports.view.roofline import Roofline, roofline_view
+from autoopt_reports.view.scaling import ScalingView, scaling_view
 from autoopt_reports.view.search import SearchSection, search_view
 from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.steps import Waterfall, waterfall_view
@@ -39,6 +40,7 @@ class Report:
     stages: StagesView | None
     lanes: tuple[Lanes, ...]
     lanes_headline: Phrase
+    scaling: ScalingView | None
     roofline: Roofline | None
     learning: Learning | None
     tradeoffs: tuple[Tradeoff, ...]
@@ -68,6 +70,7 @@ def report_view(result: Result) -> Report:
         stages=stages_view(result.rounds),
         lanes=lanes_views(result.rounds, result.snippets),
         lanes_headline=pipeline_headline(result.rounds) if result.rounds else Phrase(),
+        scaling=scaling_view(result),
         roofline=roofline_view(
             result.environment.peaks,
             result.rounds,
