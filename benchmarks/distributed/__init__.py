@@ -1,0 +1,1 @@
+"""Scaling efficiency as autoopt tells it, beside that of a script by hand that torchrun starts."""

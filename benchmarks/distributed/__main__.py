@@ -1,0 +1,105 @@
+"""Scaling to two processes of a CPU, a thread each: autoopt's ratio beside that of a script by hand, with intervals.
+
+python -m benchmarks.distributed --seconds 240      # alone on the machine
+python -m benchmarks.distributed --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from benchmarks.documents import RESULTS, environment, load, save
+
+ROOT = Path(__file__).parents[2]
+WORKLOAD = Path(__file__).parent / "workload.py"
+
+
+def by_hand(processes: int, seconds: float) -> float:
+    """Samples per second of the script by hand; each process computes with one thread, as torchrun has it."""
+    script = ["-m", "benchmarks.distributed.by_hand", "--seconds", f"{seconds:g}"]
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    path = os.pathsep.join([str(ROOT), str(ROOT / "strategies"), str(ROOT / "reports")])
+    done = subprocess.run(
+        [sys.executable, *start, *script],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found["samples_per_second"]
+
+
+def ratio_by_hand(seconds: float, clock: Any = time.monotonic) -> dict[str, Any]:
+    """Two processes over one, run by run in turns, with a t interval of the mean log-ratio."""
+    end, logs = clock() + seconds, []
+    while clock() < end or len(logs) < 3:
+        order = (1, 2) if len(logs) % 2 else (2, 1)
+        rates = {count: by_hand(count, 3.0) for count in order}
+        logs.append(math.log(rates[2] / rates[1]))
+    error = statistics.stdev(logs) / len(logs) ** 0.5 * stats.t.ppf(0.975, len(logs) - 1)
+    mean = statistics.fmean(logs)
+    return {"value": math.exp(mean), "low": math.exp(mean - error), "high": math.exp(mean + error), "n": len(logs)}
+
+
+def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
+    """The same, compared as every candidate is: pairs of process groups in interleaved blocks."""
+    import numpy as np
+
+    from autoopt.records import Change, Plan
+    from autoopt.registry import load_strategies
+    from autoopt.search.compare.compare import compare
+    from autoopt.search.compare.comparison import Rule
+    from autoopt.search.trial_runner import TrialRunner
+    from autoopt.trial.parent import Launcher
+    from autoopt.trial.protocol import TrialSpec
+
+    two = Plan(changes=(Change(strategy="ddp", setting={"processes": 2}),))
+    spec = TrialSpec(workload=f"{WORKLOAD}:build", directory=str(ROOT), search_path=(str(ROOT),))
+    with tempfile.TemporaryDirectory() as folder, Launcher() as launcher:
+        runner = TrialRunner(launcher, spec, load_strategies(), Path(folder))
+        rule = Rule(min_gain=0.01, max_seconds=seconds, until_error=0.01)
+        rng = np.random.default_rng(0)
+        found = compare(runner.start, Plan(), two, rule, clock=time.monotonic, rng=rng)
+    if found.estimate is None:
+        raise SystemExit(f"not measured: {found.reason}")
+    told = found.estimate
+    return {"value": told.value, "low": told.low, "high": told.high, "n": told.n}
+
+
+def main() -> None:
+    """Measures both, one after the other, and writes them down."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.distributed", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=240.0, help="for both together, about")
+    parser.add_argument("--out", type=Path, default=RESULTS / "distributed.json")
+    parser.add_argument("--table", action="store_true", help="only print what is there")
+    options = parser.parse_args()
+    if not options.table:
+        os.environ["OMP_NUM_THREADS"] = "1"  # two threads on two shared cores wait for each other, at times long
+        found = {"by_hand": ratio_by_hand(options.seconds / 2), "autoopt": ratio_by_autoopt(options.seconds / 2)}
+        save(options.out, {**found, "processes": 2, "environment": environment()})
+    document = load(options.out)
+    for name in ("by_hand", "autoopt"):
+        told = document[name]
+        share = {key: told[key] / document["processes"] for key in ("value", "low", "high")}
+        print(
+            f"{name:8}  {told['value']:.3f}x [{told['low']:.3f}-{told['high']:.3f}]  "
+            f"efficiency {share['value']:.1%} [{share['low']:.1%}-{share['high']:.1%}]  n={told['n']}"
+        )
+
+
+if __name__ == "__main__":
+    main()
