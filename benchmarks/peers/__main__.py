@@ -38,18 +38,19 @@ def sides_of(workload: Workload) -> list[judge.Side]:
             continue
         outcome = rivals.search(workload, rival, 0.0)
         if outcome.patch is not None:
-            patched = rivals.copy_of(workload, rival)
+            patched = rivals.copy_of(workload, rival, "patched")
             file = rivals.place(workload, rival) / "result.diff"
             file.write_text(outcome.patch, encoding="utf-8")
             why = rivals.put_on(file, patched)
             if why is None:
                 sides.append(judge.Side(rival, patched))
                 continue
-            outcome.more["patch_refused"] = why
-        if outcome.plan:
-            plan = rivals.place(workload, "autoopt") / "run" / f"plan-{rival}.json"  # where the sites are known
+            rivals.note(workload, rival, patch_refused=why)
+        known = rivals.with_known_sites(workload)
+        if outcome.plan and known:
+            plan = known[1] / f"plan-{rival}.json"
             rivals.write_plan(plan, outcome.plan)
-            sides.append(judge.Side(rival, folder, plan))
+            sides.append(judge.Side(rival, known[0], plan))
     return sides
 
 

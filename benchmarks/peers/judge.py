@@ -45,7 +45,7 @@ def one_run(workload: Workload, side: Side, limit: float) -> dict[str, Any]:
     out = place / "clock.json"
     out.unlink(missing_ok=True)
     counted = {"PEERS_CLOCK": str(out), "PEERS_STEPS": str(workload.warm_up + workload.steps)}
-    variables = environment(workload, side.folder, first=str(CLOCK), PEERS_SCRIPT=workload.script, **counted)
+    variables = environment(workload, side.folder, first=str(CLOCK), PEERS_SCRIPT=Path(workload.script).name, **counted)
     began = time.time()
     ran = run(side.command(workload), side.folder, variables, place / "log.txt", limit)
     if not out.exists():

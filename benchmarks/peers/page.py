@@ -25,11 +25,28 @@ SOURCES = {
 }
 
 
+ROWS = """## A row of this page
+
+On a machine that does nothing else, with `pip install train-doctor loadtune pytorch-autotune` beside autoopt:
+
+```
+python -m benchmarks.peers fetch
+for tool in autoopt train-doctor loadtune pytorch-autotune lightning-tuner optuna tips; do
+  python -m benchmarks.peers search mingpt $tool --budget 240
+done
+python -m benchmarks.peers judge mingpt --rounds 6
+python -m benchmarks.peers collect
+```
+
+What was measured is not measured again; a call that was cut goes on where it was.
+"""
+
+
 def render(document: dict[str, Any]) -> str:
     """The page: results, what each tool said, means, the scripts as autoopt met them, the machine."""
     workloads = document["workloads"]
-    parts = [HEAD, _tools(workloads), _results(workloads), _means(workloads), _said(workloads)]
-    return "\n".join([*parts, _scripts(workloads), _sources(workloads), _machine(workloads)])
+    parts = [HEAD, *_missing(workloads), _tools(workloads), _results(workloads), _means(workloads), _said(workloads)]
+    return "\n".join([*parts, _scripts(workloads), _sources(workloads), _machine(workloads), ROWS])
 
 
 def figure(estimate: dict[str, Any] | None) -> str:
@@ -58,6 +75,15 @@ def verdict(workload: dict[str, Any], rival: str) -> tuple[str, float | None]:
     if as_good(runs, rival) is False:
         return f"losses differ ({figure(found)})", 0.0
     return figure(found) + (", same losses" if same_losses(runs, rival) else ""), math.log(found["value"])
+
+
+def _missing(workloads: list[dict[str, Any]]) -> list[str]:
+    """Which scripts nothing was judged on, said before anything else."""
+    missing = [one["name"] for one in workloads if not one["judged"]["runs"]]
+    if not missing:
+        return []
+    which = "any script" if len(missing) == len(workloads) else ", ".join(missing)
+    return [f"**Not measured yet on {which}**: no figure here speaks of it, and none is claimed elsewhere.\n"]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -54,13 +54,35 @@ def place(workload: Workload, rival: str) -> Path:
     return SCRATCH / "searched" / workload.name / rival
 
 
-def copy_of(workload: Workload, rival: str) -> Path:
+def copy_of(workload: Workload, rival: str, name: str = "tree") -> Path:
     """A fresh copy of the script's repository for one tool; the script's folder in it."""
     fetch(workload)
-    root = place(workload, rival) / "tree"
+    root = place(workload, rival) / name
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(SCRATCH / "scripts" / workload.name, root)
     return root / workload.folder
+
+
+def with_known_sites(workload: Workload) -> tuple[Path, Path] | None:
+    """The untouched folder that autoopt watched, and the run that knows its sites: there plans are put on."""
+    run_folder = place(workload, "autoopt") / "run"
+    folder = place(workload, "autoopt") / "tree" / workload.folder
+    return (folder, run_folder) if (run_folder / "result.json").exists() else None
+
+
+def can_be_put_on(workload: Workload, change: dict[str, Any]) -> bool:
+    """Whether a change can be put on this script from outside."""
+    from autoopt.records import Plan
+    from autoopt.records.reading import read_result
+    from autoopt.registry import load_strategies
+    from autoopt.script.sayable import unsayable
+
+    known = with_known_sites(workload)
+    sites = read_result(known[1]).sites if known else None
+    if sites is None:
+        return False
+    setup = load_strategies().fold(Plan.model_validate({"changes": [change]}))
+    return unsayable(setup, sites) is None
 
 
 def by_autoopt(workload: Workload, folder: Path, budget: float) -> Outcome:
@@ -217,14 +239,21 @@ def by_optuna(workload: Workload, folder: Path, budget: float) -> Outcome:
     """Optuna's TPE over the same knobs, the objective being seconds of the judge's clock for a few steps."""
     import optuna
 
+    known = with_known_sites(workload)
+    if known is None:
+        return Outcome("cannot", 0.0, "the script's sites are not known: autoopt has to watch it first")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
-    file = place(workload, "optuna") / "plan.json"
+    folder, file = known[0], known[1] / "plan-optuna-trial.json"
+    knobs = {
+        knob: [value for value in values if not value or can_be_put_on(workload, value[0])]
+        for knob, values in KNOBS.items()
+    }
     deadline = time.monotonic() + budget
     began = time.monotonic()
 
     def objective(trial: optuna.Trial) -> float:
-        picked = [values[trial.suggest_int(knob, 0, len(values) - 1)] for knob, values in KNOBS.items()]
+        picked = [values[trial.suggest_int(knob, 0, len(values) - 1)] for knob, values in knobs.items()]
         chosen = [change for changes in picked for change in changes]
         trial.set_user_attr("plan", chosen)
         write_plan(file, chosen)
@@ -252,12 +281,9 @@ TIPS = [change for values in KNOBS.values() for change in values[-1] if change["
 
 def by_tips(workload: Workload, folder: Path, budget: float) -> Outcome:
     """Everything that a page of tips names and that can be put on this script, unmeasured."""
-    autoopt = place(workload, "autoopt") / "outcome.json"
-    refused: list[str] = []
-    if autoopt.exists():
-        verdicts = json.loads(autoopt.read_text(encoding="utf-8"))["more"].get("verdicts", {})
-        refused = verdicts.get("not_applicable", [])
-    plan = [change for change in TIPS if change["strategy"] not in refused]
+    if with_known_sites(workload) is None:
+        return Outcome("cannot", 0.0, "the script's sites are not known: autoopt has to watch it first")
+    plan = [change for change in TIPS if can_be_put_on(workload, change)]
     return Outcome("result", 0.0, f"on: {', '.join(change['strategy'] for change in plan)}", plan=plan)
 
 
@@ -291,6 +317,14 @@ def search(workload: Workload, rival: str, budget: float) -> Outcome:
     return outcome
 
 
+def note(workload: Workload, rival: str, **more: Any) -> None:
+    """Adds to what is written of a tool on a script."""
+    file = place(workload, rival) / "outcome.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["more"] |= more
+    file.write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
 def put_on(patch: Path, folder: Path) -> str | None:
     """Puts a tool's diff on a copy of the script with ``git apply``; why not, where git refuses it."""
     done = subprocess.run(
@@ -317,4 +351,4 @@ def _version(rival: str) -> str | None:
         return importlib.util.find_spec(rival) and "installed"  # an editable checkout has the package alone
 
 
-__all__ = ["RIVALS", "UNTOUCHED", "Outcome", "copy_of", "place", "put_on", "search", "write_plan"]
+__all__ = ["RIVALS", "UNTOUCHED", "Outcome", "copy_of", "note", "place", "put_on", "search", "write_plan"]

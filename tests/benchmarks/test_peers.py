@@ -152,4 +152,5 @@ def test_the_page_is_made_of_the_document_alone() -> None:
     assert "no change" in text
     assert "a \\| b" in text
     assert "Nothing was judged." in text
+    assert "Not measured yet on any script" in text
     assert set(page.SOURCES) == set(rivals.RIVALS)
