@@ -202,3 +202,42 @@ def test_training_with_it_has_the_same_losses() -> None:
     usual = train_few_steps(live(shifted).workload, Setup(), steps=6)
     chunked = train_few_steps(live(shifted).workload, Setup().with_model(DeferHead("head", 5)), steps=6)
     assert chunked == pytest.approx(usual, rel=1e-5)
+
+
+def _library_models() -> dict[str, Any]:
+    """Models of transformers that make their loss themselves, small, with the path of the head."""
+    transformers = pytest.importorskip("transformers")
+    small = {"vocab_size": 211, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    gpt2 = {"vocab_size": 211, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 0}
+    quiet = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "eos_token_id": 0}
+    bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
+    t5 = {"vocab_size": 211, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    return {
+        "gpt2": (transformers.GPT2LMHeadModel, transformers.GPT2Config(**gpt2, **quiet), "lm_head"),
+        "llama": (transformers.LlamaForCausalLM, transformers.LlamaConfig(**small, num_attention_heads=2), "lm_head"),
+        "bert": (transformers.BertForMaskedLM, transformers.BertConfig(**small, **bert), "cls.predictions.decoder"),
+        "t5": (
+            transformers.T5ForConditionalGeneration,
+            transformers.T5Config(**t5, dropout_rate=0.0, decoder_start_token_id=0),
+            "lm_head",
+        ),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5"])
+def test_models_that_make_their_loss_themselves(name: str, chunks: list[int]) -> None:
+    kind, config, path = _library_models()[name]
+    model = kind(config).train()
+    ids = torch.randint(1, 211, (2, 12), generator=torch.Generator().manual_seed(0))
+
+    def own(model: nn.Module, _: Any) -> torch.Tensor:
+        return model(input_ids=ids, labels=ids).loss  # type: ignore[no-any-return]
+
+    want, wanted = gradients(copy.deepcopy(model), own)
+    got, found = gradients(DeferHead(path, 5)(copy.deepcopy(model)), own)
+    assert chunks
+    assert got == pytest.approx(want, rel=1e-5)
+    for parameter, gradient in wanted.items():
+        torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-5)
