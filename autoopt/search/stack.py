@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log1p
+from math import exp, log1p
 
 from autoopt.records import Change
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
+from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.screening import Screened, Screening
 from autoopt.search.state import SearchState
 
@@ -25,7 +26,7 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
     threshold = log1p(min_gain)
     seen = sorted((s for s in screening.found if s.gain > 0), key=lambda s: -s.gain)
     good = [s for s in seen if s.plain and s.gain > threshold]
-    members = _without_rivals(good)
+    members = _provable(screening, state, _without_rivals(good))
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 else 0.0
     if len(members) > 1 and not screening.over:
         whole = _look(screening, state, registry, members)
@@ -35,6 +36,25 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
     close = _without_rivals(s for s in seen if s not in good)
     if not good and len(close) > 1 and not screening.over:
         _look(screening, state, registry, close)  # what nobody can decide alone may be decided together
+
+
+def _provable(screening: Screening, state: SearchState, members: list[Screened]) -> list[Screened]:
+    """The members without the dearest to start, as many as must be left out for the stack to be proved in time.
+
+    What compiles for a minute in each process may bring a tenth more, and leave no time to prove any of it.
+    """
+    context, members = screening.context, list(members)
+    least = min((member.seconds for member in screening.found), default=0.0)
+    while len(members) > 1:
+        hoped = exp(sum(member.gain for member in members))
+        deadline = context.allocation.search_deadline(len(state.found), state.speedup_so_far * hoped)
+        look = least + sum(member.seconds - least for member in members)
+        needed = look + FEWEST_PAIRS * (context.allocation.start_seconds + look)
+        dearest = max(members, key=lambda member: member.seconds)
+        if context.now() + needed <= deadline or dearest.seconds < 2 * least:
+            break
+        members.remove(dearest)
+    return members
 
 
 def _without_rivals(screened: Iterable[Screened]) -> list[Screened]:

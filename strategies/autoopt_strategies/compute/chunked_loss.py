@@ -41,8 +41,6 @@ class ChunkedLoss(Strategy):
         found = case.inspected(self.name)
         if "path" not in found:
             return Applies.no(found.get("reason") or "whether a head's logits go into a cross-entropy is not known")
-        if 4 * found["rows"] * found["words"] < LEAST_BYTES:
-            return Applies.no(f"the logits are small: {found['rows']} rows of {found['words']} words")
         if case.setup.compile is not None and not case.setup.compile.regional:
             return Applies.no("the model is compiled whole, its head with it")
         if case.plan.setting("cuda_graphs") is not None:
@@ -82,8 +80,8 @@ class ChunkedLoss(Strategy):
         from autoopt_strategies.compute.deferred_head import DeferHead
         from autoopt_strategies.compute.head_of_loss import head_of_loss
 
-        found = head_of_loss(live)
-        if "path" not in found or 4 * found["rows"] * found["words"] < LEAST_BYTES:
+        found = head_of_loss(live, LEAST_BYTES)
+        if "path" not in found:
             return found
         rows = [each for each in _rows(live.device.kind) if each < found["rows"]]
         multiple = TILE if live.device.kind == "cuda" else 1

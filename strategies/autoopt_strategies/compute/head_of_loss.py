@@ -29,8 +29,12 @@ class _Losses(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def head_of_loss(live: Any) -> dict[str, Any]:
-    """``{"path": of the head, "rows", "words": of its logits}``, or ``{"reason": why there is none}``."""
+def head_of_loss(live: Any, least_bytes: int = 0) -> dict[str, Any]:
+    """``{"path": of the head, "rows", "words": of its logits}``, or ``{"reason": why there is none}``.
+
+    Args:
+        least_bytes: logits in float32 that take less are not worth a proof.
+    """
     batch = live.training.next()[0]
     try:
         model = copy.deepcopy(live.training.model)
@@ -38,6 +42,8 @@ def head_of_loss(live: Any) -> dict[str, Any]:
         if path is None or logits is None:
             return {"reason": "no linear layer's outputs go into one cross-entropy"}
         rows, words = logits.numel() // logits.shape[-1], logits.shape[-1]
+        if 4 * rows * words < least_bytes:
+            return {"reason": f"the logits are small: {rows} rows of {words} words"}
         reason = _different(live, model, path, max(1, rows // 3), batch)
     except Exception as error:  # a model that does not like to be copied or looked at is left alone
         return {"reason": f"the loss cannot be looked at: {type(error).__name__}: {str(error).partition(chr(10))[0]}"}
