@@ -48,7 +48,10 @@ def confirmed(context: RunContext, state: SearchState, screening: Screening) -> 
 
 def _candidate(context: RunContext, state: SearchState) -> Candidate | None:
     """The remembered plan on the incumbent; None where there is none, or a part of it cannot be."""
-    registry, changes = context.runner.registry, state.remembered.plan.changes
+    registry, remembered = context.runner.registry, state.remembered.plan
+    if remembered.processes > state.processes:
+        return None  # of more processes than were offered now
+    changes = tuple(change for change in remembered.changes if change not in state.incumbent.changes)
     try:
         case = state.case(registry, None, None)
         for change in changes:

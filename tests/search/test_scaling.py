@@ -13,6 +13,7 @@ from autoopt.search.baseline import check_devices
 from autoopt.search.configuration import configuration
 from autoopt.search.scaling import counts, efficiency
 from autoopt.setup import Setup
+from autoopt.storage.history import Remembered
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from tests.simulated import World, strategy
 
@@ -104,3 +105,24 @@ def test_the_price_is_that_of_all_devices(device: str, cost: float) -> None:
     hour = Estimate(value=3600.0, low=3500.0, high=3700.0, n=2)
     made = configuration(plan, Environment(python="3", device=device), time_to_target=hour, price_per_hour=2.0)
     assert made.cost_to_target == pytest.approx(cost)
+
+
+@pytest.mark.slow
+def test_a_remembered_plan_of_more_processes_than_are_offered_is_not_looked_at(tmp_path: Path) -> None:
+    remembered = Remembered(plan=Plan(changes=(Change(strategy="ddp", setting={"processes": 4}),)), speedup=3.0)
+    looked = world(tmp_path, "1..2")
+    looked.context.history = Memory(remembered)  # type: ignore[assignment]
+    assert looked.go().best.plan.processes == 2
+
+
+class Memory:
+    """A history of one plan."""
+
+    def __init__(self, plan: Remembered) -> None:
+        self.plan = plan
+
+    def recall(self, key: str) -> Remembered:
+        return self.plan
+
+    def remember(self, key: str, found: Remembered) -> None:
+        """Nothing is kept."""
