@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,13 @@ def compare_command(
         found = compare_sides(
             baseline, candidate, spec, options, requirement=wanted, ledger=ledger, pythons=pythons, say=progress
         )
+    words_again = {
+        "baseline": baseline,
+        "candidate": candidate,
+        "require": require,
+        "budget": given["budget"] or BUDGET,
+    }
+    found = found.model_copy(update={"command": _command(words_again, spec)})
     _write(found, html, markdown)
     if options.json:
         write_json(found)
@@ -87,6 +95,14 @@ def compare_command(
         for line in summary(found):
             write_line(line)
     return DOES_NOT_HOLD if found.requirement is not None and not found.requirement.holds else 0
+
+
+def _command(given: dict[str, str | None], spec: str | None) -> str:
+    """The command line that asks for the same; the seed is drawn anew."""
+    from autoopt.script.command import said
+
+    words = [f"--{name} {shlex.quote(value)}" for name, value in given.items() if value is not None]
+    return " ".join(["autoopt compare", *words, *([said(spec)] if spec else [])])
 
 
 def _requirement(text: str) -> Requirement:

@@ -1,7 +1,8 @@
-"""How often asking again and again gets a change that does nothing called faster.
+"""What ``autoopt compare`` answers to changes that do nothing, asked again and again, and to one that does something.
 
     python -m benchmarks.asks --simulated 20                # ledgers of 200 asks each, in simulated time
     python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
+    python -m benchmarks.asks --revisions 300               # an example in two revisions, with the comment's text
     python -m benchmarks.asks --table                       # what was measured so far
 
 A live ask is ``autoopt compare --require faster`` of a commit that adds a comment with the commit before it. Nothing is
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="normal,heavy,drifting,bimodal", help="of simulated noise")
     parser.add_argument("--live", type=int, default=0, metavar="ASKS", help="until so many have been answered")
     parser.add_argument("--budget", type=float, default=45.0, help="seconds of a live ask")
+    parser.add_argument("--revisions", type=float, metavar="SECONDS", help="compare two revisions of an example")
     parser.add_argument("--seconds", type=float, default=380.0, help="start no live ask that would end later")
     parser.add_argument("--out", type=Path, default=RESULTS / "asks.json")
     parser.add_argument("--table", action="store_true", help="only print what is there")
@@ -48,6 +50,14 @@ def main() -> None:
             number = len(document["live"]["asks"]) + 1
             document["live"]["asks"].append({**ask(number, options.budget), "environment": environment()})
             save(options.out, document)
+    if options.revisions:
+        from benchmarks.asks.revisions import measure
+
+        found, comment = measure(options.revisions)
+        document["revisions"] = {**found, "load": environment()["load"]}
+        save(options.out, document)
+        options.out.with_name("revisions.md").write_text(comment, encoding="utf-8")
+        sys.stdout.write(comment)
     sys.stdout.write(table(document))
 
 

@@ -91,6 +91,8 @@ def facts(found: Compared) -> list[tuple[str, str]]:
     machine = found.environment
     if machine is not None:
         told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))
+    if found.command:
+        told.append(("Command", found.command))
     return told + [("Warning", warning) for warning in found.warnings]
 
 

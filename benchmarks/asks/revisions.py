@@ -1,0 +1,60 @@
+"""A real before and after in CI form: the example script, and a revision of it that decodes its images once."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from autoopt.comparing.compare import compare_sides
+from autoopt.options import Options
+from autoopt.records.comparing import Requirement
+from autoopt_reports import compared
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_photos.py"
+COMMAND = "train_photos.py --epochs 40"
+KEPT = (
+    (
+        "        self.augment = augment\n",
+        '        self.images = [np.array(Image.open(f).convert("RGB")) for f in self.files]\n',
+    ),
+    ('image = Image.open(self.files[index]).convert("RGB")', "image = Image.fromarray(self.images[index])"),
+)
+"""What the second revision changes: a line below the first, and the second in place of its own."""
+
+
+def measure(seconds: float) -> tuple[dict[str, Any], str]:
+    """The document of the comparison, with the diff, and the text of the comment."""
+    with tempfile.TemporaryDirectory(prefix="autoopt-revisions-") as above, contextlib.chdir(above):
+        shutil.copy(EXAMPLE, ".")
+        _git("init", "-q", "-b", "main")
+        _git("add", ".")
+        _git("commit", "-qm", "the example as it is")
+        _git("checkout", "-q", "-b", "decoded-once")
+        Path(EXAMPLE.name).write_text(decoded_once(EXAMPLE.read_text(encoding="utf-8")), encoding="utf-8")
+        _git("commit", "-qam", "images are decoded once")
+        found = compare_sides(
+            "main", "decoded-once", COMMAND, Options(budget_seconds=seconds, device="cpu"),
+            requirement=Requirement(kind="faster"), say=lambda text: print(text, file=sys.stderr),
+        )  # fmt: skip
+        found = found.model_copy(
+            update={"command": f"autoopt compare --baseline main --candidate decoded-once --require faster {COMMAND}"}
+        )
+        diff = _git("diff", "main", "decoded-once")
+    return {**found.model_dump(mode="json"), "diff": diff}, compared.markdown(found)
+
+
+def decoded_once(text: str) -> str:
+    """The example's text as the second revision has it."""
+    (below, line), (old, new) = KEPT
+    assert text.count(below) == text.count(old) == 1
+    return text.replace(below, below + line).replace(old, new)
+
+
+def _git(*words: str) -> str:
+    identity = ("-c", "user.name=autoopt", "-c", "user.email=autoopt@example.invalid")
+    return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout
