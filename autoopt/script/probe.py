@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
@@ -138,6 +138,8 @@ class _Recorder(Listener):
             optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.training.optimizers]
             self._present = (present, optimizers)
             states.extend([kept_state(self.training, path) for path in paths] or [present])
+            self._origin = states[0] or present
+            self._rates = [_hyperparameters(optimizer) for optimizer in self.training.optimizers]
             with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
                 self.draws = [self._drawn(seed) for seed in (1, 2)]
             model.zero_grad(set_to_none=True)
@@ -223,9 +225,16 @@ class _Recorder(Listener):
         return self.coordinates.gradients()
 
     def _updates(self) -> list[Array]:
-        """The weights' changes by the optimizers alone, from gradients that are the same in every process."""
-        for optimizer in self.training.optimizers:
+        """The weights' changes by the optimizers alone, from gradients that are the same in every process.
+
+        They begin where both plans began: decay follows the weights, and a schedule the steps, of which each plan has
+        trained as many as there was time for.
+        """
+        self._put(self._origin)
+        for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
             optimizer.state.clear()
+            for group, values in zip(optimizer.param_groups, kept, strict=True):
+                group.update(copy.deepcopy(values))
         before, found = self.coordinates.weights(), []
         for number in range(ZERO_STEPS + UPDATE_STEPS):
             self.coordinates.set_synthetic_gradients(None if number < ZERO_STEPS else number, _SYNTHETIC)
@@ -264,6 +273,12 @@ class _Recorder(Listener):
             points=len(self.found),
             unseen="" if self._labels and all(self.digests) else "labels",
         )
+
+
+def _hyperparameters(optimizer: Optimizer) -> list[JsonDict]:
+    """Of each parameter group, all but its parameters."""
+    groups = optimizer.param_groups
+    return [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in groups]
 
 
 def _tells(gradients: list[Array]) -> bool:

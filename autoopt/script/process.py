@@ -17,6 +17,7 @@ from autoopt.script.period import anchor_of
 from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
 from autoopt.script.refusals import refuse_processes
+from autoopt.script.same_draws import same_draws
 from autoopt.script.seeds import draw_anew
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
@@ -46,6 +47,8 @@ class Script:
         self.setup = self.registry.fold(spec.plan)
         if stops:
             refuse_processes()
+            if self.command.same_draws:
+                same_draws()
             seed_everything(spec.seed)  # the script's own seeds, where it sets any, come after
             if not spec.script.own_seeds:
                 draw_anew(spec.seed)

@@ -22,6 +22,7 @@ from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
 SITES = "autoopt.script.tasks:sites"
+PROBE = "autoopt.benchmark.tasks:probe"
 WATCH_SECONDS = 300.0
 """A script that does not come through a few training steps within that time counts as hung."""
 
@@ -230,9 +231,19 @@ class TrialRunner:
             process.close()
 
     def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
-        """Runs one task in a trial of its own."""
-        with self.trial(plan, label) as process:
+        """Runs one task in a trial of its own; what a script's data draw is the same in every probe."""
+        before = self.base
+        if before.script is not None and task == PROBE:
+            drawn = before.script.model_copy(update={"same_draws": True})
+            self.base = before.model_copy(update={"script": drawn})
+        try:
+            process = self.launch(plan, label)
+        finally:
+            self.base = before
+        try:
             return process.call(task, timeout=timeout, **arguments)
+        finally:
+            process.close()
 
 
 def _at_rest(process: AnyTrial) -> None:

@@ -25,7 +25,8 @@ class ScriptSpec(Record):
     ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.seeds``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
-    run by an interpreter of its own.
+    run by an interpreter of its own. ``same_draws``: what its datasets draw for a batch follows from the batch alone,
+    whichever process reads it, so that two plans can be compared sample by sample.
     """
 
     command: tuple[str, ...]
@@ -38,6 +39,7 @@ class ScriptSpec(Record):
     own_seeds: bool = True
     entry: str = "autoopt.script.execute"
     path: tuple[str, ...] | None = None
+    same_draws: bool = False
 
 
 class Rank(Record):

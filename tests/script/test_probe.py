@@ -97,6 +97,40 @@ def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_la
     assert level(Risk.EXACT, before, after).level == "identical"
 
 
+NOISY = """\
+class Noisy(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(inputs)
+
+    def __getitem__(self, index):
+        return inputs[index] + torch.randn(12) * random.random(), int(inputs[index].sum() > 0)
+
+
+loader = DataLoader(
+    Noisy(),"""
+
+
+def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(prober: Prober, folder: Path) -> None:
+    text = (folder / "plain.py").read_text().replace("import sys", "import random\nimport sys")
+    text = text.replace("loader = DataLoader(\n    data,", NOISY)
+    text = text.replace("SGD(model.parameters(), lr=0.1)", "AdamW(model.parameters(), lr=0.01, weight_decay=0.5)")
+    (folder / "noisy.py").write_text(text)
+    sites = prober.sites("noisy.py")
+    prober.weights = prober.kept_weights("noisy.py", sites)
+
+    def level_with(**script: object) -> Quality:
+        before, after = (prober("noisy.py", sites, plan, **script) for plan in (UNCHANGED, WORKERS))
+        return level_of(Risk.EXACT, before, after, OBJECTIVE, deterministic=False)
+
+    same = level_with(same_draws=True)
+    assert (same.level, same.passed) == ("identical", True), same.detail
+    assert "draws of augmentation" in same.detail
+    other = level_with()
+    assert (other.level, other.passed) == ("undecided", None), (
+        "other samples: nothing is proven, and nothing is refuted"
+    )
+
+
 def test_a_script_that_ends_too_soon_stays_undecided(prober: Prober) -> None:
     sites = prober.sites("get_batch.py")
     short = [prober("get_batch.py", sites, words="--max_iters=5") for _ in range(2)]

@@ -10,6 +10,7 @@ from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import Seen
 from autoopt.search.accept.trainings import Steps
+from autoopt.search.trial_runner import PROBE
 
 STEPS = 64
 SECONDS = 4.0
@@ -71,7 +72,7 @@ class Probes:
         number = len(list(self._directory.glob("probe-*.npz")))
         document = self._runner.ask(
             plan,
-            "autoopt.benchmark.tasks:probe",
+            PROBE,
             timeout=_TIMEOUT,
             label="probe",
             out=str(self._directory / f"probe-{number:03d}.npz"),
