@@ -60,6 +60,14 @@ class PhaseStarted(Event):
     detail: str = ""
 
 
+class FirstLook(Event):
+    """Where the time of a script's first steps went, before anything is measured. ``shares``: of a step, by stage."""
+
+    steps: int
+    step_seconds: float
+    shares: dict[str, float]
+
+
 class BaselineMeasured(Event):
     baseline: Configuration
 

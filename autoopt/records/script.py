@@ -24,6 +24,7 @@ SiteKind = Literal[
     "device_wait",
     "step",
     "batch_without_loader",
+    "trainer",
 ]
 
 
@@ -74,7 +75,8 @@ class Sites(Record):
     of kind ``optimizer``. ``accumulation``: backward passes in a step. ``seeded``: whether the script seeds torch.
     ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
     ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
-    torch may read as it is imported.
+    torch may read as it is imported. ``step_seconds``: median of the watched steps; ``shares``: of the steps' time by
+    stage; a first look, while the script was listened to closely.
     """
 
     command: tuple[str, ...]
@@ -87,6 +89,8 @@ class Sites(Record):
     seeded: bool | None = None
     path: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
+    step_seconds: float | None = None
+    shares: dict[str, float] = Field(default_factory=dict)
 
     def of(self, *kinds: SiteKind) -> tuple[Site, ...]:
         """The sites of these kinds, in the order in which they were met."""

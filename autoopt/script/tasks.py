@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from statistics import median
+
+from autoopt.benchmark.clock import Lap
 from autoopt.records import JsonDict
 from autoopt.script.context import ScriptContext
 
@@ -13,5 +16,14 @@ def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WA
     """What the script has shown after so many steps, or after that time: :class:`~autoopt.records.Sites`."""
     script = live.script
     assert script.observer is not None, "only a watched script knows its sites"
-    script.session.run_until_over(lambda done, elapsed: done >= steps or elapsed >= seconds)
-    return script.sites().model_dump(mode="json")
+    goal = script.session.run_until_over(lambda done, elapsed: done >= steps or elapsed >= seconds)
+    return script.sites().model_copy(update=_first_look(goal.lap())).model_dump(mode="json")
+
+
+def _first_look(lap: Lap) -> JsonDict:
+    """Where the time of the watched steps went; nothing where none came to its end."""
+    whole = sum(lap.stages.values())
+    if not lap.steps or whole <= 0:
+        return {}
+    shares = {stage: seconds / whole for stage, seconds in lap.stages.items() if seconds > 0}
+    return {"step_seconds": median(lap.steps), "shares": shares}

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import EnvironmentLacks, TrialFailed
-from autoopt.events import BaselineMeasured, EnvironmentRead, NoiseMeasured
+from autoopt.events import BaselineMeasured, EnvironmentRead, FirstLook, NoiseMeasured
 from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
@@ -215,7 +215,11 @@ def inspected(context: RunContext, options: Options) -> SearchState:
     """
     try:
         if context.runner.base.script is not None:
-            context.runner.knows(context.run.step("sites", {}, lambda: _watched(context), Sites))
+            sites = context.run.step("sites", {}, lambda: _watched(context), Sites)
+            context.runner.knows(sites)
+            if sites.step_seconds is not None:
+                known = {"steps": sites.steps, "step_seconds": sites.step_seconds, "shares": sites.shares}
+                context.announce(FirstLook(at=context.now(), **known))
         found = context.run.step("inspect", {}, lambda: describe(context.runner), Description)
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built") from failure

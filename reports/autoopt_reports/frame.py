@@ -15,6 +15,7 @@ from autoopt_reports.terminal import (
     clock_text,
     encodable,
     fit,
+    look_text,
     ratio_text,
     trial_change,
     trial_outcome,
@@ -75,7 +76,9 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
     """Baseline, best and quality in one line."""
     text = Text(" ")
     if state.baseline is None or state.baseline.step_seconds is None:
-        text.append("Baseline is being measured", style="dim")
+        told = "Baseline is being measured" if state.look is None else f"First look: {look_text(state.look)}"
+        text.append(encodable(told, marks), style="dim")
+        text.truncate(width, overflow="ellipsis")
         return text
     text.append("Baseline ")
     text.append(encodable(f"{units.duration(state.baseline.step_seconds.p50)}/step", marks), style="bold")

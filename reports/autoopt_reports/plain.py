@@ -11,6 +11,7 @@ from autoopt.events import (
     BaselineMeasured,
     EnvironmentRead,
     Event,
+    FirstLook,
     Kept,
     NoiseMeasured,
     PhaseStarted,
@@ -29,6 +30,7 @@ from autoopt_reports.state import State
 from autoopt_reports.terminal import (
     clock_text,
     encodable,
+    look_text,
     marks_for,
     ratio_text,
     trial_change,
@@ -155,6 +157,11 @@ def _environment(event: Event) -> str:
     return f"device {seen.device}: {name(seen.device_name or 'unnamed', 60)}{cores}{torch}"
 
 
+def _first_look(event: Event) -> str:
+    assert isinstance(event, FirstLook)
+    return f"first look at {event.steps} steps: {look_text(event)}"
+
+
 def _phase(event: Event) -> str:
     assert isinstance(event, PhaseStarted)
     round_ = f", round {event.round}" if event.round else ""
@@ -250,6 +257,7 @@ _LINES: dict[type[Event], Callable[[Event], str]] = {
     PhaseStarted: _phase,
     BaselineMeasured: _baseline,
     NoiseMeasured: _noise,
+    FirstLook: _first_look,
     RoundMeasured: _round,
     TrialStarted: _started,
     TrialEnded: _ended,

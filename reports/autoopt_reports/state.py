@@ -12,6 +12,7 @@ from autoopt.events import (
     BaselineMeasured,
     EnvironmentRead,
     Event,
+    FirstLook,
     Kept,
     NoiseMeasured,
     Phase,
@@ -51,6 +52,7 @@ class State:
     phase: Phase | None = None
     phase_round: int = 0
     detail: str = ""
+    look: FirstLook | None = None
     baseline: Configuration | None = None
     noise: Noise | None = None
     round: Round | None = None
@@ -121,6 +123,11 @@ def _environment(state: State, event: Event) -> None:
         state.run = state.run.model_copy(
             update={"device_name": seen.device_name or seen.device, "torch": seen.torch or state.run.torch}
         )
+
+
+def _first_look(state: State, event: Event) -> None:
+    assert isinstance(event, FirstLook)
+    state.look = event
 
 
 def _phase(state: State, event: Event) -> None:
@@ -212,6 +219,7 @@ _HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
     PhaseStarted: _phase,
     BaselineMeasured: _baseline,
     NoiseMeasured: _noise,
+    FirstLook: _first_look,
     RoundMeasured: _round,
     TrialStarted: _started,
     TrialProgress: _progress,

@@ -8,11 +8,13 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
+from autoopt.events import FirstLook
 from autoopt.records import Estimate, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
 
+_LEAST_SHARE = 0.05
 STYLES = {
     Verdict.KEPT: "bold blue",
     Verdict.NO_GAIN: "dim",
@@ -104,6 +106,18 @@ def ratio_text(estimate: Estimate | None) -> str:
     """``1.21× [1.18–1.24]``, or "" where nothing was measured."""
     shown = interval(estimate, "")
     return shown.text if shown else ""
+
+
+def look_text(look: FirstLook) -> str:
+    """``59 ms a step, data 55% (2.2× at most without it), ...``: stages by what there is to gain, as an upper bound."""
+    ranked = sorted(look.shares.items(), key=lambda item: -item[1])
+    stages = [
+        f"{stage} {units.percent(share)}"
+        + (f" ({units.ratio(1 / (1 - share))} at most without it)" if share < 1 else "")
+        for stage, share in ranked
+        if share >= _LEAST_SHARE
+    ]
+    return ", ".join([f"{units.duration(look.step_seconds)} a step", *stages])
 
 
 def trial_change(trial: Trial, longest: int = 60) -> str:

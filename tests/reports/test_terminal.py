@@ -361,3 +361,14 @@ def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
         assert product.high / product.value >= gain.high / gain.value * (1 - 1e-9)
         assert product.low / product.value <= gain.low / gain.value * (1 + 1e-9)
     assert stacked([]) is None
+
+
+def test_the_first_look_ranks_stages_by_what_there_is_to_gain() -> None:
+    look = e.FirstLook(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
+    told = "60.0 ms a step, data 50.0 % (2.00× at most without it), forward 30.0 % (1.43× at most without it)"
+    assert describe(look) == f"first look at 24 steps: {told}"
+    state = State()
+    state.update(look)
+    frame = Console(width=140, file=io.StringIO())
+    frame.print(draw(state, 7.0, 60.0, 140, 24, Marks()))
+    assert f"First look: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
