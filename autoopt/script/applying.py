@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -55,6 +55,8 @@ class Applying:
             raise WorkloadError(reason)
         apply_flags(self.setup)
         self.joints.merged = self._merged
+        if self.setup.batch.learning_rate_factor != 1.0:
+            self.joints.on_optimizer = self._scale
         self.joints.on_loader = self._made
         self.joints.on_root = self._root
         if self.setup.precision.dtype is not None:
@@ -64,12 +66,17 @@ class Applying:
     # loaders
 
     def _merged(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a loader that is made: the setup's options where it is the training's."""
-        self._makes_training = self._trains()
-        if not self._makes_training:
+        """The arguments of a loader that is made: the setup's options for the training's, or for the validation's."""
+        role = self._role()
+        self._makes_training = role == "training"
+        if role is None or (role == "validation" and not self.setup.evaluation):
             return args, kwargs
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
+        if role == "validation":
+            return (), consistent({**options, **self.setup.evaluation})
+        if self.setup.batch.size is not None:
+            options["batch_size"] = self.setup.batch.size
         for transform in self.setup.dataset:
             options["dataset"] = transform(options["dataset"])
         if self.setup.loader:
@@ -91,11 +98,11 @@ class Applying:
             for around in self.setup.collate:
                 recollate(loader, around)
 
-    def _trains(self) -> bool:
-        """Whether the call that makes a loader now is one of those that make the training's."""
+    def _role(self) -> Literal["training", "validation"] | None:
+        """Whose loader the call makes that makes one now; None where that was not seen."""
         found = user_place()
         if found is None or self.sites is None:
-            return False
+            return None
         line = (found.place.file, found.place.line)
         call = self._calls[line]
         self._calls[line] += 1
@@ -103,11 +110,18 @@ class Applying:
             [site for site in self.sites.of(kind) if (site.file, site.line) == line]
             for kind in ("loader_training", "loader_validation")
         )
-        if not own:
-            return False
-        return not others or any(call in site.calls for site in own)
+        if own and (not others or any(call in site.calls for site in own)):
+            return "training"
+        return "validation" if others else None
 
     # the model and its optimizer
+
+    def _scale(self, optimizer: Optimizer) -> None:
+        """As the optimizer is made: whatever follows the learning rate from here on follows the scaled one."""
+        factor = self.setup.batch.learning_rate_factor
+        for options in (optimizer.defaults, *optimizer.param_groups):
+            if options.get("lr") is not None:
+                options["lr"] = options["lr"] * factor
 
     def _root(self, model: nn.Module) -> None:
         """Before the first training call of a model: its transforms, the optimizer's, and compilation."""

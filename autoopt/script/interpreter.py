@@ -9,9 +9,10 @@ import runpy
 import sys
 import threading
 from collections.abc import Sequence
-from types import ModuleType
+from types import ModuleType, TracebackType
 
 from autoopt.script.boot import ScriptProcess
+from autoopt.script.frames import is_users
 
 
 def runs_here(command: Sequence[str]) -> bool:
@@ -42,12 +43,21 @@ def run(words: Sequence[str], process: ScriptProcess) -> None:
         if isinstance(left.code, str):
             sys.stderr.write(f"{left.code}\n")
     except BaseException as failed:
+        failed.__traceback__ = _from_the_script_on(failed.__traceback__)
         sys.excepthook(type(failed), failed, failed.__traceback__)
         return  # the hook does not come back while the parent listens
     threading._shutdown()  # type: ignore[attr-defined]
     if error is None:
         atexit._run_exitfuncs()  # what the script has registered comes first, the listening's own end last
     process.end(error)
+
+
+def _from_the_script_on(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without what ran the script; whole where none of it is the user's (a syntax error)."""
+    inner = trace
+    while inner is not None and not is_users(inner.tb_frame.f_code.co_filename):
+        inner = inner.tb_next
+    return inner or trace
 
 
 def _main(words: Sequence[str]) -> None:

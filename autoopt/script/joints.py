@@ -71,6 +71,7 @@ class Joints:
         merged: changes the arguments that a loader is made with.
         on_loader: told of each loader once it is made.
         on_root: called with each root before its first training call.
+        on_optimizer: called with each optimizer once it is made.
         scaled: whether a gradient scaler takes part.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
     """
@@ -83,6 +84,7 @@ class Joints:
         self.optimizers: list[Optimizer] = []
         self.loaders: list[DataLoader[Any]] = []
         self.on_root: Callable[[nn.Module], None] | None = None
+        self.on_optimizer: Callable[[Optimizer], None] | None = None
         self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
         self.on_loader: Callable[[Any], None] | None = None
         self.around_forward: Callable[[], None] | None = None
@@ -145,10 +147,10 @@ class Joints:
 
         @functools.wraps(advanced)
         def following(self: Any) -> Any:
-            if joints.session.standing:
+            session = joints.session
+            if session.standing:
                 return advanced(self)
-            training = getattr(self, "_autoopt_training", None)
-            loader = None
+            training, loader = self.__dict__.get("_autoopt_training"), None
             if training is None:
                 reference = getattr(self, "_autoopt_loader", None)
                 loader = reference() if reference is not None else None
@@ -156,18 +158,16 @@ class Joints:
                 if loader in joints._roles:  # known for good: it is not looked up in every step
                     self._autoopt_training = training
             if not training:
-                joints.session.aside("evaluate")
+                session.aside("evaluate")
                 batch = advanced(self)
             else:
-                joints.session.data_begin()
+                session.data_begin()
                 try:
                     batch = advanced(self)
-                except BaseException:
-                    joints.session.data_end()
-                    raise
-                joints.session.data_end()
+                finally:
+                    session.data_end()
                 joints._given = True
-            joints._recent.append((loader, samples_of(batch) or 0))
+            joints._recent.append((loader, _count(batch)))
             if joints.watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in joints.watchers:
@@ -257,16 +257,15 @@ class Joints:
         module._compiled_call_impl = call
 
     def _trains(self, args: Any, kwargs: Any) -> None:
-        for loader, _ in self._recent:
+        recent, most = self._recent, 0
+        for loader, samples in recent:
+            most = max(most, samples)  # batches that belong together come from several loaders
             if loader is not None and loader not in self._roles:
                 self._roles[loader] = True
                 self.loaders.append(loader)
         self.session.forward_begin(prepared=not self._given and not self.loaders)
-        if self.loaders:  # batches that belong together come from several loaders
-            self.session.samples += max((samples for _, samples in self._recent), default=0)
-        else:
-            self.session.samples += samples_of(args) or samples_of(kwargs) or 0
-        self._recent.clear()
+        self.session.samples += most if self.loaders else _count(args) or _count(kwargs)
+        recent.clear()
         if self.around_forward is not None:
             self.around_forward()
 
@@ -313,6 +312,8 @@ class Joints:
             if joints.session.standing:
                 return
             joints.optimizers.append(self)
+            if joints.on_optimizer is not None:
+                joints.on_optimizer(self)
             for watcher in joints.watchers:
                 watcher.optimizer_made(self)
 
@@ -382,6 +383,14 @@ class Joints:
                     session.train_again()
 
         torch.save = save
+
+
+def _count(batch: Any) -> int:
+    """Samples of a batch; those of the usual forms without a walk through them."""
+    first = batch[0] if type(batch) in (list, tuple) and batch else batch
+    if type(first) is torch.Tensor and first.ndim:
+        return len(first)
+    return samples_of(batch) or 0
 
 
 def _scalers() -> list[Any]:

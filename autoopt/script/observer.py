@@ -19,12 +19,19 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
+from autoopt.script.boot import when_imported
 from autoopt.script.frames import Found, called_by_user, user_place
 from autoopt.script.joints import Joints
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
+TRAINERS = {
+    "transformers.training_args": ("TrainingArguments", "__post_init__"),
+    "lightning.pytorch.trainer.trainer": ("Trainer", "__init__"),
+    "pytorch_lightning.trainer.trainer": ("Trainer", "__init__"),
+}
+"""Classes whose arguments decide how a library's own loop trains, by module, and what of each runs as one is made."""
 _LOADER_OPTIONS = (
     "batch_size",
     "num_workers",
@@ -81,6 +88,11 @@ class Observer:
         self._around(torch, "compile", lambda *_: self._here("compile", "torch.compile"))
         self._around(nn.Module, "compile", lambda *_: self._here("compile", "Module.compile"))
         self._around(torch, "manual_seed", lambda *_: self._seed())
+        for module in TRAINERS:
+            if module in sys.modules:
+                self._trainers(module)
+            else:
+                when_imported(module, functools.partial(self._trainers, module))
         self._around(builtins, "print", lambda *_: self._here("logger", "print"))
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
@@ -109,12 +121,21 @@ class Observer:
         found = user_place()
         if found is None:
             return
+        if not found.direct and (original := self._rebuilt_from(loader)) is not None:
+            self._made[loader] = original
+            return
         line = (found.place.file, found.place.line)
         seen = _Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
         seen.calls = [self._lines[line]]
         self._lines[line] += 1
         self._made[loader] = seen
         self._loaders.append((weakref.ref(loader), seen))
+
+    def _rebuilt_from(self, loader: Any) -> _Seen | None:
+        """The user's own loader of the same data, in whose place a library puts this one, with its options."""
+        unread = [(reference(), seen) for reference, seen in self._loaders if seen.found.direct and not seen.count]
+        rebuilt = [seen for other, seen in unread if other is not None and other.dataset is loader.dataset]
+        return rebuilt[-1] if rebuilt else None
 
     def loader_opened(self, loader: Any) -> None:
         found = user_place()
@@ -237,6 +258,18 @@ class Observer:
 
     def _seed(self) -> None:
         self.seeded = self.seeded or user_place() is not None
+
+    def _trainers(self, module: str) -> None:
+        """Notes where the user gives a library's trainer its arguments."""
+        name, method = TRAINERS[module]
+        owner = getattr(sys.modules[module], name, None)
+        if owner is not None:
+            self._around(owner, method, self._trainer)
+
+    def _trainer(self, made: Any, *_: Any) -> None:
+        found = user_place()
+        if found is not None:  # whether the call stands on these lines itself shows when it is looked for there
+            self._note("trainer", Found(found.place, direct=True), type(made).__name__)
 
     def _trackers(self) -> None:
         """Listens to the trackers that have been imported by now."""

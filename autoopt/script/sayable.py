@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt.records import Sites
-from autoopt.setup import Setup
+from autoopt.setup import Batch, Setup
 
 
 def unsayable(setup: Setup, sites: Sites) -> str | None:
@@ -17,8 +17,10 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
     reads = bool(setup.loader or setup.dataset or setup.collate or setup.sampler)
     if reads and not loader:
         return "the script has no DataLoader: its own function makes the batches"
-    if reads and len(loader) > 1:
-        return "several lines make training loaders: it needs build()"
+    if len(loader) > 1 and (setup.dataset or setup.collate or setup.sampler):
+        return "several lines make training loaders, each with data of its own: it needs build()"
+    if setup.evaluation and not sites.of("loader_validation"):
+        return "the script was not seen to evaluate with a DataLoader"
     if setup.precision.loss_scaling:
         return "scaled gradients need lines of their own in the script: it needs build()"
     if setup.precision.dtype is not None and any(site.options.get("enabled") for site in sites.of("autocast")):
@@ -33,10 +35,25 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         "loss": setup.loss,
         "training step": setup.step,
         "schedule": setup.scheduler,
-        "batch": setup.batch != Setup().batch,
         "cadence of evaluations and checkpoints": setup.cadence != Setup().cadence,
     }
     for what, changed in wrapped.items():
         if changed:
             return f"the {what} is the script's own: it needs build()"
+    return _unsayable_batch(setup.batch, sites)
+
+
+def _unsayable_batch(batch: Batch, sites: Sites) -> str | None:
+    """Why another batch cannot be had from outside; None where it can, or where it stays."""
+    if batch == Batch():
+        return None
+    if batch.accumulation is not None or batch.warmup_steps:
+        return "accumulation and a warm-up need lines of their own in the script: it needs build()"
+    loaders = sites.of("loader_training")
+    if len(loaders) != 1 or not loaders[0].options.get("batch_size"):
+        return "no single DataLoader of the script makes its batches: it needs build()"
+    if sites.of("scheduler"):
+        return "the script's schedule counts steps of the batch that it has: it needs build()"
+    if sites.seeded:
+        return "the script sets its own seed: a change of training needs trainings from fresh ones"
     return None

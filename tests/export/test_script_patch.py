@@ -122,6 +122,40 @@ def test_an_argument_that_is_there_is_changed_in_its_place_and_its_layout_stays(
     ]
 
 
+def valued(sites: Sites, **options: dict[str, Any]) -> Sites:
+    """Sites with the options that the live objects were seen to have, by kind."""
+    changed = [site.model_copy(update={"options": options.get(site.kind, {})}) for site in sites.sites]
+    return sites.model_copy(update={"sites": tuple(changed)})
+
+
+def test_a_batch_and_its_learning_rate_are_changed_where_both_are_made(tmp_path: Path) -> None:
+    larger = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 1.4142, "warmup_steps": 0})
+    sites = valued(sites_in(tmp_path, PLAIN), loader_training={"batch_size": 32}, optimizer={"lr": 1e-3})
+    after, patch = patched(tmp_path, PLAIN, larger, sites=sites)
+    assert "DataLoader(Pictures(), batch_size=64, shuffle=True)" in after
+    assert "AdamW(model.parameters(), lr=0.0014142)" in after
+    assert len(changed_lines(patch.diff)) == 4
+    warm = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 1.4142, "warmup_steps": 9})
+    assert "warm-up" in patched(tmp_path, PLAIN, warm, sites=sites)[1].changes[0].reason
+
+
+def test_each_line_that_makes_a_training_loader_gets_the_arguments(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "    model = nn",
+        "    other = DataLoader(Pictures(2), batch_size=8)\n"
+        "    valid = DataLoader(Pictures(3), batch_size=9)\n    model = nn",
+    )
+    sites = sites_in(tmp_path, text, loader_validation=("DataLoader", "DataLoader(Pictures(3)"))
+    second = sites_in(tmp_path, text, loader_training=("DataLoader", "DataLoader(Pictures(2)")).of("loader_training")
+    after, _ = patched(tmp_path, text, WORKERS, sites=sites.model_copy(update={"sites": (*sites.sites, *second)}))
+    assert "DataLoader(Pictures(), batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)" in after
+    assert "DataLoader(Pictures(2), batch_size=8, num_workers=2, persistent_workers=True)" in after
+    assert "DataLoader(Pictures(3), batch_size=9)" in after
+    validation = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})
+    after, _ = patched(tmp_path, text, validation, sites=sites)
+    assert "DataLoader(Pictures(3), batch_size=9, num_workers=1, persistent_workers=True)" in after
+
+
 @pytest.mark.parametrize("place", ["WORKERS = 0", "WORKERS: int = 0"])
 def test_a_variable_is_changed_where_it_is_made(tmp_path: Path, place: str) -> None:
     text = PLAIN.replace("shuffle=True)", "shuffle=True, num_workers=WORKERS)").replace(
@@ -382,3 +416,33 @@ def test_a_run_without_a_patch_says_what_to_do(tmp_path: Path, capsys: pytest.Ca
     run = a_run(tmp_path, tmp_path / "run")
     assert main(["apply", str(run)]) == 2
     assert "autoopt run --plan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "expected"),
+    [
+        ("TrainingArguments", BF16, "TrainingArguments('out', bf16=True)"),
+        ("Seq2SeqTrainingArguments", WORKERS, "Seq2SeqTrainingArguments('out', dataloader_num_workers=2"),
+        ("Trainer", BF16, "Trainer('out', precision=\"bf16-mixed\")"),
+    ],
+)
+def test_a_library_s_trainer_gets_its_own_arguments(tmp_path: Path, call: str, change: Change, expected: str) -> None:
+    text = f"import torch\n\nloop = {call}('out')\nloop.run()\n"
+    (tmp_path / "train.py").write_text(text)
+    made = Site(kind="trainer", call=call, file="train.py", line=3, end_line=3)
+    hidden = Site(kind="loader_training", call="DataLoader", file="train.py", line=4, end_line=4, direct=False)
+    sites = Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=(made, hidden))
+    after, patch = patched(tmp_path, text, change, sites=sites)
+    assert expected in after
+    assert [(c.how, c.line) for c in patch.changes] == [("patched", 3)]
+
+
+def test_a_trainer_s_arguments_that_a_parser_makes_stay_with_the_plan(tmp_path: Path) -> None:
+    text = "import torch\n\nloop, = parser.parse_args_into_dataclasses()\n"
+    (tmp_path / "train.py").write_text(text)
+    made = Site(kind="trainer", call="TrainingArguments", file="train.py", line=3, end_line=3)
+    _, patch = patched(
+        tmp_path, text, BF16, sites=Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=(made,))
+    )
+    assert patch.changes[0].how == "plan only"
+    assert patch.diff == ""

@@ -121,6 +121,40 @@ def test_a_setup_is_put_on_at_its_sites(start_script: StartScript, sites: Sites)
     assert fused == pytest.approx(plainly, rel=1e-4)
 
 
+UNSEEDED = """\
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+inputs = torch.linspace(-1, 1, 256 * 4).reshape(256, 4)
+data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+valid = DataLoader(data, batch_size=64)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        error = sum(torch.nn.functional.mse_loss(model(x), y).item() for x, y in valid)
+    print("rate", optimizer.param_groups[0]["lr"], "workers", valid.num_workers, "error", error)
+"""
+
+
+def test_a_batch_its_rate_and_the_validation_loader_are_put_on(start_script: StartScript, folder: Path) -> None:
+    (folder / "unseeded.py").write_text(UNSEEDED)
+    with start_script("unseeded.py") as process:
+        sites = sites_of(process, steps=40)
+    assert sites.seeded is False
+    larger = Change(strategy="batch_size", setting={"size": 32, "learning_rate_factor": 2.0, "warmup_steps": 0})
+    apart = Change(strategy="validation_loader", setting={"num_workers": 1, "persistent_workers": True})
+    with start_script("unseeded.py", sites=sites, plan=Plan(changes=(larger, apart))) as process:
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=10)
+        assert block["samples"] == 10 * 32
+        assert "rate 0.02 workers 1" in process.log.read_text()
+
+
 def test_patched_files_are_read_in_place_of_the_users(start_script: StartScript, sites: Sites, folder: Path) -> None:
     text = (folder / "plain.py").read_text().replace("batch_size=16", "batch_size=8")
     with start_script("plain.py", "100000", sites=sites, patched={str(folder / "plain.py"): text}) as process:
@@ -132,6 +166,15 @@ def test_patched_files_are_read_in_place_of_the_users(start_script: StartScript,
 def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, sites: Sites) -> None:
     assert unsayable(Setup().with_loader(num_workers=2), sites) is None
     assert "build()" in str(unsayable(Setup().with_step(abs), sites))
+    larger = Setup().with_batch(size=32)
+    assert "sets its own seed" in str(unsayable(larger, sites))
+    unseeded = sites.model_copy(update={"seeded": False})
+    assert unsayable(larger, unseeded) is None
+    assert "lines of their own" in str(unsayable(Setup().with_batch(size=32, warmup_steps=3), unseeded))
+    schedule = Site(kind="scheduler", file="a.py", line=1, end_line=1)
+    scheduled = unseeded.model_copy(update={"sites": (*unseeded.sites, schedule)})
+    assert "schedule" in str(unsayable(larger, scheduled))
+    assert "evaluate" in str(unsayable(Setup().with_evaluation(num_workers=1), Sites(command=("x",), cwd="/")))
     assert "no DataLoader" in str(unsayable(Setup().with_loader(num_workers=2), Sites(command=("x",), cwd="/")))
     compiled = Sites(command=("x",), cwd="/", sites=(Site(kind="compile", file="a.py", line=1, end_line=1),))
     assert "compiles already" in str(unsayable(Setup().with_compile(), compiled))

@@ -108,7 +108,9 @@ def test_a_forked_script_that_fails_or_leaves_says_so(runner: TrialRunner, launc
         spec = runner.base.model_copy(update={"script": script})
         with pytest.raises(AutooptError, match=said):
             launcher.start(spec, log=folder.parent / "faulty.log", timeout=60.0)
-    assert "a fault of the script's own" in (folder.parent / "faulty.log").read_text()
+    log = (folder.parent / "faulty.log").read_text()
+    assert "a fault of the script's own" in log
+    assert "interpreter.py" not in log, "the script's own traceback begins with its own line"
 
 
 def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: Path, tmp_path: Path) -> None:

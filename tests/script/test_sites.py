@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Site, SiteKind, Sites
+from autoopt.errors import TrialFailed
+from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.script.advice import advice_of
 from autoopt.script.period import anchor_of, period_of
 from tests.script.conftest import SCRIPTS, StartScript, sites_of
@@ -43,6 +44,9 @@ def test_a_script_at_module_level_shows_every_site_with_its_line(start_script: S
     assert sites.accumulation == 1
     assert sites.seeded
     assert sites.not_found == ()
+    assert sum(sites.shares.values()) == pytest.approx(1)
+    assert {"data", "forward", "backward", "optimizer"} <= set(sites.shares)
+    assert sites.step_seconds is not None
 
 
 def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> None:
@@ -89,6 +93,43 @@ def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartS
 def test_the_period_of_several_optimizers(order: list[int], period: tuple[int, ...], anchor: int | None) -> None:
     assert period_of(order) == period
     assert anchor_of(period) == anchor
+
+
+def tree_of(folder: Path) -> dict[str, object]:
+    """All that lies in a folder: kind, mode, time of change and content by path."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_mtime_ns, status.st_ino, content)
+    return found
+
+
+def test_two_loaders_two_models_and_files_left_everywhere(start_script: StartScript, folder: Path) -> None:
+    (folder / "keep" / "folder").mkdir(parents=True)
+    for name in ("renamed.txt", "deleted.txt", "folder/inner.txt"):
+        (folder / "keep" / name).write_text(name)
+    (folder / "log.txt").write_text("mine\n")
+    before = tree_of(folder)
+    with start_script("untidy.py", "batch=4") as process:
+        sites = sites_of(process, steps=60)  # more than two rounds of its loops
+    loaders = sites.of("loader_training")
+    assert [site.line for site in loaders] == [
+        line_of("untidy.py", "self.labelled ="),
+        line_of("untidy.py", "self.other ="),
+    ]
+    assert [site.options["batch_size"] for site in loaders] == [4, 8]
+    assert [site.name for site in sites.of("model")] == ["Sequential", "Linear"]
+    assert {site.function for site in sites.of("model")} == {"Trainer.__init__"}
+    assert sites.accumulation == 1
+    assert lines(sites, "checkpoint") == [line_of("untidy.py", "torch.save")]
+    workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
+    with start_script("untidy.py", "batch=4", "steps=30", sites=sites, plan=workers) as process:
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
+        assert block["samples"] == 20 * 8, "batches that belong together are one"
+        with pytest.raises(TrialFailed, match="ended after 30 training steps"):
+            process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
+    assert tree_of(folder) == before
 
 
 def test_nothing_of_the_users_changes_while_a_script_runs(start_script: StartScript, folder: Path) -> None:

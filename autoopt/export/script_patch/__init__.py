@@ -9,6 +9,7 @@ from autoopt.export.script_patch.source import NoHonestEditError
 from autoopt.export.script_patch.wanted import edits_of
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
+from autoopt.strategy import Edit
 
 __all__ = ["patch_of", "patched_files"]
 
@@ -58,7 +59,11 @@ def _placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> tuple[
 
 
 def _place(placing: Placing, change: Change, before: Plan, registry: Registry, device: str) -> None:
-    edits, precision, unsaid = edits_of(change, before, registry)
+    edits, precision, unsaid = edits_of(change, before, registry, placing.sites)
+    arguments = placing.trainers_arguments(registry[change.strategy].recipe(dict(change.setting)))
+    if arguments:
+        placing.place(Edit("trainer", arguments=arguments))
+        return
     if unsaid:
         raise NoHonestEditError(f"no line of the script says it: {unsaid}")
     for edit in edits:

@@ -12,8 +12,8 @@ from autoopt.export.script_patch.imports import after_import_of, first_import, l
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import made_at
 from autoopt.export.text import literal
-from autoopt.records import Place, Site, SiteKind, Sites
-from autoopt.strategy import Edit
+from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
+from autoopt.strategy import Edit, Recipe
 
 
 class Placing:
@@ -40,15 +40,25 @@ class Placing:
             NoHonestEditError: there is no place for it where a person would write it.
         """
         places: dict[str, Callable[[Edit], None]] = {
-            "loader": lambda e: self._arguments(e, "loader_training", DATALOADER_POSITIONS),
+            "loader": self._loaders,
+            "evaluation": lambda e: self._arguments(e, self.site("loader_validation"), DATALOADER_POSITIONS),
             "dataset": self._dataset,
             "moves": self._moves,
-            "optimizer": lambda e: self._arguments(e, "optimizer", ("params", "lr")),
+            "optimizer": lambda e: self._arguments(e, self.site("optimizer"), ("params", "lr")),
+            "trainer": lambda e: self._arguments(e, self.site("trainer"), ()),
             "model": self._model,
             "start": self._start,
             "environment": self._environment,
         }
         places[edit.at](edit)
+
+    def trainers_arguments(self, recipe: Recipe) -> JsonDict:
+        """A change as arguments of the library's trainer that trains; empty where there is none, or it has no such."""
+        trainers = self.sites.of("trainer")
+        if not trainers:
+            return {}
+        found = recipe.transformers if trainers[0].call.endswith("TrainingArguments") else recipe.lightning
+        return {} if not found or "_note" in found else dict(found)
 
     def edits(self, file: str) -> Edits:
         """The edits of a file.
@@ -68,28 +78,37 @@ class Placing:
         Raises:
             NoHonestEditError: there is none, several, or a library makes it.
         """
-        found = self.sites.of(kind)
-        what = kind.replace("_", " ")
-        if not found:
-            raise NoHonestEditError(f"no {what} was found in the script")
+        found = self._made(kind)
         if len(found) > 1:
             raise NoHonestEditError(f"{len(found)} lines make one: " + ", ".join(f"{s.file}:{s.line}" for s in found))
-        if not found[0].direct:
-            raise NoHonestEditError(f"a library makes it on behalf of {found[0].file}:{found[0].line}")
-        self.touched = found[0]
         return found[0]
+
+    def _made(self, kind: SiteKind) -> tuple[Site, ...]:
+        """All sites of a kind, one at least, each made by the user's own lines."""
+        found = self.sites.of(kind)
+        if not found:
+            raise NoHonestEditError(f"no {kind.replace('_', ' ')} was found in the script")
+        for site in found:
+            if not site.direct:
+                raise NoHonestEditError(f"a library makes it on behalf of {site.file}:{site.line}")
+        self.touched = found[0]
+        return found
 
     # arguments of calls
 
-    def _arguments(self, edit: Edit, kind: SiteKind, positions: tuple[str, ...]) -> None:
-        site = self.site(kind)
+    def _loaders(self, edit: Edit) -> None:
+        """Where several lines make training loaders, each gets the arguments."""
+        for site in self._made("loader_training"):
+            self._arguments(edit, site, DATALOADER_POSITIONS)
+
+    def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
         edits = self.edits(site.file)
         source = edits.source
         call = source.call(site, site.call)
         if any(argument.star for argument in call.args):
             raise NoHonestEditError(f"{site.file}:{site.line} passes some arguments on with a star")
         named = given(call, positions)
-        if kind == "loader_training" and "batch_sampler" in named and {"batch_size", "drop_last"} & {*edit.arguments}:
+        if "batch_sampler" in named and {"batch_size", "drop_last"} & {*edit.arguments}:
             raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
         for name, value in edit.arguments.items():
             self._argument(edits, call, name, self._literal(value), named.get(name), positions)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from autoopt.export.text import literal
-from autoopt.records import Change, Plan
+from autoopt.records import Change, Plan, Sites
 from autoopt.registry import Registry
-from autoopt.setup import Compile, Precision, Setup
+from autoopt.setup import Batch, Compile, Precision, Setup
 from autoopt.strategy import Edit
 
 FLAG_LINES = {
@@ -17,7 +17,6 @@ FLAG_LINES = {
     "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
 }
 _BY_BUILD = {
-    "batch": "the batch",
     "cadence": "how often training is interrupted",
     "loss": "the loss",
     "step": "the training step",
@@ -30,19 +29,22 @@ _BY_BUILD = {
 }
 
 
-def edits_of(change: Change, before: Plan, registry: Registry) -> tuple[list[Edit], Precision | None, str]:
+def edits_of(
+    change: Change, before: Plan, registry: Registry, sites: Sites
+) -> tuple[list[Edit], Precision | None, str]:
     """What one change puts into a script.
 
     Args:
         change: of the plan.
         before: the changes that stand before it.
+        sites: of the script, with the values that it has now.
 
     Returns:
         Its edits; the precision that it trains in, where it sets one; and what no edit says, empty where all is said.
     """
     old, new = registry.fold(before), registry.fold(before.with_change(change))
     recipe = registry[change.strategy].recipe(dict(change.setting))
-    edits = [*_of_setup(old, new), *recipe.edits]
+    edits = [*_of_setup(old, new), *_of_batch(old.batch, new.batch, sites), *recipe.edits]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
     unsaid = [
         words for part, words in _BY_BUILD.items() if getattr(new, part) != getattr(old, part) and not recipe.edits
@@ -51,11 +53,26 @@ def edits_of(change: Change, before: Plan, registry: Registry) -> tuple[list[Edi
         unsaid.append("batches that are copied ahead")
     if new.compile != old.compile and new.compile is not None and new.compile.regional:
         unsaid.append("which blocks are compiled")
+    if (new.batch.accumulation, new.batch.warmup_steps) != (old.batch.accumulation, old.batch.warmup_steps):
+        unsaid.append("accumulation and warm-up")
     return edits, precision, ", ".join(unsaid)
+
+
+def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
+    """The batch where the loader is made, and the learning rate that belongs to it where the optimizer is."""
+    if new.size != old.size and new.size is not None:
+        yield Edit("loader", arguments={"batch_size": new.size})
+    factor = new.learning_rate_factor / old.learning_rate_factor
+    rates = [site.options.get("lr") for site in sites.of("optimizer")]
+    if factor != 1.0 and rates and isinstance(rates[0], int | float):
+        yield Edit("optimizer", arguments={"lr": float(f"{rates[0] * factor:.6g}")})
 
 
 def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     """The edits that follow from the setup by itself."""
+    evaluation = {name: value for name, value in new.evaluation.items() if old.evaluation.get(name, _NONE) != value}
+    if evaluation:
+        yield Edit("evaluation", arguments=evaluation)
     loader = {name: value for name, value in new.loader.items() if old.loader.get(name, _NONE) != value}
     if loader:
         yield Edit("loader", arguments=loader)

@@ -106,7 +106,8 @@ class BatchSize(Strategy):
     def setting_of(self, case: Case, size: int) -> Setting:
         times = size / (case.workload.batch_size or size)
         factor = times if case.workload.optimizer.type in LINEAR else sqrt(times)
-        steps = ceil(WARMUP * case.planned_steps / times) if case.planned_steps and times > 1 else 0
+        warms_up = case.planned_steps and times > 1 and case.sites is None  # a script has no place for a warm-up
+        steps = ceil(WARMUP * (case.planned_steps or 0) / times) if warms_up else 0
         return {"size": size, "learning_rate_factor": round(factor, 4), "warmup_steps": steps}
 
     def most(self, case: Case) -> int:
