@@ -87,7 +87,7 @@ OPTIONS = {
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
     | {"--metric"}
-    | {"--with", "--memory-limit"},
+    | {"--with", "--memory-limit", "--nproc"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
     "report": {"--out", "--json", "--open"},
     "export": {"--to", "--out", "--code", "--patch", "--write"},

@@ -20,6 +20,7 @@ TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
     "budget",
     "device",
     "memory-limit",
+    "nproc",
     "seed",
     "only",
     "skip",

@@ -26,7 +26,7 @@ from autoopt.search.fit_memory import Fitting
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
-from autoopt.search.trial_runner import BaselineFailed
+from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.simplify.stage_profile import Description, describe
 
 AA_PAIRS = 4
@@ -236,7 +236,7 @@ def inspected(context: RunContext, options: Options) -> SearchState:
         processes=most,
     )
     if least > 1:
-        state.adopt(context.run.step("together", {"processes": least}, lambda: _together(context, least), Plan))
+        state.adopt(context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan))
     return state
 
 
@@ -254,7 +254,7 @@ def check_devices(processes: int, environment: Environment) -> None:
         )
 
 
-def _together(context: RunContext, processes: int) -> Plan:
+def together(runner: TrialRunner, processes: int) -> Plan:
     """The workload as it is, in so many processes.
 
     Raises:
@@ -262,7 +262,7 @@ def _together(context: RunContext, processes: int) -> Plan:
     """
     try:
         task = "autoopt.benchmark.tasks:inspect"
-        found = context.runner.ask(Plan(), task, timeout=300.0, label="unused", strategies=["ddp"])["ddp"]
+        found = runner.ask(Plan(), task, timeout=300.0, label="unused", strategies=["ddp"])["ddp"]
     except TrialFailed as failure:
         if failure.kind != "out_of_memory":
             raise BaselineFailed(failure, "in its first step") from failure

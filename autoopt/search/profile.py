@@ -7,7 +7,7 @@ import time
 from autoopt.options import Options
 from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
 from autoopt.script.advice import advice_of
-from autoopt.search.baseline import objective_of
+from autoopt.search.baseline import check_devices, objective_of, together
 from autoopt.search.configuration import configuration
 from autoopt.search.planner import Choice, build_queue
 from autoopt.search.state import SearchState
@@ -30,20 +30,23 @@ def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str
     began = time.monotonic()
     sites = bench.watched()
     description = describe(bench)
+    least, most = options.processes
+    check_devices(most, description.environment)
+    plan = together(bench, least) if least > 1 else Plan()
     seconds = min(SECONDS, options.budget_seconds / 3)
     seen = least_doubtful(
-        lambda: profile_stages(bench, Plan(), seconds=seconds, advise=True, trace=traces),
+        lambda: profile_stages(bench, plan, seconds=seconds, advise=True, trace=traces),
         lambda seen: doubt_of(seen, None, model_error(description, seen)),
     )
     round_, pipeline = build_round(description, seen)
-    predictions = _predictions(bench, options, choice, description, seen, pipeline)
+    predictions = _predictions(bench, options, choice, description, seen, pipeline, plan)
     return Profile(
         autoopt_version=UNSET,
         created=UNSET,
         seconds=time.monotonic() - began,
         workload=WorkloadSummary.model_validate(description.facts.model_dump()),
         environment=description.environment,
-        baseline=configuration(Plan(), description.environment, examined=seen),
+        baseline=configuration(plan, description.environment, examined=seen),
         round=round_,
         predictions=predictions,
         advice=(*seen.advice, *(advice_of(sites) if sites is not None else ())),
@@ -59,6 +62,7 @@ def _predictions(
     description: Description,
     seen: StageProfile,
     pipeline: Pipeline | None,
+    baseline: Plan,
 ) -> tuple[Prediction, ...]:
     facts = description.facts.model_copy(update={"inspected": seen.inspected})
     search = SearchState(
@@ -67,6 +71,9 @@ def _predictions(
         objective=objective_of(facts, options),
         planned_steps=facts.max_steps,
         sites=bench.watched(),
+        baseline=baseline,
+        incumbent=baseline,
+        processes=options.processes[1],
     )
     plan = build_queue(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
     found = {
