@@ -19,7 +19,7 @@ from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
 from autoopt.search.state import SearchState
-from autoopt.search.verify import Verification, verify
+from autoopt.search.verify import Verification, seconds_due, verify
 
 
 class Loop:
@@ -70,15 +70,10 @@ class Loop:
 
     def _ablate(self, state: SearchState) -> list[Ablation]:
         self.context.begin("ablate", len(state.rounds))
-        rows, dropped = ablate(self.context, state, self._end_of_ablation(state))
+        until = self.context.allocation.budget - seconds_due(self.context, state)
+        rows, dropped = ablate(self.context, state, until)
         self.context.warn(state, *dropped)
         return rows
-
-    def _end_of_ablation(self, state: SearchState) -> float:
-        """On the run's clock: what the verification needs is kept back."""
-        return self.context.allocation.ablation_deadline(
-            self.context.gate.risk_over(state.incumbent, state.baseline), state.speedup_so_far
-        )
 
     def _verify(self, state: SearchState, rows: list[Ablation]) -> tuple[Verification, list[Ablation]]:
         """Verifies the final plan; what time is left then tries each of its changes alone."""

@@ -135,6 +135,8 @@ class FakeRunner:
     survey: Callable[[Behaviour], JsonDict] | None = None
     """What the stubs find of a plan; None: stages cannot be measured."""
     peaks: JsonDict | None = None
+    obeys_limits = False
+    """Trainings end with their seconds, as those of a real one do; False: they go on to their target."""
 
     def __init__(self, machine: FakeMachine, registry: Registry, reach: Callable[[Plan], int | None]) -> None:
         self.machine, self.registry, self.reach = machine, registry, reach
@@ -182,13 +184,16 @@ class FakeRunner:
         if behaviour.fails:
             raise behaviour.fails
         end = math.ceil((steps or STEPS) / 100) * 100
+        if self.obeys_limits:
+            end = min(end, max(int(max_seconds / behaviour.step_seconds), 1))
+        every = min(100, end)
         points = tuple(
             CurvePoint(step=s, seconds=s * behaviour.step_seconds, metric=TARGET * s / (steps or 5 * STEPS))
-            for s in range(100, end + 1, 100)
+            for s in range(every, end + 1, every)
         )
         seconds = end * behaviour.step_seconds + behaviour.startup_seconds
         self.machine.clock.advance(seconds)
-        reached = steps is not None
+        reached = steps is not None and steps <= end
         return TrainingRun(
             seed=seed,
             curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.compare.comparison import Decision
+from autoopt.search.proof import stands_out
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 
@@ -124,7 +125,6 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
     """The change that least pays its place, of those that their comparison refuses. A single one is verified anyway."""
     if len(rows) < 2:
         return None
-    worth = 1 + context.min_gain
     losers = [
         row
         for row in rows
@@ -132,7 +132,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         and (
             _refused(state, row)
             # never proved by itself: the simpler plan stands
-            or (row.strategy in state.proved_together and row.without.value < worth)
+            or (row.strategy in state.proved_together and not stands_out(row.without, context.min_gain))
         )
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 
-from autoopt.benchmark.target import reachable
 from autoopt.errors import EnvironmentLacks, TrialFailed
 from autoopt.events import BaselineMeasured, EnvironmentRead, FirstLook, NoiseMeasured
 from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
-from autoopt.records.messages import TrainingRun
-from autoopt.script.metric import direction_of, name_of
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.memory_margin import memory_limit
-from autoopt.search.accept.time_to_target import parts_to
-from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.budget_allocation import BASELINE_TO_TARGET, NOISE_AT_MOST, BudgetAllocation
+from autoopt.search.budget_allocation import NOISE_AT_MOST
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
+from autoopt.search.first_training import may_wait, train_first, wait
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.simplify.stage_profile import Description, describe
-
-AA_PAIRS = 4
-
-NO_METRIC = (
-    "no metric of the script is known, so only changes that are proven to train the same are kept, and times are those "
-    "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
-)
-"""A script's training says nothing of how good it is, but in what it prints."""
 
 
 def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
@@ -70,7 +56,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
             state.baseline,
             rule,
             clock=context.now,
-            pairs=AA_PAIRS,
+            pairs=context.allocation.control_pairs,
             deadline=began + NOISE_AT_MOST * context.allocation.budget,
             rng=rng,
         )[1]
@@ -82,129 +68,6 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
     noise = noise_of(comparison, Rule(min_gain=context.min_gain))
     return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, state.environment)))
-
-
-def measure_baseline(context: RunContext, state: SearchState, aa: AAControl) -> tuple[TrainingRun, list[str]]:
-    """Trains the baseline to its target in its share of the budget; sets the target where that is not reached.
-
-    Returns:
-        The training, and notes for the report.
-
-    Raises:
-        BaselineFailed: it does not train.
-    """
-    trainings, objective = context.gate.trainings, state.objective
-    trainings.target = objective.target
-    trainings.limit_seconds = context.allocation.baseline(objective.target is not None)
-    try:
-        run = trainings.get(
-            state.baseline,
-            context.seed,
-            purpose=f"baseline seed {context.seed}",
-            keep=str(context.run.directory.path / "probes" / "weights"),
-        )
-    except TrialFailed as failure:
-        raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
-    if context.gate.probes is not None:
-        context.gate.probes.weights = run.kept
-    notes = adopt_metric(context, state, run.told)
-    objective = state.objective
-    if objective.metric is not None and parts_to(run, objective) is None:
-        state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
-        state.objective, note = _replaced(objective, run)
-        notes.append(note)
-    trainings.target = state.objective.target
-    usual = usual_seconds(aa, run)
-    trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + aa.start_seconds
-    trainings.expected_seconds = usual + aa.start_seconds
-    return run, notes
-
-
-def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...]) -> list[str]:
-    """Takes the one number that a script prints at each evaluation for its metric, where none was named; notes on it.
-
-    Args:
-        told: patterns of what may be it.
-    """
-    if state.sites is None or state.objective.metric is not None:
-        return []
-    if len(told) != 1:
-        which = "; what it prints at each evaluation may be one: " + " or ".join(f"--metric {p!r}" for p in told)
-        return [NO_METRIC + (which if told else "")]
-    metric, mode = name_of(told[0]), direction_of(told[0])
-    context.runner.reads(told[0])
-    known = {"metric": metric, "mode": mode}
-    state.objective = state.objective.model_copy(update=known)
-    state.facts = state.facts.model_copy(update={**known, "has_evaluate": True})
-    better = "less" if mode == "min" else "more"
-    return [
-        f"the metric is {metric!r}, of which {better} is better: the one measure of quality that the script prints at "
-        f"each evaluation; --metric {told[0]!r} names it, or another"
-    ]
-
-
-def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
-    """Seconds that a training like this takes when nothing disturbs it; to plan the rest of the run by.
-
-    A burst of foreign load in the one training must not shrink the search: its steps count as they
-    took in the interleaved blocks of the A/A control.
-    """
-    if aa.side.step_seconds is None or not aa.side.startup:
-        return run.seconds
-    quiet = aa.side.startup.fixed_seconds + run.steps * aa.side.step_seconds.p50 + run.evaluation_seconds
-    return min(run.seconds, quiet)
-
-
-def allocation_after(context: RunContext, aa: AAControl, run: TrainingRun) -> BudgetAllocation:
-    """The allocation, now that a start and a training were measured."""
-    return BudgetAllocation(
-        budget=context.allocation.budget,
-        start_seconds=aa.start_seconds,
-        baseline_seconds=usual_seconds(aa, run),
-        pair_seconds=aa.pair_seconds,
-    )
-
-
-def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
-    """The metric that the baseline did reach in its share, less the tolerance, as the target."""
-    value = reachable([run.curve], objective.mode, objective.tolerance)
-    replaced = objective.model_copy(update={"target": value, "target_source": "baseline"})
-    if value is None:
-        return replaced, (
-            f"the baseline was not evaluated within {run.seconds:.0f} s, its share of the budget: time to target "
-            "cannot be measured; give the run more budget, or evaluate more often"
-        )
-    reached = f"the target is {objective.metric} {value:.4g}, which the baseline reached in {run.seconds:.0f} s"
-    if objective.target is None:
-        return replaced, f"{reached}, less the tolerance (no value was given)"
-    return replaced, (
-        f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
-        "a larger --budget lets the whole way be measured"
-    )
-
-
-def _out_of_reach(objective: Objective, run: TrainingRun, allocation: BudgetAllocation, steps: int | None) -> str:
-    """Why no change of training can be judged, with the budget that it would need; empty where one can.
-
-    A lower target in place of the user's shows that nothing broke. Which training is there first, it does not show.
-    Where the planned run ended without reaching the user's target, no budget would help, and its end is what counts.
-
-    Args:
-        steps: of the planned run; None where it is not known.
-    """
-    if objective.target is None or (steps is not None and run.steps >= steps):
-        return ""
-    unmet = (
-        f"the baseline does not reach {objective.metric} {objective.target:g} in {run.seconds:.0f} s, its share of the "
-        f"{allocation.budget:.0f} s budget, and a lower target cannot judge a change of training"
-    )
-    if steps is None or run.steps < 1:
-        return f"{unmet}; how much more it would need is not known, since nothing says how many steps a run has"
-    whole = run.fixed_seconds + (run.seconds - run.fixed_seconds) * steps / run.steps
-    return (
-        f"{unmet}; the planned run of {steps} steps takes about {whole:.0f} s, for which --budget "
-        f"{ceil(whole / BASELINE_TO_TARGET / 60)}m would do"
-    )
 
 
 def inspected(context: RunContext, options: Options) -> SearchState:
@@ -280,11 +143,13 @@ def _watched(context: RunContext) -> Sites:
 def benchmark(context: RunContext, state: SearchState, options: Options) -> None:
     """Measures the baseline: A/A control and first training; where it runs out of memory, the least costly that fits.
 
+    On a short budget the training waits until there is a plan to train beside it.
+
     Raises:
         WorkloadError: the baseline fails, and no plan is found under which it does not.
     """
     fitting: Fitting | None = None
-    while state.trained is None:
+    while state.control is None:
         try:
             _measure(context, state)
         except BaselineFailed as failed:
@@ -292,17 +157,23 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
             context.warn(state, fitting.next(failed))
     if state.aa.side.startup is not None:
         context.runner.limits = TimeLimits.following(state.aa.side.startup)
-    context.allocation = allocation_after(context, state.aa, state.trained)
+    runs = (state.trained,) if state.trained is not None else ()
     found = configuration(
-        state.baseline, state.environment, side=state.aa.side, runs=(state.trained,), price_per_hour=options.price
+        state.baseline, state.environment, side=state.aa.side, runs=runs, price_per_hour=options.price
     )
     context.announce(BaselineMeasured(at=context.now(), baseline=found))
 
 
 def _measure(context: RunContext, state: SearchState) -> None:
-    state.control = measure_noise(context, state)
-    state.noise = state.control.noise
-    context.warn(state, *state.control.doubts)
+    control = measure_noise(context, state)
+    state.control, state.noise = control, control.noise
+    context.warn(state, *control.doubts)
     context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
-    state.trained, notes = measure_baseline(context, state, state.control)
-    context.warn(state, *notes)
+    try:
+        if may_wait(context, state):
+            wait(context, state)
+        else:
+            train_first(context, state)
+    except BaselineFailed:
+        state.control = None
+        raise

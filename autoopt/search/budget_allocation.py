@@ -21,8 +21,12 @@ NOISE_SECONDS = 10.0
 NOISE_AT_MOST = 0.25
 """Short runs: fewer seconds than this do not hold the pairs of processes that an A/A control needs."""
 
+CONTROL_PAIR = 300.0
+MOST_CONTROL_PAIRS = 4
+"""The A/A control has a pair of processes for each so many seconds of the budget."""
+
 KEPT_BACK_AT_MOST = 0.45
-UNPROVEN_AT_MOST = 0.3
+UNPROVEN_AT_MOST = 0.2
 """Kept back before anything was kept: what promises most is tried first, and saves time when it is verified."""
 MORE_SHARE = 0.15
 """Of the budget, for ablation and further seeds at most."""
@@ -42,16 +46,23 @@ class BudgetAllocation:
         start_seconds: what it costs to start a trial and warm it up, as measured.
         baseline_seconds: one training of the baseline to the target, as measured; 0 before that.
         pair_seconds: a pair of processes of it with few blocks, as measured; 0 before that.
+        trained: the baseline had its first training; False where that waits for a plan to be trained beside it.
     """
 
     budget: float
     start_seconds: float = 5.0
     baseline_seconds: float = 0.0
     pair_seconds: float = 0.0
+    trained: bool = True
 
     def baseline(self, target_given: bool) -> float:
         """Seconds for the baseline's training at most."""
         return self.budget * (BASELINE_TO_TARGET if target_given else BASELINE_ALONE)
+
+    @property
+    def control_pairs(self) -> int:
+        """Pairs of processes of the A/A control: one on a short budget, whose comparisons bring their own."""
+        return min(max(int(self.budget / CONTROL_PAIR), 1), MOST_CONTROL_PAIRS)
 
     @property
     def noise(self) -> float:
@@ -68,7 +79,7 @@ class BudgetAllocation:
             speedup: of the final plan over the baseline, as far as it is known; 1 where it is not.
         """
         training = self.baseline_seconds * (1 + PAST if seeds > 1 else 1) + self.start_seconds
-        return (seeds - 1) * training + seeds * training / speedup
+        return (seeds - self.trained) * training + seeds * training / speedup
 
     def ablation(self, changes: int) -> float:
         """Seconds to leave out each of that many changes; trying them alone has what is left at the end.
@@ -77,12 +88,12 @@ class BudgetAllocation:
         """
         return changes * self.comparison if changes > 1 else 0.0
 
-    def ablation_deadline(self, risk: Risk, speedup: float = 1.0) -> float:
-        """When the ablation ends, on the run's clock: the verification comes after it.
+    def last_trainings(self, risk: Risk, speedup: float = 1.0) -> float:
+        """Seconds of the trainings that the verification makes.
 
         Where the losses are the same, a second seed tells less than what each change is worth.
         """
-        return self.budget - self.verification(1 if risk is Risk.EXACT else 2, speedup) - self.comparison
+        return self.verification(1 if risk is Risk.EXACT else 2, speedup)
 
     @property
     def pair(self) -> float:

@@ -16,10 +16,10 @@ from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.profile_validity import doubt_of, least_doubtful, reason_to_doubt
 from autoopt.simplify.stage_profile import Description, StageProfile, profile_stages
 
-SHARE = 0.03
-FEWEST_SECONDS, MOST_SECONDS = 5.0, 60.0
+SHARE = 0.02
+FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0
 """Seconds for the microbenchmarks: a share of the budget within these bounds."""
-AGAIN_AT_MOST = 0.05
+AGAIN_AT_MOST = 0.025
 """A profile that was disturbed is taken once more where the first took no larger share of the budget than this."""
 
 

@@ -87,11 +87,22 @@ def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tup
     room = max(int(seconds / max(each, 1e-9)), 1)
     if len(proposals) <= room:
         return proposals
-    known = sorted(p.predicted.value for p in proposals if p.predicted)
-    middle = known[len(known) // 2] if known else 1.0
-    promise = {p.strategy.name: p.predicted.value if p.predicted else middle for p in proposals}
+    promise = _promise(proposals)
     chosen = sorted(promise, key=lambda name: -promise[name])[:room]
     return tuple(p for p in proposals if p.strategy.name in chosen)
+
+
+def most_promising(proposals: tuple[Proposal, ...]) -> Proposal:
+    """The proposal with the best prediction: what is looked at first where there may be no time for the rest."""
+    promise = _promise(proposals)
+    return max(proposals, key=lambda proposal: promise[proposal.strategy.name])
+
+
+def _promise(proposals: tuple[Proposal, ...]) -> dict[str, float]:
+    """Predicted speedups by strategy, the median of the others where there is none."""
+    known = sorted(p.predicted.value for p in proposals if p.predicted)
+    middle = known[len(known) // 2] if known else 1.0
+    return {p.strategy.name: p.predicted.value if p.predicted else middle for p in proposals}
 
 
 def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float, untrainable: str) -> Proposal | Skipped:

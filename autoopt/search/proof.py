@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log, log1p
 
 from autoopt.events import TrialEnded, TrialStarted
-from autoopt.records import Change, Plan, Trial, Verdict
+from autoopt.records import Change, Estimate, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
+from autoopt.search.first_training import train_first
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
@@ -61,6 +63,7 @@ class Proof:
             earlier=earlier,
         )
         comparison = state.with_fixed_costs(comparison)
+        self._train_beside(candidate, comparison)
         state.comparisons[number] = comparison
         state.noise_before[number] = earlier.noise if earlier else state.noise
         ruling = self._rule(candidate, comparison, number)
@@ -76,6 +79,11 @@ class Proof:
             self._keep(trial, candidate)
         context.announce(TrialEnded(at=context.now(), trial=trial))
         return trial
+
+    def _train_beside(self, candidate: Candidate, comparison: Comparison) -> None:
+        """The baseline's first training, where it waited for a plan that is faster: in turns with it."""
+        if self.state.trained is None and comparison.decision is Decision.ACCEPT and comparison.estimate is not None:
+            train_first(self.context, self.state, candidate.plan, comparison.estimate.low)
 
     def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
         """The verdict. Changes that leave the training as it is are judged at once: the final plan is trained."""
@@ -134,6 +142,16 @@ class Proof:
                 return
 
 
+STANDS_OUT = 0.5
+"""Of the half-width of its interval (log), which holds at all times and is some three standard errors."""
+
+
+def stands_out(estimate: Estimate, min_gain: float) -> bool:
+    """Whether the gain of a part of what was proved together is more than chance gives a part that brings nothing."""
+    gain = log(estimate.value)
+    return gain >= max(log1p(min_gain), STANDS_OUT * (log(estimate.high) - gain))
+
+
 def announce_start(
     context: RunContext, state: SearchState, candidate: Candidate, number: int, began: float, remaining: int
 ) -> None:
@@ -184,7 +202,7 @@ def trial_of(
 
 
 def _no_better(comparison: Comparison, min_gain: float) -> bool:
-    """Undecided, and not even the estimate says that it is worth it: the simpler plan stands."""
+    """Undecided, and the estimate does not stand out of its interval: the simpler plan stands."""
     if comparison.decision is not Decision.INCONCLUSIVE or comparison.estimate is None:
         return False
-    return comparison.estimate.value < 1 + min_gain
+    return not stands_out(comparison.estimate, min_gain)

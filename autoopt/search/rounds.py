@@ -13,10 +13,12 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
+from autoopt.search.first_training import train_first
 from autoopt.search.planner import Proposal, Queue, build_queue
 from autoopt.search.proof import Proof
+from autoopt.search.proof_queue import Costs, quality_first, refused, without_doubtful
 from autoopt.search.recollection import confirmed
-from autoopt.search.required_time import FEWEST_PAIRS, seconds_to_prove
+from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screening import Screened, Screening
 from autoopt.search.stack import look_at_stacks
@@ -40,6 +42,7 @@ class Rounds:
         self.context, self.state = context, state
         self._seen_bottleneck: dict[str, str | None] = {}
         self._settled: set[int] = set()
+        self._costs = Costs(context, state)
 
     def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
         """Screens what is worth a look on the incumbent, and proves what did well; the stack of it first.
@@ -89,28 +92,55 @@ class Rounds:
                 look_at_stacks(screening, state, context.runner.registry, context.min_gain)
                 self._no_time(unseen)
         proposals = [proposal for proposal in proposals if proposal not in unseen]
-        waiting = sorted(screening.found, key=lambda screened: -screened.gain)
+        waiting = self._costs.in_order(screening.found)
         open_ = {screened.candidate.strategy.name for screened in waiting}
         for proposal in proposals:
             if proposal.strategy.name not in open_:
                 self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
-        deferred: list[Screened] = []
-        for n, screened in enumerate(waiting):
-            if self._needed(screened) > self._left(exp(screened.gain)):
-                deferred.append(screened)
-            elif self._prove(screened, len(waiting) - n - 1, round_):
-                return True
-        return any(self._prove(screened, 0, round_) for screened in deferred)
+        return self._prove_in_order(waiting, screening, round_)
 
-    def _needed(self, screened: Screened) -> float:
-        context = self.context
-        return seconds_to_prove(screened, self.state.noise, context.min_gain, context.allocation.start_seconds)
+    def _prove_in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
+        """Proves one after the other until one is kept; what the time does not hold waits for the others."""
+        later: list[Screened] = []
+        while waiting and not self.context.stopping():
+            screened = waiting.pop(0)
+            if self._costs.pairs(screened) > self._left(exp(screened.gain)):
+                later.append(screened)
+            elif self._learns_as_well(screened, screening, waiting, later) and self._prove(
+                screened, len(waiting), round_
+            ):
+                return True
+        return any(self._prove(screened, 0, round_) for screened in later)
+
+    def _learns_as_well(
+        self, screened: Screened, screening: Screening, waiting: list[Screened], later: list[Screened]
+    ) -> bool:
+        """Whether nothing speaks against proving it now: what is known of its quality, or may be asked afterwards.
+
+        One whose quality takes trainings comes later, where they fit; a stack comes back without its doubtful part.
+        """
+        context, state = self.context, self.state
+        quality = quality_first(context, state, screened)
+        if quality is None or quality.passed is True or context.gate.accept_undecided:
+            return True
+        needed = self._costs.pairs(screened) + self._costs.trainings(screened)
+        fits = quality.passed is None and needed <= self._left(exp(screened.gain))
+        late = "" if fits or quality.passed is False else f"its trainings would take about {needed:.0f} s"
+        refused(state, screened, quality, late)
+        if fits:
+            later.append(screened)
+        rest = without_doubtful(context, state, screened.candidate)
+        with closing(screening):
+            again = screening.look(rest) if rest is not None else None
+        if again is not None and again.trial.verdict is Verdict.INCONCLUSIVE:
+            waiting[:] = self._costs.in_order([*waiting, again])
+        return False
 
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
         context, state, candidate = self.context, self.state, screened.candidate
         deadline = self._deadline(exp(screened.gain))
-        left, needed = deadline - context.now(), self._needed(screened)
+        left, needed = deadline - context.now(), self._costs.pairs(screened)
         if context.stopping() or left < FEWEST_PAIRS * context.allocation.pair:
             told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
             self._revise(screened.trial, told)
@@ -142,6 +172,10 @@ class Rounds:
             if needed > left or context.stopping():
                 told = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
                 self._not_tried(proposal, told)
+                continue
+            train_first(context, state)
+            if state.untrainable or state.trained is None:
+                self._not_tried(proposal, state.untrainable or "there was no time to train the baseline")
                 continue
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
             case = state.case(context.runner.registry, pipeline, left)

@@ -24,7 +24,7 @@ from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.planner import Proposal, fitting, plugin_error
+from autoopt.search.planner import Proposal, fitting, most_promising, plugin_error
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
@@ -103,8 +103,9 @@ class Screening:
         waiting, talks = list(proposals), []
         while waiting and not self.over:
             chosen = fitting(tuple(waiting), self.deadline - self.context.now(), self.each)
-            waiting.remove(chosen[0])
-            talk = _Talk(self, chosen[0])
+            first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen)
+            waiting.remove(first)
+            talk = _Talk(self, first)
             talk.ask(len(chosen) - 1)
             talks.append(talk)
         for talk in sorted(talks, key=lambda talk: -talk.best):

@@ -172,6 +172,7 @@ class TrialRunner:
         speedup: float = 1.0,
         target: float | None = None,
         beyond: float = 0.0,
+        keep: str = "",
     ) -> TrainedPair:
         """Trains both to the target from one seed, and so much further, in turns.
 
@@ -179,6 +180,7 @@ class TrialRunner:
 
         Args:
             seconds, speedup: what a training of the baseline takes and how much faster the plan is, about.
+            keep: a folder for the baseline's weights.
 
         Raises:
             TrialFailed: a training ended badly; ``side`` is 1 where it was the plan's.
@@ -188,15 +190,15 @@ class TrialRunner:
             with self._adopted(baseline, f"{label}-baseline", seed) as one:
                 _at_rest(one)
                 with self._adopted(plan, label, seed) as other:
-                    before, after = Turns((one, other), arguments, seconds, speedup).run(seed % 2)
+                    before, after = Turns((one, other), arguments, seconds, speedup, keep).run(seed % 2)
             return TrainedPair(baseline=before, best=after)
         except TrialFailed as failure:
             if not failure.for_want_of_room:
                 raise
         runs = []
-        for side, which in enumerate((baseline, plan)):
+        for side, (which, kept) in enumerate(((baseline, keep), (plan, ""))):
             try:
-                limits: dict[str, Any] = {"max_seconds": max_seconds, "target": target, "beyond": beyond}
+                limits: dict[str, Any] = {"max_seconds": max_seconds, "target": target, "beyond": beyond, "keep": kept}
                 runs.append(self.train(which, seed=seed, label=label, **limits))
             except TrialFailed as failure:
                 failure.side = side  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
+from autoopt.search.first_training import train_first
 from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -70,24 +71,15 @@ def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -
         state.incumbent = state.without(given_up.strategy)
         if not state.found:
             state.incumbent = state.baseline  # without what made it fit, where that was left out
+    if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= end:
+        train_first(context, state)  # it waited for a plan to be trained beside it, and none came
     return _nothing_kept(context, state, aa, notes)
 
 
 def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verification, str | None]:
     """One plan against the baseline. The sentence says why it does not pass, None where it does."""
     plan, gate = state.incumbent, context.gate
-    by = _compared_by(context, state, end)
-    comparison = context.compare(
-        "comparison",
-        state.baseline,
-        plan,
-        state,
-        seconds=max(context.allocation.trial, COMPARED_SHARE * (by - context.now())),
-        deadline=by,
-        purpose="verification",
-        until_error=UNTIL_ERROR,
-    )
-    comparison = state.with_fixed_costs(comparison)
+    comparison = state.with_fixed_costs(_compared(context, state, end))
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
     trouble, failed = memory_trouble(context, state, comparison)
@@ -101,10 +93,11 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
         return Verification(speedup=Speedup(), quality=level), level.detail
     pairs: list[TrainedPair] = []
     quality = level
+    known = _trained_already(context, state) if level is not None and level.passed else None
     for number in range(MOST_SEEDS):
         if number >= SEEDS and (quality is None or quality.passed is not None):
             break
-        pair = _train(context, plan, number, end, comparison.estimate)
+        pair = known if not pairs and known else _train(context, plan, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
@@ -140,12 +133,60 @@ def _evidence(
     )
 
 
+def seconds_due(context: RunContext, state: SearchState) -> float:
+    """Seconds that the verification of the incumbent still needs: pairs of processes, and trainings in turns."""
+    return _trainings_due(context, state) + (0.0 if _proved(state) else context.allocation.comparison)
+
+
+def _trainings_due(context: RunContext, state: SearchState) -> float:
+    if _trained_already(context, state) is not None:
+        return 0.0
+    risk = context.gate.risk_over(state.incumbent, state.baseline)
+    return context.allocation.last_trainings(risk, state.speedup_so_far)
+
+
+def _trained_already(context: RunContext, state: SearchState) -> TrainedPair | None:
+    """The baseline's first training where it took turns with the incumbent's: nothing was selected by it."""
+    return context.gate.trainings.pair(context.gate.baseline, state.incumbent, context.seed)
+
+
+def _proved(state: SearchState) -> Comparison | None:
+    """The proof of the incumbent, where it was compared with the baseline itself."""
+    found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
+    same = found is not None and (found.incumbent.plan, found.candidate.plan) == (state.baseline, state.incumbent)
+    return found if same else None
+
+
+def _compared(context: RunContext, state: SearchState, end: float) -> Comparison:
+    """The final plan against the baseline: fresh pairs of processes where there is time for two, else its proof.
+
+    The bounds of the proof hold at whatever time it ended.
+    """
+    proof = _proved(state)
+    room = end - context.now() - _trainings_due(context, state)
+    if proof is not None and room < context.allocation.comparison:
+        return proof
+    by = _compared_by(context, state, end)
+    return context.compare(
+        "comparison",
+        state.baseline,
+        state.incumbent,
+        state,
+        seconds=max(context.allocation.trial, COMPARED_SHARE * (by - context.now())),
+        deadline=by,
+        purpose="verification",
+        until_error=UNTIL_ERROR,
+    )
+
+
 def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
 
     What is left for the comparison is two short ones at least, before a second seed is thought of.
     """
     now, short = context.now(), context.allocation.comparison
+    if _trained_already(context, state) is not None:
+        return max(end, now + short)
     for seeds in range(SEEDS, 0, -1):
         by = end - context.allocation.verification(seeds, state.speedup_so_far)
         if by - now >= 2 * short:

@@ -28,7 +28,7 @@ from autoopt.records import JsonDict, Plan
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.search.cases import CASES, SimulatedCase
 
-INSPECTION = {"facts": 2.0, "measure_peaks": 12.0, "measure_stages": 6.0, "flops": 1.0}
+INSPECTION = {"facts": 2.0, "measure_peaks": 6.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
 """Seconds of a trial's tasks, as on a 2-core machine."""
 
 
@@ -56,21 +56,32 @@ def simulated(case: SimulatedCase, budget: float, seed: int, folder: Path) -> Wo
         reach=lambda plan: case.steps,
         budget=budget,
     )
+    world.runner.obeys_limits = True
     world.runner.machine.rng = np.random.default_rng([seed, 7])
     start = world.runner.machine.start
 
     def limited(plan: Plan, label: str) -> Any:
         arm = start(plan, label)
         limit = getattr(getattr(world.runner, "limits", None), "ready", 300.0)
+        warm_up = world.runner.limits.warm_up
+        if warm_up is not None and case.fixed(plan.names()) > warm_up:
+            world.clock.advance(case.start_seconds + warm_up)
+            raise TrialFailed("timeout", f"no answer within {warm_up:g} s (warm_up)")
         if case.hangs & set(plan.names()):
             world.clock.advance(limit)
             raise TrialFailed("timeout", f"no answer within {limit:g} s (ready)")
         return arm
 
     world.runner.start = limited
-    usual = world.runner.trial
+    usual, asked = world.runner.trial, world.runner.ask
     world.runner.trial = lambda *a, **k: _costly(usual, world, *a, **k)
+    world.runner.ask = lambda plan, task, **k: _asked(asked, world, plan, task, **k)
     return world
+
+
+def _asked(usual: Any, world: World, plan: Plan, task: str, **arguments: Any) -> JsonDict:
+    world.clock.advance(INSPECTION.get(task.rpartition(":")[2], 0.0))
+    return usual(plan, task, **arguments)
 
 
 def _costly(usual: Any, world: World, *arguments: Any, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import Seen, level_of
-from autoopt.search.baseline import adopt_metric
+from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of
 

@@ -50,12 +50,18 @@ class Turns:
         arguments: of ``autoopt.benchmark.tasks.train``, such as the target.
         seconds: what a training of the baseline takes, about.
         speedup: of the plan over the baseline, about, so that both end at about the same time.
+        keep: a folder for the baseline's weights; none are kept where empty.
     """
 
     def __init__(
-        self, processes: tuple[Process, Process], arguments: JsonDict, seconds: float, speedup: float = 1.0
+        self,
+        processes: tuple[Process, Process],
+        arguments: JsonDict,
+        seconds: float,
+        speedup: float = 1.0,
+        keep: str = "",
     ) -> None:
-        self._processes, self._arguments = processes, arguments
+        self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
         leg = max(LEG_SECONDS, seconds / _LEGS)
         self._legs = (leg, leg / max(speedup, 0.1))
         self._runs: list[TrainingRun | None] = [None, None]
@@ -79,12 +85,12 @@ class Turns:
         return before, after
 
     def _leg(self, side: int) -> None:
-        process, seconds = self._processes[side], self._legs[side]
-        timeout = 600.0 + 20 * seconds + 2 * float(self._arguments.get("max_seconds", 0.0))
+        process, seconds, arguments = self._processes[side], self._legs[side], self._arguments[side]
+        timeout = 600.0 + 20 * seconds + 2 * float(arguments.get("max_seconds", 0.0))
         if getattr(process, "can_freeze", True):
             process.thaw()
         try:
-            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, **self._arguments)
+            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, **arguments)
         except TrialFailed as failure:
             failure.side = side  # type: ignore[attr-defined]
             raise

@@ -44,7 +44,7 @@ class Probes:
         self._runner, self._steps, self._directory = runner, steps, directory
         self.weights: tuple[str, ...] = ()
         self.random = False
-        self._seen: dict[tuple[str, int | None], Seen] = {}
+        self._seen: dict[tuple[str, int | None, int], Seen] = {}
 
     def pair(self, incumbent: Plan, candidate: Plan) -> tuple[Seen, Seen]:
         """The probes of both, the candidate's over as many steps as the incumbent's.
@@ -57,7 +57,8 @@ class Probes:
 
     def _probe(self, plan: Plan, steps: int | None) -> Seen:
         wanted = steps or 0
-        mine = [seen for (key, _), seen in self._seen.items() if key == plan.key and seen.probe.steps >= wanted]
+        known, count = self._seen.items(), len(self.weights)
+        mine = [seen for (key, _, w), seen in known if (key, w) == (plan.key, count) and seen.probe.steps >= wanted]
         if mine:
             return mine[0]
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ class Probes:
         probe = self._steps.step("probe", key, lambda: self._measure(plan, steps), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
             probe = self._measure(plan, steps)
-        seen = self._seen[plan.key, steps] = Seen(probe, Arrays.read(self._directory / probe.file))
+        seen = self._seen[plan.key, steps, count] = Seen(probe, Arrays.read(self._directory / probe.file))
         return seen
 
     def _measure(self, plan: Plan, steps: int | None) -> Probe:

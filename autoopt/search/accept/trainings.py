@@ -43,6 +43,7 @@ class Trainings:
         self.limit_seconds = 60.0
         self.expected_seconds = 60.0
         self._runs: dict[tuple[str, int], TrainingRun] = {}
+        self._pairs: dict[tuple[str, str, int], TrainedPair] = {}
         self._failures: dict[str, TrialFailed] = {}
 
     def has(self, plan: Plan, seed: int) -> bool:
@@ -83,19 +84,30 @@ class Trainings:
         return run
 
     def in_turns(
-        self, baseline: Plan, plan: Plan, seed: int, *, purpose: str, speedup: float = 1.0, beyond: float = 0.0
+        self,
+        baseline: Plan,
+        plan: Plan,
+        seed: int,
+        *,
+        purpose: str,
+        speedup: float = 1.0,
+        beyond: float = 0.0,
+        keep: str = "",
+        remember: bool = False,
     ) -> TrainedPair:
         """Baseline and plan trained from that seed, in turns: a paired measurement of whole trainings.
 
         Args:
             beyond: share of the steps to the target that both are trained on thereafter.
+            keep: a folder for the baseline's weights at start, middle and end; none are kept where empty.
+            remember: both runs answer for their plans from then on, as those of :meth:`get` do.
 
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
         """
         plans = {"baseline": baseline.model_dump(mode="json"), "plan": plan.model_dump(mode="json")}
         try:
-            return self._steps.step(
+            pair = self._steps.step(
                 "trainings",
                 {"purpose": purpose, **plans, "seed": seed, "target": self.target, "beyond": beyond},
                 lambda: self._runner.train_in_turns(
@@ -108,6 +120,7 @@ class Trainings:
                     speedup=speedup,
                     target=self.target,
                     beyond=beyond,
+                    keep=keep,
                 ),
                 TrainedPair,
             )
@@ -115,6 +128,14 @@ class Trainings:
             if getattr(failure, "side", 1) == 1:
                 self._failures[plan.key] = failure
             raise
+        self._pairs[baseline.key, plan.key, seed] = pair
+        if remember:
+            self._runs[baseline.key, seed], self._runs[plan.key, seed] = pair.baseline, pair.best
+        return pair
+
+    def pair(self, baseline: Plan, plan: Plan, seed: int) -> TrainedPair | None:
+        """Their trainings in turns from that seed; None where there were none."""
+        return self._pairs.get((baseline.key, plan.key, seed))
 
     def forget(self, plan: Plan) -> None:
         """So that verification trains it again, from start to end."""

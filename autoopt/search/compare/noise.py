@@ -56,7 +56,7 @@ def noise_of(comparison: Comparison, rule: Rule) -> Noise:
         return Noise()
     values = [pair.log_ratio for pair in comparison.pairs]
     errors = [pair.standard_error for pair in comparison.pairs]
-    between = between_process_of(None).after(values, errors)
+    between = between_process_of(None).after(values, errors, around=0.0)
     level = TwoLevel(values, errors, between_process_of(None))
     ratio = as_estimate(level, level.interval(), 0.95)
     return Noise(

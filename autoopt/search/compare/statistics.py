@@ -60,20 +60,23 @@ class BetweenProcess:
     dof: float = 1.0
     most: float = 0.2
 
-    def after(self, values: Sequence[float], errors: Sequence[float], limit: float = 12.0) -> BetweenProcess:
+    def after(
+        self, values: Sequence[float], errors: Sequence[float], limit: float = 12.0, around: float | None = None
+    ) -> BetweenProcess:
         """This knowledge with one more comparison: its pairs' log ratios and their standard errors.
 
         The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``limit``
         bounds ``dof``, since another plan (other threads, a compiled model) may have another than those before it.
+        ``around``: the true log ratio where it is known, as in an A/A control, of which a single pair tells something.
         """
-        n = len(values)
-        if n < 2:
+        free = len(values) - (around is None)
+        if free < 1:
             return self
-        spread = float(np.sum((np.asarray(values) - np.mean(values)) ** 2))
-        between = spread - (n - 1) * float(np.mean(np.square(errors)))
+        spread = float(np.sum((np.asarray(values) - (np.mean(values) if around is None else around)) ** 2))
+        between = spread - free * float(np.mean(np.square(errors)))
         # A comparison whose blocks are noisier than processes differ knows little of it: weigh it down.
-        weight = (n - 1) * min(1.0, self.sd**2 / (self.sd**2 + float(np.mean(np.square(errors)))) * 2.0)
-        variance = (self.dof * self.sd**2 + max(between, 0.0) * weight / (n - 1)) / (self.dof + weight)
+        weight = free * min(1.0, self.sd**2 / (self.sd**2 + float(np.mean(np.square(errors)))) * 2.0)
+        variance = (self.dof * self.sd**2 + max(between, 0.0) * weight / free) / (self.dof + weight)
         return BetweenProcess(sd=max(variance, 1e-6) ** 0.5, dof=min(limit, self.dof + weight))
 
 

@@ -1,0 +1,232 @@
+"""The baseline's first training: the target that follows from it, and what the rest of a run is planned by.
+
+On a short budget it waits until a plan was proved faster, and takes turns with the training of that plan, which ends
+the run anyway: one training in place of two. What needs one before that has it alone.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from autoopt.benchmark.target import reachable
+from autoopt.errors import TrialFailed
+from autoopt.records import Objective, Plan
+from autoopt.records.messages import TrainingRun
+from autoopt.script.metric import direction_of, name_of
+from autoopt.search.aa_control import AAControl
+from autoopt.search.accept.late import PAST
+from autoopt.search.accept.time_to_target import parts_to
+from autoopt.search.accept.trainings import PATIENCE
+from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import BaselineFailed
+
+LATER_UP_TO = 900.0
+LATER_SHARE = 0.04
+"""A training waits on a budget of at most so many seconds, of which it would take more than this share: an error in
+somebody's evaluation is told within minutes either way."""
+ROOM = 0.7
+"""And where the baseline takes no more of a memory's limit than this: what does not fit is told at once."""
+
+PROBE_SECONDS = 8.0
+"""Of a probe, about, its start apart: two follow the training."""
+LEAST_SECONDS = 3.0
+"""A shorter training says nothing."""
+
+NO_METRIC = (
+    "no metric of the script is known, so only changes that are proven to train the same are kept, and times are those "
+    "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
+)
+"""A script's training says nothing of how good it is, but in what it prints."""
+
+
+def may_wait(context: RunContext, state: SearchState) -> bool:
+    """Whether the first training comes once there is a plan to train beside it."""
+    budget, side = context.allocation.budget, state.aa.side
+    limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
+    crowded = limit is not None and peak is not None and peak > ROOM * limit
+    unnamed = state.sites is not None and state.objective.metric is None  # the first training finds a script's metric
+    return budget <= LATER_UP_TO and not crowded and not unnamed and expected(context, state) > LATER_SHARE * budget
+
+
+def expected(context: RunContext, state: SearchState) -> float:
+    """Seconds of the first training as thought beforehand: the planned steps, or its share of the budget."""
+    share, side = context.allocation.baseline(state.objective.target is not None), state.aa.side
+    if side.step_seconds is None or not state.planned_steps:
+        return share
+    return min(state.planned_steps * side.step_seconds.p50, share)
+
+
+def wait(context: RunContext, state: SearchState) -> None:
+    """Plans by what the training is expected to take."""
+    context.allocation = _allocation(context, state.aa, expected(context, state), trained=False)
+
+
+def train_first(context: RunContext, state: SearchState, beside: Plan | None = None, speedup: float = 1.0) -> None:
+    """Trains the baseline to its target in its share of the budget, unless it was; sets the target where it is missed.
+
+    Args:
+        beside: a plan that is trained in turns with it, from the same seed; what fails in it is the plan's failure.
+        speedup: of that plan, about.
+
+    Where there is hardly any time left it is not trained.
+
+    Raises:
+        BaselineFailed: the baseline does not train.
+    """
+    share = context.allocation.baseline(state.objective.target is not None)
+    limit = min(share, _room(context))
+    if state.trained is not None or (beside is not None and limit < LEAST_SECONDS):
+        return
+    trainings, objective = context.gate.trainings, state.objective
+    trainings.target = objective.target
+    trainings.limit_seconds = max(limit, LEAST_SECONDS)
+    trainings.expected_seconds = min(expected(context, state), trainings.limit_seconds)
+    both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + context.allocation.start_seconds
+    if beside is not None and both <= _room(context):
+        _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= _room(context) else 0.0)
+    run = state.trained = _trained(context, state)
+    if context.gate.probes is not None:
+        context.gate.probes.weights = run.kept
+    context.warn(state, *adopt_metric(context, state, run.told), *_new_target(context, state, run))
+    trainings.target = state.objective.target
+    usual = usual_seconds(state.aa, run)
+    trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
+    trainings.expected_seconds = usual + state.aa.start_seconds
+    context.allocation = _allocation(context, state.aa, usual, trained=True)
+
+
+def _room(context: RunContext) -> float:
+    """Seconds that are left for training, its start and the probes after it apart."""
+    allocation = context.allocation
+    return allocation.budget - context.now() - allocation.start_seconds - 2 * (allocation.start_seconds + PROBE_SECONDS)
+
+
+def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
+    """Trains both; a plan that fails has been told so, and the baseline is then trained alone."""
+    try:
+        context.gate.trainings.in_turns(
+            state.baseline,
+            plan,
+            context.seed,
+            purpose=f"first training seed {context.seed}",
+            speedup=speedup,
+            beyond=beyond,
+            keep=_folder(context),
+            remember=True,
+        )
+    except TrialFailed as failure:
+        if getattr(failure, "side", 1) == 0:
+            raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
+
+
+def _trained(context: RunContext, state: SearchState) -> TrainingRun:
+    seed = context.seed
+    try:
+        return context.gate.trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
+    except TrialFailed as failure:
+        raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
+
+
+def _folder(context: RunContext) -> str:
+    """Where its weights are kept, to compare gradients at."""
+    return str(context.run.directory.path / "probes" / "weights")
+
+
+def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...]) -> list[str]:
+    """Takes the one number that a script prints at each evaluation for its metric, where none was named; notes on it.
+
+    Args:
+        told: patterns of what may be it.
+    """
+    if state.sites is None or state.objective.metric is not None:
+        return []
+    if len(told) != 1:
+        which = "; what it prints at each evaluation may be one: " + " or ".join(f"--metric {p!r}" for p in told)
+        return [NO_METRIC + (which if told else "")]
+    metric, mode = name_of(told[0]), direction_of(told[0])
+    context.runner.reads(told[0])
+    known = {"metric": metric, "mode": mode}
+    state.objective = state.objective.model_copy(update=known)
+    state.facts = state.facts.model_copy(update={**known, "has_evaluate": True})
+    better = "less" if mode == "min" else "more"
+    return [
+        f"the metric is {metric!r}, of which {better} is better: the one measure of quality that the script prints at "
+        f"each evaluation; --metric {told[0]!r} names it, or another"
+    ]
+
+
+def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
+    """Seconds that a training like this takes when nothing disturbs it; to plan the rest of the run by.
+
+    A burst of foreign load in the one training must not shrink the search: its steps count as they
+    took in the interleaved blocks of the A/A control.
+    """
+    if aa.side.step_seconds is None or not aa.side.startup:
+        return run.seconds
+    quiet = aa.side.startup.fixed_seconds + run.steps * aa.side.step_seconds.p50 + run.evaluation_seconds
+    return min(run.seconds, quiet)
+
+
+def _allocation(context: RunContext, aa: AAControl, training_seconds: float, *, trained: bool) -> BudgetAllocation:
+    """The allocation, now that a start was measured."""
+    return BudgetAllocation(
+        budget=context.allocation.budget,
+        start_seconds=aa.start_seconds,
+        baseline_seconds=training_seconds,
+        pair_seconds=aa.pair_seconds,
+        trained=trained,
+    )
+
+
+def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> list[str]:
+    """Replaces a target that the baseline did not reach, and says so."""
+    objective = state.objective
+    if objective.metric is None or parts_to(run, objective) is not None:
+        return []
+    state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
+    state.objective, note = _replaced(objective, run)
+    return [note]
+
+
+def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
+    """The metric that the baseline did reach in its share, less the tolerance, as the target."""
+    value = reachable([run.curve], objective.mode, objective.tolerance)
+    replaced = objective.model_copy(update={"target": value, "target_source": "baseline"})
+    if value is None:
+        return replaced, (
+            f"the baseline was not evaluated within {run.seconds:.0f} s, its share of the budget: time to target "
+            "cannot be measured; give the run more budget, or evaluate more often"
+        )
+    reached = f"the target is {objective.metric} {value:.4g}, which the baseline reached in {run.seconds:.0f} s"
+    if objective.target is None:
+        return replaced, f"{reached}, less the tolerance (no value was given)"
+    return replaced, (
+        f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
+        "a larger --budget lets the whole way be measured"
+    )
+
+
+def _out_of_reach(objective: Objective, run: TrainingRun, allocation: BudgetAllocation, steps: int | None) -> str:
+    """Why no change of training can be judged, with the budget that it would need; empty where one can.
+
+    A lower target in place of the user's shows that nothing broke. Which training is there first, it does not show.
+    Where the planned run ended without reaching the user's target, no budget would help, and its end is what counts.
+
+    Args:
+        steps: of the planned run; None where it is not known.
+    """
+    if objective.target is None or (steps is not None and run.steps >= steps):
+        return ""
+    unmet = (
+        f"the baseline does not reach {objective.metric} {objective.target:g} in {run.seconds:.0f} s, its share of the "
+        f"{allocation.budget:.0f} s budget, and a lower target cannot judge a change of training"
+    )
+    if steps is None or run.steps < 1:
+        return f"{unmet}; how much more it would need is not known, since nothing says how many steps a run has"
+    whole = run.fixed_seconds + (run.seconds - run.fixed_seconds) * steps / run.steps
+    return (
+        f"{unmet}; the planned run of {steps} steps takes about {whole:.0f} s, for which --budget "
+        f"{ceil(whole / BASELINE_TO_TARGET / 60)}m would do"
+    )

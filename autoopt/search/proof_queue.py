@@ -1,0 +1,109 @@
+"""The proof queue: what did well in the screening, by the gain that a second of deciding it may bring.
+
+To decide a change is to prove that it is faster and that it trains as well. Where the second cannot be had in the time
+that is left, the first is not begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp
+
+from autoopt.records import Change, Quality, Verdict
+from autoopt.search.accept.quality import FEWEST_SEEDS
+from autoopt.search.candidate import Candidate
+from autoopt.search.first_training import train_first
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
+from autoopt.search.required_time import seconds_to_prove
+from autoopt.search.run_context import RunContext
+from autoopt.search.screening import Screened
+from autoopt.search.state import SearchState
+from autoopt.strategy import Risk
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What deciding a candidate takes here.
+
+    Args:
+        context, state: of the run.
+    """
+
+    context: RunContext
+    state: SearchState
+
+    def pairs(self, screened: Screened) -> float:
+        """Seconds of the pairs of processes that would prove it."""
+        context = self.context
+        return seconds_to_prove(screened, self.state.noise, context.min_gain, context.allocation.start_seconds)
+
+    def trainings(self, screened: Screened) -> float:
+        """Seconds of the trainings that prove its quality where probes do not tell."""
+        speedup = max(exp(screened.gain), 1.0)
+        return self.context.allocation.verification(FEWEST_SEEDS, speedup)
+
+    def worth(self, screened: Screened) -> float:
+        """Log speedup for a second of deciding it; what ends the run, its training, is a part of that."""
+        last = self.context.allocation.verification(1, max(exp(screened.gain), 1.0))
+        return screened.gain / (self.pairs(screened) + last)
+
+    def in_order(self, found: Iterable[Screened]) -> list[Screened]:
+        """What is worth most for a second of its proof comes first."""
+        return sorted(found, key=self.worth, reverse=True)
+
+
+def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
+    """The quality level of a candidate that may change what is learnt, before it is proved faster.
+
+    Where the baseline's first training is due, it takes turns with the candidate's now.
+
+    Returns:
+        None where it is asked afterwards: a change that leaves the training as it is, or one that may well be no gain.
+    """
+    candidate = screened.candidate
+    if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
+        return None
+    train_first(context, state, candidate.plan, exp(screened.gain - screened.error))
+    failure = context.gate.trainings.failure(candidate.plan)
+    if failure is not None:
+        return Quality(method="not_tested", passed=False, detail=failure.reason)
+    return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+
+
+def without_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:
+    """A stack less those of its changes whose quality is not proven alone; None where nothing new is left."""
+    proven = tuple(change for change in candidate.changes if _proven(context, state, change))
+    if not candidate.stacked or len(proven) in (0, len(candidate.changes)):
+        return None
+    registry = context.runner.registry
+    try:
+        plan = candidate_plan(registry, state.incumbent, proven)
+        registry.fold(plan)
+    except PLUGIN_ERRORS:
+        return None
+    if not state.first_time(proven):
+        return None
+    return Candidate(registry[proven[0].strategy], proven[0], proven[1:], plan, None, stacked=len(proven) > 1)
+
+
+def _proven(context: RunContext, state: SearchState, change: Change) -> bool:
+    registry = context.runner.registry
+    try:
+        plan = candidate_plan(registry, state.incumbent, (change,))
+        if context.gate.risk_over(plan, state.incumbent) is Risk.EXACT or plan == state.incumbent:
+            return True
+        level = context.gate.quality(plan, state.incumbent, state.facts, state.objective)
+    except PLUGIN_ERRORS:
+        return False
+    return level is not None and level.passed is True
+
+
+def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
+    """Writes the quality that was found into the trial of a look; certainly another training ends it."""
+    verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+    reason = "; ".join(text for text in (screened.trial.reason, quality.detail, told) if text)
+    for index, known in enumerate(state.trials):
+        if known.id == screened.trial.id:
+            changed = {"verdict": verdict, "reason": reason, "quality": quality}
+            state.trials[index] = known.model_copy(update=changed)

@@ -1,0 +1,75 @@
+"""A short budget, in simulated time: what comes before the first look, and what is proved with the time there is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from autoopt.records import Plan, Verdict
+from autoopt.strategy import Risk
+from autoopt.testing.fakes import Behaviour
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from simulated import World, product, strategy, verdicts
+
+
+def steps(folder: Path) -> list[str]:
+    """Kinds of the journal's steps, in order."""
+    records = [json.loads(line)["record"] for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return [record["kind"] for record in records if record["type"] == "start"]
+
+
+def test_the_first_training_takes_turns_with_that_of_the_plan_that_was_found(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), budget=240.0)
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("quick",)
+    kinds = steps(tmp_path)
+    assert "training" not in kinds, "the baseline was not trained alone"
+    assert kinds.index("look") < kinds.index("trial") < kinds.index("trainings")
+    assert [(len(plan.changes), seed) for plan, seed in world.runner.trained[:2]] == [(0, 0), (1, 0)]
+    assert outcome.speedup.end_to_end_verified
+    assert world.clock() <= 240.0
+
+
+def test_a_long_budget_trains_the_baseline_first(tmp_path: Path) -> None:
+    World(tmp_path, strategy("quick"), speed=product({"quick": 1.5}), budget=1800.0).go()
+    kinds = steps(tmp_path)
+    assert kinds.index("training") < kinds.index("look")
+
+
+def test_a_baseline_that_nothing_beats_is_trained_all_the_same(tmp_path: Path) -> None:
+    world = World(tmp_path, strategy("slow"), speed=product({"slow": 0.7}), budget=240.0)
+    outcome = world.go()
+    assert outcome.best.plan == Plan()
+    assert outcome.baseline.time_to_target_seconds is not None
+
+
+def test_no_proof_is_spent_on_a_quality_that_cannot_be_decided_in_time(tmp_path: Path) -> None:
+    """The faster of two, but only trainings tell of its quality: the other one is proved and kept."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="undecided" if "doubtful" in plan.names() else "identical")
+
+    speeds = {"doubtful": 1.7, "sure": 1.4}
+    strategies = [strategy("doubtful", risk=Risk.NUMERIC), strategy("sure")]
+    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=240.0)
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("sure",)
+    assert verdicts(outcome)["doubtful"][0] is Verdict.INCONCLUSIVE
+    proved = [comparison.candidate.plan.names() for comparison in outcome.state.comparisons.values()]
+    assert proved == [("sure",)]
+
+
+def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="another" if "cheat" in plan.names() else "identical")
+
+    speeds = {"cheat": 1.7, "sure": 1.4, "also": 1.35}
+    strategies = [strategy("cheat", risk=Risk.NUMERIC), strategy("sure"), strategy("also")]
+    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=600.0)
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"sure", "also"}
+    assert Verdict.KEPT not in verdicts(outcome)["cheat"]
