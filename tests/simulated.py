@@ -91,7 +91,8 @@ class FakeTrial:
             return self._alone(name)
         if name in ("warm_up", "running"):
             contender = self._runner.machine.start(self._plan, "examine")
-            contender.ready()
+            if name == "warm_up":  # one process does both
+                contender.ready()
             document = contender.warm_up(1.0) if name == "warm_up" else contender.block(0.5, 4, 0.0)
             contender.close()
             told = document.model_dump(mode="json")
@@ -185,7 +186,8 @@ class FakeRunner:
             raise behaviour.fails
         end = math.ceil((steps or STEPS) / 100) * 100
         if self.obeys_limits:
-            end = min(end, max(int(max_seconds / behaviour.step_seconds), 1))
+            there = (target or TARGET) / TARGET * (steps or 5 * STEPS)
+            end = min(end, math.ceil(there / 100) * 100, max(int(max_seconds / behaviour.step_seconds), 1))
         every = min(100, end)
         points = tuple(
             CurvePoint(step=s, seconds=s * behaviour.step_seconds, metric=TARGET * s / (steps or 5 * STEPS))

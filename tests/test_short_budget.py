@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from autoopt.records import Plan, Verdict
+from autoopt.records import Estimate, Plan, Verdict
+from autoopt.search.planner import Proposal, most_promising
 from autoopt.strategy import Risk
 from autoopt.testing.fakes import Behaviour
 
@@ -73,3 +74,29 @@ def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> Non
     outcome = world.go()
     assert set(outcome.best.plan.names()) == {"sure", "also"}
     assert Verdict.KEPT not in verdicts(outcome)["cheat"]
+
+
+def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
+    """Looks end where the proof of the best of them would no longer fit."""
+    names = [f"useless_{number}" for number in range(8)]
+    strategies = [strategy("large"), *(strategy(name) for name in names)]
+    world = World(tmp_path, *strategies, speed=lambda plan: 1.8 if "large" in plan.names() else 1.0, budget=90.0)
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("large",)
+    assert world.clock() <= 90.0
+
+
+def test_what_may_be_no_gain_is_proved_after_everything_had_its_look(tmp_path: Path) -> None:
+    names = [f"useless_{number}" for number in range(9)]
+    strategies = [*(strategy(name) for name in names), strategy("last")]
+    world = World(tmp_path, *strategies, speed=lambda plan: 1.8 if "last" in plan.names() else 1.0, budget=200.0)
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("last",)
+    assert [c.candidate.plan.names() for c in outcome.state.comparisons.values()] == [("last",)]
+
+
+def test_what_compiles_is_looked_at_after_what_promises_more_for_its_seconds() -> None:
+    compiled = Proposal(strategy("compiled"), Estimate(value=1.5, low=1.0, high=2.0, n=1))
+    plain = Proposal(strategy("plain"), Estimate(value=1.3, low=1.0, high=2.0, n=1))
+    assert most_promising((compiled, plain), lambda proposal: 10.0) is compiled
+    assert most_promising((compiled, plain), lambda proposal: 40.0 if proposal is compiled else 10.0) is plain

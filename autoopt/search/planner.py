@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import log
 
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Verdict
 from autoopt.registry import Registry
@@ -92,10 +93,14 @@ def fitting(proposals: tuple[Proposal, ...], seconds: float, each: float) -> tup
     return tuple(p for p in proposals if p.strategy.name in chosen)
 
 
-def most_promising(proposals: tuple[Proposal, ...]) -> Proposal:
-    """The proposal with the best prediction: what is looked at first where there may be no time for the rest."""
+def most_promising(proposals: tuple[Proposal, ...], seconds: Callable[[Proposal], float]) -> Proposal:
+    """The proposal that promises most for a second of its look: the first where there may be no time for the rest.
+
+    Args:
+        seconds: that a look at it takes.
+    """
     promise = _promise(proposals)
-    return max(proposals, key=lambda proposal: promise[proposal.strategy.name])
+    return max(proposals, key=lambda proposal: log(max(promise[proposal.strategy.name], 1.0)) / seconds(proposal))
 
 
 def _promise(proposals: tuple[Proposal, ...]) -> dict[str, float]:

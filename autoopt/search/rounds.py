@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from math import exp
+from math import exp, inf
 
 from autoopt.events import Kept, TrialEnded
 from autoopt.records import Round, Speedup, Stop, StopReason, Trial, Verdict
@@ -85,19 +85,41 @@ class Rounds:
     def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        with closing(Screening(context, state, case, context.now() + SCREENING * self._left())) as screening:
+        unseen = list(proposals)
+        until = context.now() + SCREENING * self._left()
+        with closing(Screening(context, state, case, until, self._latest)) as screening:
             known = confirmed(context, state, screening)
-            unseen = list(proposals) if known else screening.run(proposals)
-            if not known:
-                look_at_stacks(screening, state, context.runner.registry, context.min_gain)
-                self._no_time(unseen)
-        proposals = [proposal for proposal in proposals if proposal not in unseen]
-        waiting = self._costs.in_order(screening.found)
-        open_ = {screened.candidate.strategy.name for screened in waiting}
-        for proposal in proposals:
-            if proposal.strategy.name not in open_:
+            while True:
+                before = len(unseen)
+                if not known:
+                    unseen = self._screen(screening, unseen, round_)
+                # what may well be no gain waits until everything had its look
+                wait = bool(unseen) and len(unseen) < before
+                proved_first = [s for s in screening.found if s.plain or not wait]
+                screening.found = [s for s in screening.found if s not in proved_first]
+                screening.close()
+                if self._prove_in_order(self._costs.in_order(proved_first), screening, round_):
+                    self._no_time(unseen)
+                    return True
+                if not wait or context.stopping():
+                    self._no_time(unseen)
+                    return False
+                screening.deadline = context.now() + SCREENING * self._left()
+
+    def _latest(self, found: Sequence[Screened]) -> float:
+        """Until when may be looked at more, so that the proof of the best that was found fits; on the run's clock."""
+        best = self._costs.in_order(screened for screened in found if screened.plain)[:1]
+        return min((self._deadline(exp(s.gain)) - self._costs.pairs(s) for s in best), default=inf)
+
+    def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
+        """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
+        left = screening.run(unseen)
+        look_at_stacks(screening, self.state, self.context.runner.registry, self.context.min_gain)
+        open_ = {screened.candidate.strategy.name for screened in screening.found}
+        for proposal in unseen:
+            if proposal not in left and proposal.strategy.name not in open_:
                 self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
-        return self._prove_in_order(waiting, screening, round_)
+        return left
 
     def _prove_in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
         """Proves one after the other until one is kept; what the time does not hold waits for the others."""

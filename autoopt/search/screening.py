@@ -7,15 +7,15 @@ until the time for it is up (successive halving: Jamieson and Talwalkar, AISTATS
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, log1p
+from math import exp, inf, log, log1p
 from statistics import fmean
 
 import numpy as np
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Estimate, JsonDict, Trial, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.judge import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
@@ -24,7 +24,7 @@ from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.planner import Proposal, fitting, most_promising, plugin_error
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising, plugin_error
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
@@ -34,6 +34,8 @@ from autoopt.strategy import Case
 
 CLOSE = 0.03
 """A look that is so far below no gain (log) may still be at a change worth having: processes differ by more."""
+COMPILE_SECONDS = 30.0
+"""Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
 MOST_HALVINGS = 3
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
@@ -73,10 +75,19 @@ class Screening:
         context, state: of the run.
         case: what strategies are told.
         deadline: of the screening, on the run's clock.
+        latest: the same with what was found so far: its best is to be proved, too.
     """
 
-    def __init__(self, context: RunContext, state: SearchState, case: Case, deadline: float) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        state: SearchState,
+        case: Case,
+        deadline: float,
+        latest: Callable[[Sequence[Screened]], float] = lambda found: inf,
+    ) -> None:
         self.context, self.state, self.case, self.deadline = context, state, case, deadline
+        self._latest = latest
         self.found: list[Screened] = []
         self._spent: list[float] = []
         self._race = self._fresh()
@@ -96,14 +107,14 @@ class Screening:
 
     @property
     def over(self) -> bool:
-        return self.context.stopping() or self.context.now() + self.each > self.deadline
+        return self.context.stopping() or self.context.now() + self.each > min(self.deadline, self._latest(self.found))
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look."""
         waiting, talks = list(proposals), []
         while waiting and not self.over:
             chosen = fitting(tuple(waiting), self.deadline - self.context.now(), self.each)
-            first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen)
+            first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen, self._look_seconds)
             waiting.remove(first)
             talk = _Talk(self, first)
             talk.ask(len(chosen) - 1)
@@ -113,6 +124,19 @@ class Screening:
                 talk.ask(0)
         self._halve()
         return waiting
+
+    def _look_seconds(self, proposal: Proposal) -> float:
+        """Seconds that a look at it takes, about: one that compiles takes longer, up to the limit of its start."""
+        context, state = self.context, self.state
+        registry, change = context.runner.registry, Change(strategy=proposal.strategy.name, setting=proposal.setting)
+        try:
+            compiles = registry.fold(candidate_plan(registry, state.incumbent, (change,))).compile is not None
+        except PLUGIN_ERRORS:
+            return self.each
+        if not compiles or registry.fold(state.incumbent).compile is not None:
+            return self.each
+        saved, left = state.most_saved(proposal.predicted), self.deadline - context.now()
+        return self.each + min(COMPILE_SECONDS, context.runner.limits.for_look(saved, left).warm_up or COMPILE_SECONDS)
 
     def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One look. None where the candidate failed or is plainly no gain, which its trial says."""

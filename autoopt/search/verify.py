@@ -211,7 +211,7 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
         if beyond is not None:
             purpose = f"verification seed {seed}"
             return trainings.in_turns(baseline, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond)
-        if number:
+        if number or context.now() + trainings.expected_seconds / speedup > end + context.allocation.start_seconds:
             return None
         trainings.forget(plan)
         seed = context.seed

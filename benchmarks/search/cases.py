@@ -66,7 +66,8 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
             return [Change(strategy=other)] if other else []
 
         def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-            return setup.with_flags(**{name: True})
+            changed = setup.with_flags(**{name: True})
+            return changed.with_compile() if name in case.costs else changed
 
     made: Any = Made
     made.name = name
