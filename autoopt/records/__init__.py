@@ -42,6 +42,7 @@ from autoopt.records.result import (
     Reproduce,
     Result,
     Snippets,
+    Spent,
     Stop,
     WorkloadSummary,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "Sites",
     "Snippets",
     "Speedup",
+    "Spent",
     "Stage",
     "Stop",
     "StopReason",

@@ -86,12 +86,20 @@ class Reproduce(Record):
     run_directory: str | None = None
 
 
+class Spent(Record):
+    """Seconds of a run that went on one thing, such as ``comparing candidates`` or ``proof``."""
+
+    on: str
+    seconds: float
+
+
 class Result(Record):
     """result.json, the only thing that the report reads.
 
     ``quality``: the final plan's trainings against the baseline's, from the verification. ``sites``, ``patch``: of
     a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
-    several.
+    several. ``spent``: what its seconds went on; ``more_budget``: what more of them would buy, empty where time held
+    nothing back.
     """
 
     schema_version: Literal[1] = 1
@@ -121,6 +129,8 @@ class Result(Record):
     sites: Sites | None = None
     patch: ScriptPatch | None = None
     scaling: Scaling | None = None
+    spent: tuple[Spent, ...] = ()
+    more_budget: str = ""
 
     @property
     def fitted(self) -> bool:

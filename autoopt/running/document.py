@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,8 @@ from autoopt.records import (
 from autoopt.script.advice import advice_of
 from autoopt.script.command import said
 from autoopt.search.outcome import Outcome
+from autoopt.search.spending import more_budget, spending
+from autoopt.storage.run import Took
 
 
 def result_of(
@@ -37,6 +40,7 @@ def result_of(
     seconds: float,
     directory: Path,
     snippets: tuple[Snippets, ...] = (),
+    took: Sequence[Took] = (),
 ) -> Result:
     """The document of a run that came to an end, by itself or by interruption."""
     state = outcome.state
@@ -62,6 +66,8 @@ def result_of(
         stop=outcome.stop,
         sites=state.sites,
         scaling=state.scaling,
+        spent=spending(took, seconds),
+        more_budget=more_budget(state),
         advice=(
             *(located(item, Path.cwd()) for item in state.advice),
             *(advice_of(state.sites) if state.sites else ()),

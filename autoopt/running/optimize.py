@@ -191,6 +191,7 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
         seconds=run.clock.elapsed(),
         directory=files.path,
         snippets=snippets(_to_adopt(plan, outcome.baseline.plan), registry),
+        took=run.took,
     )
     if result.sites is not None:
         patch = patch_of(result.sites, plan, registry, result.environment.device.partition(":")[0])

@@ -164,6 +164,7 @@ class Rounds:
         deadline = self._deadline(exp(screened.gain))
         left, needed = deadline - context.now(), self._costs.pairs(screened)
         if context.stopping() or left < FEWEST_PAIRS * context.allocation.pair:
+            self.state.unproven[screened.trial.id] = needed - max(left, 0)
             told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
             self._revise(screened.trial, told)
             return False
@@ -194,6 +195,7 @@ class Rounds:
             if needed > left or context.stopping():
                 told = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
                 self._not_tried(proposal, told)
+                state.unseen[proposal.strategy.name] = needed
                 continue
             train_first(context, state)
             if state.untrainable or state.trained is None:
@@ -289,6 +291,7 @@ class Rounds:
     def _no_time(self, waiting: Sequence[Proposal]) -> None:
         """Notes those that were left when the time was up."""
         for proposal in waiting:
+            self.state.unseen[proposal.strategy.name] = self.context.allocation.look
             self._not_tried(proposal, "no time for it in this budget: others promised more, or came first")
 
     def _not_tried(self, proposal: Proposal, reason: str) -> None:

@@ -40,6 +40,8 @@ class SearchState:
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
     ``proved_together``: strategies whose changes were kept as parts of a stack, each not proved by itself.
+    ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
+    trials by id whose proof would have taken so many seconds more than were left.
     ``remembered``: what an earlier run found, which orders this one and proves nothing.
     ``processes``: the most that may train together; ``scaling``: how the final plan does.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
@@ -74,6 +76,8 @@ class SearchState:
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     proved_together: set[str] = field(default_factory=set)
+    unseen: dict[str, float] = field(default_factory=dict)
+    unproven: dict[int, float] = field(default_factory=dict)
     remembered: Remembered = field(default_factory=Remembered)
     processes: int = 1
     scaling: Scaling | None = None

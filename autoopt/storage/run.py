@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,16 @@ R = TypeVar("R", bound=Record)
 
 OrphanPolicy = Literal["again", "failed"]
 
+
+@dataclass(frozen=True)
+class Took:
+    """A step that came to its end: its kind, its purpose where it has one, and its seconds on the run's clock."""
+
+    kind: str
+    purpose: str
+    seconds: float
+
+
 KILLED = "the run was killed while it was running"
 MOST_LOST = 2
 """Machines of a cluster that may go away while one step is measured; a third one ends the run, to be resumed."""
@@ -48,6 +58,7 @@ class Run:
         options: the document of options that the run was started with.
         fingerprint: the code, environment and device that it was started with.
         announced: whether an earlier process announced an event.
+        took: the steps so far.
     """
 
     def __init__(self, directory: RunDirectory, journal: Journal, clock: RunClock) -> None:
@@ -61,6 +72,7 @@ class Run:
         self._recorded = read_steps(journal.records, str(journal.path))
         self.announced = Announced(journal.records)
         self._requests: Counter[str] = Counter()
+        self.took: list[Took] = []
         self._number = 1 + max((step.number for steps in self._recorded.values() for step in steps), default=-1)
         self._last_at = max((float(record.get("at", 0.0)) for record in journal), default=0.0)
         if not self._unread:
@@ -185,16 +197,21 @@ class Run:
         identity = _identity(kind, key)
         done = self._take(identity)
         if done is not None and done.state in ("ended", "failed"):
+            self.took.append(Took(kind, str(key.get("purpose", "")), done.at - done.started))
             return self._read_back(done, model)
         self._go_live()
         if done is not None and (done.crashes(machine()) >= MOST_CRASHES or (done.orphans and orphan == "failed")):
             failure = TrialFailed("crashed", KILLED, where=kind)
             self._append_failure(self._begin(kind, key), failure)
             raise failure
-        for _ in range(MOST_LOST):
-            with contextlib.suppress(NodeLost):
-                return self._measure(self._begin(kind, key), measure)
-        return self._measure(self._begin(kind, key), measure)
+        began = self.clock.elapsed()
+        try:
+            for _ in range(MOST_LOST):
+                with contextlib.suppress(NodeLost):
+                    return self._measure(self._begin(kind, key), measure)
+            return self._measure(self._begin(kind, key), measure)
+        finally:
+            self.took.append(Took(kind, str(key.get("purpose", "")), self.clock.elapsed() - began))
 
     def _take(self, identity: str) -> Recorded | None:
         """The record of this request, the n-th of its kind and key."""

@@ -120,3 +120,12 @@ def test_stages_in_the_bar_have_colours_of_their_own() -> None:
         colours = [segment.colour for segment in bar.segments]
         assert len(set(colours)) == len(colours)
     assert {str(label) for label, _ in view.legend} == {str(s.label) for bar in view.bars for s in bar.segments}
+
+
+def test_the_waterfall_names_changes_and_leaves_their_settings_to_the_list() -> None:
+    trials = tuple(
+        trial.model_copy(update={"setting": {"prefetch_factor": 2, "persistent_workers": True}}) for trial in WIN.trials
+    )
+    view = waterfall_view(WIN.model_copy(update={"trials": trials}))
+    assert view is not None
+    assert not any("prefetch_factor" in str(bar.label) for bar in view.bars)

@@ -37,6 +37,7 @@ class SearchSection:
     untimed: int
     end: Number
     spent: tuple[Spent, ...]
+    more: str
     break_even: Phrase
 
 
@@ -48,7 +49,8 @@ def search_view(result: Result) -> SearchSection:
     most = say("{} of a budget of {} were used", used, budget)
     if len(spent) > 1:
         most = most + say("; the most on {} ({})", spent[0].label, spent[0].share)
-    return SearchSection(_headline(marks, result), most, marks, untimed, used, spent, _break_even(result))
+    more = result.more_budget
+    return SearchSection(_headline(marks, result), most, marks, untimed, used, spent, more, _break_even(result))
 
 
 def _marks(result: Result) -> tuple[tuple[Mark, ...], int]:
@@ -84,7 +86,15 @@ def _headline(marks: tuple[Mark, ...], result: Result) -> Phrase:
 
 
 def _spent(result: Result) -> tuple[Spent, ...]:
-    """Seconds by strategy, the largest first; what no trial accounts for is benchmarks, checks and starts."""
+    """Seconds by what they were spent on, the largest first; of a run that does not tell, by strategy."""
+    if not result.spent:
+        return _by_strategy(result)
+    rows = [_row(result, row.on, row.seconds, f"/spent/{index}/seconds", "") for index, row in enumerate(result.spent)]
+    return tuple(sorted(rows, key=lambda row: -(row.seconds.value or 0.0)))
+
+
+def _by_strategy(result: Result) -> tuple[Spent, ...]:
+    """What no trial accounts for is benchmarks, checks and starts."""
     totals: dict[str, tuple[float, list[str]]] = {}
     for index, trial in enumerate(result.trials):
         if trial.seconds:
@@ -110,7 +120,7 @@ def _row(result: Result, label: Name | str, seconds: float, path: str, how: str)
     return Spent(
         label,
         Number(units.duration(seconds), seconds, (path,), how),
-        Number(units.percent(share), share, (path, "/seconds"), f"share_{how}"),
+        Number(units.percent(share), share, (path, "/seconds"), f"share_{how}" if how else "quotient"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import kept_trials
-from autoopt_reports.view.text import Name, Number, Phrase, change_name, say
+from autoopt_reports.view.text import Name, Number, Phrase, name, say
 
 MINUS = "-"
 
@@ -102,7 +102,7 @@ def waterfall_view(result: Result) -> Waterfall | None:
 
     bars = [total("baseline", 0, basis.before, basis.before_paths)]
     for place, (_, trial) in enumerate(kept, start=1):
-        label = change_name(trial.strategy, trial.setting, trial.companions, 90)
+        label = name(" + ".join([trial.strategy, *(other.strategy for other in trial.companions)]), 60)
         kind: Literal["gain", "loss"] = "gain" if levels[place] <= levels[place - 1] else "loss"
         bars.append(
             Bar(kind, label, levels[place - 1], levels[place], delta(place, levels[place], paths[place]), trial.id)

@@ -1,0 +1,76 @@
+"""Spending: what the seconds of a run went on, by the steps of its journal, and what more of them would buy."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from autoopt.records import Spent, Verdict
+from autoopt.search.state import SearchState
+from autoopt.storage.run import Took
+
+_BY_KIND = {
+    "inspect": "start-up",
+    "sites": "start-up",
+    "history": "start-up",
+    "fit": "start-up",
+    "control": "A/A control",
+    "examine": "profile",
+    "look": "comparing candidates",
+    "trial": "proof",
+    "comparison": "proof",
+    "probe": "quality",
+    "training": "quality",
+    "trainings": "quality",
+    "largest": "verification",
+}
+_BY_PURPOSE = {"ablation": "ablation", "verification": "verification", "baseline": "baseline's training"}
+"""Purposes that begin so say more than the kind of a step."""
+
+IDLE = "between steps"
+MOST_NAMED = 6
+
+
+def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:
+    """Seconds by what they were spent on, the largest first; what no step accounts for is the time between steps.
+
+    Args:
+        took: the steps.
+        seconds: of the whole run.
+    """
+    found: dict[str, float] = defaultdict(float)
+    for step in took:
+        found[spent_on(step.kind, step.purpose)] += step.seconds
+    rest = seconds - sum(found.values())
+    if rest > 0.0:
+        found[IDLE] = rest
+    return tuple(Spent(on=on, seconds=each) for on, each in sorted(found.items(), key=lambda item: -item[1]))
+
+
+def spent_on(kind: str, purpose: str) -> str:
+    """What a step of a journal was for."""
+    named = _BY_PURPOSE.get(purpose.partition(" ")[0].rstrip(":"))
+    return named or _BY_KIND.get(kind, kind)
+
+
+def more_budget(state: SearchState) -> str:
+    """A sentence on what more time would buy, with how much; empty where time held nothing back."""
+    tried = {trial.strategy for trial in state.trials}
+    unseen = {name: seconds for name, seconds in state.unseen.items() if name not in tried}
+    undecided = {t.id: t.strategy for t in state.trials if t.verdict is Verdict.INCONCLUSIVE}
+    unproven = {number: seconds for number, seconds in state.unproven.items() if number in undecided}
+    if not unseen and not unproven:
+        return ""
+    seconds = sum(unseen.values()) + sum(unproven.values())
+    parts = []
+    if unseen:
+        parts.append(f"a look at {len(unseen)} that had none ({_named(unseen)})")
+    if unproven:
+        parts.append(f"the proof of what did well and was not decided ({_named(undecided[n] for n in unproven)})")
+    return f"about {max(seconds / 60, 0.1):.1f} min more would buy {' and '.join(parts)}"
+
+
+def _named(names: Iterable[str]) -> str:
+    every = list(dict.fromkeys(names))
+    more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
+    return ", ".join(every[:MOST_NAMED]) + more

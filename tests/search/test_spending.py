@@ -1,0 +1,54 @@
+"""What the seconds of a run went on, and what more of them would buy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoopt.search.spending import IDLE, more_budget, spending, spent_on
+from autoopt.storage.run import Took
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from simulated import World, product, strategy
+
+
+def test_every_second_is_spent_on_one_thing() -> None:
+    took = [Took("look", "look 1", 8.0), Took("look", "look 2", 7.0), Took("comparison", "verification", 20.0)]
+    rows = {row.on: row.seconds for row in spending(took, 40.0)}
+    assert rows == {"verification": 20.0, "comparing candidates": 15.0, IDLE: 5.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "purpose", "what"),
+    [
+        ("trial", "trial 3", "proof"),
+        ("comparison", "ablation: without", "ablation"),
+        ("training", "baseline seed 0", "baseline's training"),
+        ("trainings", "verification seed 1000", "verification"),
+        ("probe", "", "quality"),
+    ],
+)
+def test_the_purpose_of_a_step_says_more_than_its_kind(kind: str, purpose: str, what: str) -> None:
+    assert spent_on(kind, purpose) == what
+
+
+def test_a_resumed_run_knows_what_was_spent_before(tmp_path: Path) -> None:
+    speeds = {"quick": 1.5}
+    first = World(tmp_path, strategy("quick"), speed=product(speeds), budget=300.0)
+    first.go()
+    again = World(tmp_path, strategy("quick"), speed=product(speeds), budget=300.0, resume=True)
+    again.go()
+    assert spending(again.run.took, again.clock()) == spending(first.run.took, first.clock())
+
+
+def test_more_budget_buys_what_there_was_no_time_for(tmp_path: Path) -> None:
+    names = [f"useless_{number}" for number in range(12)]
+    short = World(tmp_path / "short", *(strategy(name) for name in names), speed=lambda plan: 1.0, budget=90.0)
+    told = more_budget(short.go().state)
+    assert "min more would buy a look at" in told
+    assert "useless_11" in told or "more)" in told
+    ample = World(tmp_path / "ample", strategy("slow"), speed=lambda plan: 0.7 ** len(plan.changes), budget=900.0)
+    assert more_budget(ample.go().state) == ""
