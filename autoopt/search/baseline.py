@@ -17,6 +17,7 @@ from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
 from autoopt.search.first_training import may_wait, train_first, wait
 from autoopt.search.fit_memory import Fitting
+from autoopt.search.recollection import known_noise
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
@@ -66,7 +67,7 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         failure = comparison.failure
         raised = TrialFailed(failure.kind, failure.message, detail=failure.detail, where=failure.where)
         raise BaselineFailed(raised, f"in the step ({failure.where or 'training'})")
-    noise = noise_of(comparison, Rule(min_gain=context.min_gain))
+    noise = noise_of(comparison, Rule(min_gain=context.min_gain), known_noise(state))
     return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, state.environment)))
 
 

@@ -7,12 +7,14 @@ from math import log
 from pathlib import Path
 
 from autoopt.search.candidate import Candidate
+from autoopt.search.compare.sequential_test import PLAN_DOF
+from autoopt.search.compare.statistics import BetweenProcess
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
-from autoopt.storage.history import Remembered
+from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Risk
 
 AS_GOOD = 0.7
@@ -25,10 +27,29 @@ def recall(context: RunContext, state: SearchState) -> None:
     if history is not None:
         key = _key(state)
         state.remembered = context.run.step("history", {"key": key}, lambda: history.recall(key), Remembered)
+        device = _device(state)
+        state.known_noise = context.run.step("history", {"noise": device}, lambda: history.noise(device), KnownNoise)
+
+
+def known_noise(state: SearchState) -> BetweenProcess | None:
+    """The variance between processes of an earlier run on this device, as a first guess; None where there is none.
+
+    It is worth no more than two pairs, as what other plans show is: a placebo on a machine that has become restless
+    must not pass for a gain.
+    """
+    known = state.known_noise
+    if known.process_sd is None or known.pairs is None:
+        return None
+    return BetweenProcess(known.process_sd, min(known.pairs, PLAN_DOF))
 
 
 def remember(context: RunContext, outcome: Outcome) -> None:
-    """Writes down the final plan of a run that was verified."""
+    """Writes down the final plan of a run that was verified, and the noise of the device."""
+    noise = outcome.state.noise
+    if context.history is not None and noise.process_sd is not None:
+        context.history.remember_noise(
+            _device(outcome.state), KnownNoise(process_sd=noise.process_sd, pairs=noise.process_dof)
+        )
     speedup = outcome.speedup.time_to_target or outcome.speedup.throughput
     found = bool(outcome.state.found) and outcome.speedup.end_to_end_verified
     if context.history is not None and found and speedup is not None:
@@ -72,4 +93,8 @@ def _candidate(context: RunContext, state: SearchState) -> Candidate | None:
 
 def _key(state: SearchState) -> str:
     """The workload where it stands, and the device."""
-    return f"{state.facts.spec} in {Path.cwd()} on {state.environment.device_name or state.environment.device}"
+    return f"{state.facts.spec} in {Path.cwd()} on {_device(state)}"
+
+
+def _device(state: SearchState) -> str:
+    return state.environment.device_name or state.environment.device

@@ -24,7 +24,7 @@ from autoopt.registry import Registry
 from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison, Side
 from autoopt.simplify.stage_profile import StageProfile
-from autoopt.storage.history import Remembered
+from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
@@ -42,8 +42,8 @@ class SearchState:
     ``proved_together``: strategies whose changes were kept as parts of a stack, each not proved by itself.
     ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
     trials by id whose proof would have taken so many seconds more than were left.
-    ``remembered``: what an earlier run found, which orders this one and proves nothing.
     ``processes``: the most that may train together; ``scaling``: how the final plan does.
+    ``remembered``: what an earlier run found, which orders this one and proves nothing; ``known_noise``: of the device.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
@@ -76,6 +76,7 @@ class SearchState:
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     proved_together: set[str] = field(default_factory=set)
+    known_noise: KnownNoise = field(default_factory=KnownNoise)
     unseen: dict[str, float] = field(default_factory=dict)
     unproven: dict[int, float] = field(default_factory=dict)
     remembered: Remembered = field(default_factory=Remembered)

@@ -1,6 +1,7 @@
 """The history of a user's runs: the plan that was found for each workload on each device, in one readable file.
 
-A later search of the same workload looks at that plan first. It is never taken as proof.
+A later search of the same workload looks at that plan first. It is never taken as proof. How much processes of one
+program differed on a device is remembered beside it: a later run's first guess.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ class Remembered(Record):
     finished: str | None = None
 
 
+class KnownNoise(Record):
+    """Between-process variance of a device in an earlier run: its standard deviation (log), and the pairs behind it."""
+
+    process_sd: float | None = None
+    pairs: float | None = None
+
+
 class History:
     """The file. Where it cannot be read or written, nothing is remembered: a search needs none.
 
@@ -60,20 +68,35 @@ class History:
 
     def remember(self, key: str, found: Remembered) -> None:
         """Replaces the entry; the file is replaced at once, so that nobody reads half of it."""
-        entries = self._entries()
+        self._put("workloads", key, found)
+
+    def noise(self, device: str) -> KnownNoise:
+        """What is known of the noise of a device; empty where nothing is, or it cannot be read."""
+        try:
+            return KnownNoise.model_validate(self._entries("noise").get(device, {}))
+        except ValidationError:
+            return KnownNoise()
+
+    def remember_noise(self, device: str, found: KnownNoise) -> None:
+        """Replaces what is known of a device."""
+        self._put("noise", device, found)
+
+    def _put(self, section: str, key: str, found: Record) -> None:
+        sections = {name: self._entries(name) for name in ("workloads", "noise")}
+        entries = sections[section]
         entries.pop(key, None)
         entries[key] = found.model_dump(mode="json")
-        kept = dict(list(entries.items())[-MOST_ENTRIES:])
+        sections[section] = dict(list(entries.items())[-MOST_ENTRIES:])
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps({"schema_version": SCHEMA_VERSION, "workloads": kept}, indent=2) + "\n", "utf-8")
+            part.write_text(json.dumps({"schema_version": SCHEMA_VERSION, **sections}, indent=2) + "\n", "utf-8")
             part.replace(self.path)
 
-    def _entries(self) -> JsonDict:
+    def _entries(self, section: str = "workloads") -> JsonDict:
         try:
             document = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        entries = document.get("workloads") if isinstance(document, dict) else None
+        entries = document.get(section) if isinstance(document, dict) else None
         return entries if isinstance(entries, dict) and document.get("schema_version") == SCHEMA_VERSION else {}

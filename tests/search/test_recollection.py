@@ -7,7 +7,9 @@ from pathlib import Path
 
 from autoopt.events import Kept
 from autoopt.records import Change, Plan
-from autoopt.storage.history import History, Remembered
+from autoopt.search.compare.sequential_test import PLAN_DOF
+from autoopt.search.recollection import known_noise
+from autoopt.storage.history import History, KnownNoise, Remembered
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -45,3 +47,26 @@ def test_a_plan_that_no_longer_pays_is_only_looked_at(tmp_path: Path) -> None:
     key = f"fake:build in {Path.cwd()} on cpu"
     history.remember(key, Remembered(plan=Plan(changes=(Change(strategy="d"),)), speedup=3.0))
     assert set(made.go().best.plan.names()) == {"b", "e"}
+
+
+def test_the_noise_of_a_device_is_the_next_runs_first_guess(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.json")
+    outcome = world(tmp_path / "first", history).go()
+    known = history.noise("cpu")
+    assert known.process_sd == outcome.state.noise.process_sd
+    again = world(tmp_path / "second", history)
+    again.go()
+    assert again.loop.state is not None
+    guess = known_noise(again.loop.state)
+    assert guess is not None
+    assert guess.dof == PLAN_DOF, "worth two pairs of processes at most"
+    assert history.recall("nothing of the kind") == Remembered(), "workloads are another section"
+
+
+def test_a_file_without_noise_is_read_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text('{"schema_version": 1, "workloads": {"w": {"plan": {"changes": []}, "speedup": 1.2}}}')
+    history = History(path)
+    assert history.noise("cpu") == KnownNoise()
+    history.remember_noise("cpu", KnownNoise(process_sd=0.03, pairs=4.0))
+    assert history.recall("w").speedup == 1.2

@@ -12,7 +12,7 @@ from autoopt.search.compare.compare import OnProgress, compare
 from autoopt.search.compare.comparison import Comparison, Rule, Side
 from autoopt.search.compare.pairs import Clock
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
-from autoopt.search.compare.statistics import TwoLevel, known_radius
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
 
 _DRIFT = 0.10
 _FLOOR = 0.10
@@ -44,20 +44,26 @@ def control(
     return noise_of(comparison, rule), comparison
 
 
-def noise_of(comparison: Comparison, rule: Rule) -> Noise:
+def noise_of(comparison: Comparison, rule: Rule, known: BetweenProcess | None = None) -> Noise:
     """The noise that an A/A comparison shows: the ratio with its interval, the between-process variance, the floor.
 
     The floor is the smallest gain that a comparison of ``rule.max_pairs`` pairs can tell from none:
     the half-width of its confidence sequence at this variance between processes and these block errors. Where the A/A
     interval itself leaves 1 out, whatever pushed it there could push a candidate: the floor is then
     at least as large.
+
+    Args:
+        comparison: the A/A control.
+        rule: of the comparisons to come.
+        known: the variance between processes before it; a guess where None.
     """
+    before = known or between_process_of(None)
     if not comparison.pairs:
         return Noise()
     values = [pair.log_ratio for pair in comparison.pairs]
     errors = [pair.standard_error for pair in comparison.pairs]
-    between = between_process_of(None).after(values, errors, around=0.0)
-    level = TwoLevel(values, errors, between_process_of(None))
+    between = before.after(values, errors, around=0.0)
+    level = TwoLevel(values, errors, before)
     ratio = as_estimate(level, level.interval(), 0.95)
     return Noise(
         aa_ratio=ratio,
