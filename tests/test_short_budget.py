@@ -10,7 +10,7 @@ from pathlib import Path
 from autoopt.records import Estimate, Plan, Verdict
 from autoopt.search.planner import Proposal, most_promising
 from autoopt.strategy import Risk
-from autoopt.testing.fakes import Behaviour
+from autoopt.testing.fakes import Behaviour, FakeArm
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -100,3 +100,22 @@ def test_what_compiles_is_looked_at_after_what_promises_more_for_its_seconds() -
     plain = Proposal(strategy("plain"), Estimate(value=1.3, low=1.0, high=2.0, n=1))
     assert most_promising((compiled, plain), lambda proposal: 10.0) is compiled
     assert most_promising((compiled, plain), lambda proposal: 40.0 if proposal is compiled else 10.0) is plain
+
+
+def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> None:
+    """One pair that reads 1.5 says that something was in the way, not what the noise of the machine is."""
+    world = World(tmp_path, strategy("quick"), speed=product({"quick": 1.8}), budget=240.0)
+    start, started = world.runner.start, []
+
+    def disturbed(plan: Plan, label: str) -> FakeArm:
+        arm = start(plan, label)
+        if not started:
+            arm._between = 0.4  # the very first process of the run
+        started.append(label)
+        return arm
+
+    world.runner.start = disturbed
+    outcome = world.go()
+    assert outcome.state.control is not None
+    assert len(outcome.state.control.comparison.pairs) == 2
+    assert outcome.best.plan.names() == ("quick",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, expm1, sqrt
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from autoopt.records import Environment, Estimate, Noise, Plan
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.compare import OnProgress, compare
-from autoopt.search.compare.comparison import Comparison, Rule, Side
+from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
 from autoopt.search.compare.pairs import Clock
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
@@ -30,8 +31,9 @@ def control(
     deadline: float = float("inf"),
     rng: np.random.Generator | None = None,
     on_progress: OnProgress | None = None,
+    earlier: Sequence[PairOfProcesses] = (),
 ) -> tuple[Noise, Comparison]:
-    """Compares the baseline with itself, ``pairs`` pairs of processes of it, decided or not.
+    """Compares the baseline with itself, ``pairs`` pairs of processes of it, ``earlier`` ones included, decided or not.
 
     Returns:
         The noise (None values where not one pair could be measured) and the comparison it came from,
@@ -39,7 +41,15 @@ def control(
     """
     fixed = rule.model_copy(update={"max_pairs": pairs, "min_pairs": pairs, "until_error": 0.0})
     comparison = compare(
-        start, baseline, baseline, fixed, clock=clock, deadline=deadline, rng=rng, on_progress=on_progress
+        start,
+        baseline,
+        baseline,
+        fixed,
+        clock=clock,
+        deadline=deadline,
+        rng=rng,
+        on_progress=on_progress,
+        earlier=earlier,
     )
     return noise_of(comparison, rule), comparison
 
