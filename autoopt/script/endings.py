@@ -28,3 +28,14 @@ def of_reading(error: BaseException) -> WorkloadError | None:
             hint="give the answer as one of its words behind --",
         )
     return None
+
+
+def of_leaving(error: BaseException) -> WorkloadError | None:
+    """What to say of a script that leaves before it has trained, as it does over unknown words; None of others."""
+    if not isinstance(error, SystemExit):
+        return None
+    how = error.code if isinstance(error.code, str) else f"exit code {error.code}"
+    return WorkloadError(
+        f"the script left by itself before its first training step: {how}",
+        hint="what it printed last stands below; its own words stand behind --",
+    )

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from autoopt.errors import WorkloadError
-from autoopt.script.endings import ScriptEnded, of_reading
+from autoopt.script.endings import ScriptEnded, of_leaving, of_reading
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, seal
 from autoopt.trial.protocol import Call, TrialSpec
@@ -63,14 +63,14 @@ class ScriptServer(TaskServer):
         self._where = "start"
         script, error = self._script.get()
         if error is not None:
-            raise of_reading(error) or error
+            raise of_reading(error) or of_leaving(error) or error
         self._session = script.session
         try:
             script.session.first_step()
         except ScriptEnded:
             raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
-        except EOFError as asked:
-            raise of_reading(asked) or asked from None
+        except (EOFError, SystemExit) as ended:
+            raise of_reading(ended) or of_leaving(ended) or ended from None
         return script.session.in_main(lambda: script.context(self.emit))
 
     def run(self, live: Any, call: Call) -> Any:

@@ -16,7 +16,7 @@ from autoopt.script.interpreter import runs_here
 from autoopt.search.accept.interleaved import TrainedPair, Turns
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
-from autoopt.search.time_limits import TimeLimits
+from autoopt.search.time_limits import START_SECONDS, TimeLimits
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
@@ -108,7 +108,14 @@ class TrialRunner:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{next(self._number):04d}-{label}.log"
         self.latest_log = f"{self._logs.name}/{log.name}"
-        return self._launcher.start(self.spec(plan, seed), log=log, timeout=self.limits.start)
+        return self._launcher.start(self.spec(plan, seed), log=log, timeout=self._start_seconds(plan))
+
+    def _start_seconds(self, plan: Plan) -> float:
+        """How long a start may take. A script compiles in its first step, which is a part of it."""
+        limits = self.limits
+        if self.base.script is None or self.registry.fold(plan).compile is None:
+            return limits.start
+        return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
 
     @contextmanager
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[AnyTrial]:

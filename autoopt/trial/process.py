@@ -255,7 +255,8 @@ class TrialProcess:
         if failure.exit_code and not self.spec.plan.changes:
             kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
             kind = kinds.get(failure.exit_code, AutooptError)
-            return kind(failure.message, hint=failure.hint, detail=failure.detail)
+            detail = failure.detail or (self.tail() if self.spec.script is not None else "")  # what the script says
+            return kind(failure.message, hint=failure.hint, detail=detail)
         return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail or self.tail())
 
     def tail(self) -> str:

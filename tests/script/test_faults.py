@@ -17,7 +17,7 @@ from tests.script.conftest import StartScript, sites_of
         ("fails", "a fault of the script's own"),
         ("no_torch", "without having imported torch"),
         ("asks", "standard input"),
-        ("exits", "wrong words"),
+        ("exits", "left by itself before its first training step: wrong words"),
         ("spawns", "several processes"),
         ("never", "without having called a model in training"),
     ],
@@ -27,6 +27,9 @@ def test_a_script_that_does_not_train_says_why(start_script: StartScript, how: s
         start_script("faulty.py", how)
     assert said in caught.value.message
     assert isinstance(caught.value, WorkloadError | TrialFailed)
+    if how == "exits":
+        assert "wrong words" in caught.value.detail, "what the script printed"
+        assert "Traceback" not in caught.value.detail
     if how == "fails":
         assert "faulty.py" in caught.value.detail, "the script's own traceback"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import AutooptError
-from autoopt.records import Plan, Sites
+from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
 from autoopt.script.interpreter import runs_here
+from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher, TrialProcess
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -140,6 +141,17 @@ def test_losses_of_a_loader_are_those_of_its_own_interpreter(launcher: Launcher,
     runner.base = runner.base.model_copy(update={"script": runner.base.script.model_copy(update={"path": None})})
     with runner.launch(Plan(), "fresh") as fresh:
         assert losses(fresh) == ours
+
+
+def test_a_script_has_the_time_to_compile_in_its_first_step(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
+    runner = runner_of(launcher, folder, tmp_path, "plain.py")
+    compiled = Plan(
+        changes=(Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False}),)
+    )
+    runner.limits = TimeLimits(start=15.0, warm_up=90.0)
+    assert [runner._start_seconds(plan) for plan in (Plan(), compiled)] == [15.0, 90.0]
+    runner.limits = TimeLimits(start=15.0)
+    assert [runner._start_seconds(plan) for plan in (Plan(), compiled)] == [15.0, 300.0]
 
 
 def test_which_commands_need_an_interpreter_of_their_own() -> None:
