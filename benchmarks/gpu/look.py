@@ -281,6 +281,9 @@ def _bare(live: Any, look: Look) -> Callable[[int], float]:
     return bare
 
 
+PREDICTED = ("cuda_graphs", "fused_optimizer", "device_dataset", "matmul_precision", "amp", "compile")
+
+
 def predictions(look: Look) -> Found:
     """What strategies predict on ``tiny``, beside a direct comparison of each in pairs of processes."""
     from autoopt.options import Options
@@ -308,7 +311,7 @@ def predictions(look: Look) -> Found:
         state = SearchState(facts=facts, environment=described.environment, objective=objective_of(facts, Options()))
         case = state.case(registry, pipeline, None)
         document: Found = {"simulation_error": round_.simulation_error, "changes": found}
-        for name in ("cuda_graphs", "fused_optimizer", "device_dataset", "matmul_precision", "amp", "compile"):
+        for name in PREDICTED[:2] if look.toy else PREDICTED:
             strategy = registry[name]
             applies = strategy.applies(case)
             if not applies:
@@ -378,6 +381,8 @@ def _setting(start: Callable[..., Any], changes: list[tuple[str, Found]], name: 
         found = process.call("autoopt.benchmark.tasks:inspect", timeout=180.0, strategies=[name])[name]
     if name == "flash_attention":
         return {key: found[key] for key in ("modules", "forwards", "cache")}
+    if "path" not in found:
+        raise LookupError(found.get("reason") or "no head was found whose logits go into the loss")
     return {"path": found["path"], "rows": 2048, "multiple": 64}
 
 
