@@ -1,6 +1,7 @@
 """autoopt beside its rivals on scripts that exist elsewhere; what is fixed beforehand stands in the package.
 
     python -m benchmarks.peers fetch                        # the scripts, at their revisions
+    python -m benchmarks.peers.sites WORKLOAD               # what autoopt finds in it, without timing anything
     python -m benchmarks.peers search WORKLOAD RIVAL --budget 160
     python -m benchmarks.peers judge WORKLOAD --rounds 4    # call again to go on
     python -m benchmarks.peers collect                      # benchmarks/results/peers.json, and docs/peers.md from it
@@ -90,6 +91,8 @@ def collect() -> dict[str, Any]:
             "judged": one,
             "rivals": {},
         }
+        met = SCRATCH / "sites" / f"{workload.name}.json"
+        row["met"] = json.loads(met.read_text(encoding="utf-8")) if met.exists() else None
         for rival in RIVALS:
             outcome = rivals.place(workload, rival) / "outcome.json"
             row["rivals"][rival] = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else None

@@ -38,13 +38,16 @@ class Side:
         return [str(Path(sys.executable).parent / "autoopt"), "run", "--plan", str(self.plan), "--", *script]
 
 
-def one_run(workload: Workload, side: Side, limit: float) -> dict[str, Any]:
+def one_run(
+    workload: Workload, side: Side, limit: float, warm_up: int | None = None, steps: int | None = None
+) -> dict[str, Any]:
     """Seconds, start and losses of one fresh process; ``error`` where it did not come to its last step."""
     place = SCRATCH / "judged" / workload.name / side.name
     place.mkdir(parents=True, exist_ok=True)
     out = place / "clock.json"
     out.unlink(missing_ok=True)
-    counted = {"PEERS_CLOCK": str(out), "PEERS_STEPS": str(workload.warm_up + workload.steps)}
+    warm_up, steps = warm_up or workload.warm_up, steps or workload.steps
+    counted = {"PEERS_CLOCK": str(out), "PEERS_STEPS": str(warm_up + steps)}
     variables = environment(workload, side.folder, first=str(CLOCK), PEERS_SCRIPT=Path(workload.script).name, **counted)
     began = time.time()
     ran = run(side.command(workload), side.folder, variables, place / "log.txt", limit)
@@ -52,7 +55,7 @@ def one_run(workload: Workload, side: Side, limit: float) -> dict[str, Any]:
         why = f"not done in {limit:.0f} s" if ran.stopped else f"ended with {ran.code}: {ran.said[-300:]}"
         return {"side": side.name, "error": why}
     noted = json.loads(out.read_text(encoding="utf-8"))
-    first, last = workload.warm_up - 1, workload.warm_up + workload.steps - 1
+    first, last = warm_up - 1, warm_up + steps - 1
     evaluation = noted["aside"][last] - noted["aside"][first]
     losses = [loss for loss in noted["losses"][first + 1 : last + 1] if loss is not None]
     return {

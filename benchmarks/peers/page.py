@@ -146,29 +146,49 @@ def _said(workloads: list[dict[str, Any]]) -> str:
 
 
 def _scripts(workloads: list[dict[str, Any]]) -> str:
-    rows = []
-    for one in workloads:
-        outcome = one["rivals"]["autoopt"]
-        more = (outcome or {}).get("more") or {}
-        if "verdicts" not in more:
-            rows.append([one["name"], *["-"] * 5])
-            continue
-        kinds: dict[str, int] = {}
-        for kind, _, _ in more["sites"]:
-            kinds[kind] = kinds.get(kind, 0) + 1
-        sites = ", ".join(f"{kind} {number}" for kind, number in kinds.items())
-        tried = sum(len(names) for verdict, names in more["verdicts"].items() if verdict in TRIED)
-        hows = ", ".join(f"{change['strategy']}: {change['how']}" for change in more["patch"] or [])
-        applied = "refused by git" if more.get("patch_refused") else hows
-        gain = figure(more["throughput"]) if more["kept"] else "-"
-        verified = (
-            f"{gain}, {'' if more['end_to_end_verified'] else 'not '}verified end to end" if more["kept"] else "-"
+    rows = [[one["name"], *_met(one.get("met")), *_optimized(one["rivals"]["autoopt"])] for one in workloads]
+    head = ["script", "sites found", "said by a patch", "not by a patch", "git takes it, and it trains"]
+    text = (
+        "## The scripts as autoopt met them\n\nThe first columns are from watching each script once "
+        "(`python -m benchmarks.peers.sites NAME`), and tell of workers, threads, AMP, channels-last, the fused "
+        "optimizer and compile; the last three are from `autoopt optimize`.\n\n"
+    )
+    return text + _table([*head, "tried", "kept", "its own figure"], rows)
+
+
+def _met(met: dict[str, Any] | None) -> list[str]:
+    if met is None:
+        return ["-"] * 4
+    if "error" in met:
+        return [f"fails: {met['error'][-200:]}", *["-"] * 3]
+    kinds: dict[str, int] = {}
+    for kind, *_ in met["sites"]:
+        kinds[kind] = kinds.get(kind, 0) + 1
+    sites = ", ".join(kind if number == 1 else f"{kind} {number}" for kind, number in kinds.items())
+    said = [name for name, fate in met["changes"].items() if fate["how"] == "patched"]
+    unsaid = [f"{name} ({fate['reason']})" for name, fate in met["changes"].items() if fate["how"] != "patched"]
+    works = "-"
+    if met["patch"]:
+        works = (
+            f"refused: {met['refused']}"
+            if met["refused"]
+            else RAN.get(met["patched_run"], str(met["patched_run"])[-200:])
         )
-        rows.append([one["name"], sites, str(tried), ", ".join(more["kept"]) or "none", applied or "-", verified])
-    head = ["script", "sites found", "changes tried", "kept", "patch", "its own figure"]
-    return "## The scripts as autoopt met them\n\n" + _table(head, rows)
+    return [sites, ", ".join(said) or "none", "; ".join(unsaid) or "none", works]
 
 
+def _optimized(outcome: dict[str, Any] | None) -> list[str]:
+    more = (outcome or {}).get("more") or {}
+    if "verdicts" not in more:
+        return ["-"] * 3
+    tried = sum(len(names) for verdict, names in more["verdicts"].items() if verdict in TRIED)
+    if not more["kept"]:
+        return [str(tried), "none", "-"]
+    verified = "verified" if more["end_to_end_verified"] else "not verified"
+    return [str(tried), ", ".join(more["kept"]), f"{figure(more['throughput'])}, {verified} end to end"]
+
+
+RAN = {"trains": "yes", None: "git takes it; the run was not seen to its end"}
 TRIED = ("kept", "no_gain", "harmful", "quality_lost", "inconclusive", "failed")
 
 

@@ -154,3 +154,19 @@ def test_the_page_is_made_of_the_document_alone() -> None:
     assert "Nothing was judged." in text
     assert "Not measured yet on any script" in text
     assert set(page.SOURCES) == set(rivals.RIVALS)
+
+
+def test_what_was_met_in_a_script_is_told_with_what_no_patch_says() -> None:
+    met = {
+        "sites": [
+            ["model", "train.py", 3, True],
+            ["optimizer", "train.py", 4, True],
+            ["optimizer", "train.py", 5, True],
+        ],
+        "changes": {"amp": {"how": "patched", "reason": ""}, "compile": {"how": "plan only", "reason": "2 lines"}},
+        "patch": "diff",
+        "refused": None,
+        "patched_run": "trains",
+    }
+    text = page.render({"workloads": [{**workload("tips", "nothing", []), "met": met}]})
+    assert "| one | model, optimizer 2 | amp | compile (2 lines) | yes | - | - | - |" in text
