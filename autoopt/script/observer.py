@@ -93,7 +93,7 @@ class Observer:
                 self._trainers(module)
             else:
                 when_imported(module, functools.partial(self._trainers, module))
-        self._around(builtins, "print", lambda *_: self._here("logger", "print"))
+        self._around(builtins, "print", self._prints)
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
 
@@ -255,6 +255,11 @@ class Observer:
             seen = self._note("device_wait", found, name)
             if seen is not None:
                 seen.options = {"device": tensor.device.type}
+
+    def _prints(self, *_: Any) -> None:
+        # a library that prints while it is imported or called is no line of the user's to write less often
+        if called_by_user(3):
+            self._here("logger", "print")
 
     def _seed(self) -> None:
         self.seeded = self.seeded or user_place() is not None

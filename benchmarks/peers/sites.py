@@ -77,6 +77,9 @@ def main(name: str) -> None:
     os.environ.update(environment(workload, folder))
     os.chdir(folder)
     found = met(workload)
+    out = SCRATCH / "sites" / f"{name}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found | {"refused": None, "patched_run": None}, indent=1), encoding="utf-8")
     if found.get("patch"):
         copy = rivals.copy_of(workload, "sites", "patched")
         file = rivals.place(workload, "sites") / "result.diff"
@@ -86,9 +89,7 @@ def main(name: str) -> None:
             ran = judge.one_run(workload, judge.Side("sites", copy), LIMIT, warm_up=1, steps=STEPS)
             error = ran.get("error", "trains")
             found["patched_run"] = None if error.startswith("not done") else error  # too slow to tell
-    out = SCRATCH / "sites" / f"{name}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(name, json.dumps({k: v for k, v in found.items() if k != "patch"})[:1500])
 
 

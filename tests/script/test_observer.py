@@ -1,0 +1,27 @@
+"""What the observer takes for the user's own, without a process."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from autoopt.script.joints import Joints
+from autoopt.script.observer import Observer
+
+
+def test_what_a_library_prints_is_no_line_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builtins, "print", print)  # is put back at the end
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    joints = SimpleNamespace(session=SimpleNamespace(standing=False, steps=1), watchers=[])
+    observer = Observer(cast(Joints, cast(Any, joints)))
+    observer._around(builtins, "print", observer._prints)
+    importlib.import_module("this")  # prints
+    assert not observer._sites
+    print("a line of the user's own")
+    (seen,) = observer._sites.values()
+    assert (seen.kind, seen.found.place.file.endswith("test_observer.py")) == ("logger", True)
