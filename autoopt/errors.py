@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree; each leaf knows its exit code.
+"""The tree of errors; each leaf knows its exit code.
 
 ::
 

@@ -93,7 +93,7 @@ class Loop:
         return outcome
 
     def partial(self) -> Outcome | None:
-        """What is known when the run is broken off; None before the workload was built.
+        """The outcome of a run that is broken off; None before the workload was built.
 
         Nothing that was not verified is passed on as the best: the best is the baseline.
         """

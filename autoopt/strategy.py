@@ -58,7 +58,7 @@ class Applies:
 
 @dataclass(frozen=True)
 class Edit:
-    """What a change puts at one place of a training script, for its patch.
+    """The edit that a change makes at one place of a training script, for its patch.
 
     ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer`` and ``trainer`` (a library's)
     get ``arguments`` where they are made, ``moves`` where a batch is moved to the device; ``dataset`` gets one line, an

@@ -1,4 +1,4 @@
-"""What the user hands in: a model, its data, its loss, its optimizer and its target."""
+"""The workload that the user hands in: a model, its data, its loss, its optimizer and its target."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _OF = {
 
 
 def adapt(made: Any) -> Workload | None:
-    """What ``build()`` returned as a workload.
+    """The object that ``build()`` returned as a workload.
 
     Args:
         made: a ``LightningModule``, alone or in a tuple with a ``LightningDataModule`` and a ``Trainer``,

@@ -9,7 +9,7 @@ import torch
 
 
 class TrainerView:
-    """What a module sees as ``self.trainer``: the planned length; the rest from the real one, if any."""
+    """The object that a module sees as ``self.trainer``: the planned length; the rest from the real one, if any."""
 
     def __init__(self, trainer: Any, max_epochs: Any, max_steps: int) -> None:
         self._real = trainer

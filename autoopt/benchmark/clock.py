@@ -25,7 +25,7 @@ _FOLD_EVERY = 256
 
 @dataclass
 class Lap:
-    """What a clock measured from ``start`` to ``stop``. Seconds."""
+    """The lap of a clock from ``start`` to ``stop``. Seconds."""
 
     seconds: float
     stages: dict[str, float]

@@ -76,7 +76,7 @@ def repeated_blocks(model: nn.Module) -> list[str]:
 
 
 def new_graph_hook(device: torch.device, compile_: Compile | None) -> Callable[[], None] | None:
-    """What CUDA graphs need to be told before each forward pass; None where none are replayed."""
+    """The mark of a step for CUDA graphs, due before each forward pass; None where none are replayed."""
     if device.type != "cuda" or compile_ is None or not compile_.replays_graphs:
         return None
     return torch.compiler.cudagraph_mark_step_begin
@@ -94,7 +94,7 @@ AGAIN = "torch.compile compiled again and again"
 
 
 def trouble() -> str | None:
-    """What the compiler of this process has had trouble with so far, as a sentence; None where with nothing."""
+    """Trouble that the compiler of this process has had so far, as a sentence; None where it had none."""
     if not compilations():
         return f"torch.compile compiled nothing{_first_break()}"
     for function, reasons in (_dynamo("guard_failures") or {}).items():
@@ -115,5 +115,5 @@ def _first_break() -> str:
 
 
 def _dynamo(name: str) -> Any:
-    """What torch's compiler keeps under a name; None before it was imported, or in a torch that does not."""
+    """A value that torch's compiler keeps under a name; None before it was imported, or in a torch without it."""
     return getattr(sys.modules.get("torch._dynamo.utils"), name, None)

@@ -1,4 +1,4 @@
-"""What is paid once but late: compiling again and cuDNN's searches, after steps were steady already.
+"""Costs that are paid once but late: compiling again and cuDNN's searches, after steps were steady already.
 
 ``torch.compile`` compiles a graph when it meets a shape that the last one does not fit, cuDNN searches an algorithm
 for each new shape where it is told to. Both take seconds of one step, whenever that shape first comes: what a real
@@ -71,7 +71,7 @@ class DeferredCost:
 
 
 def deferred_cost_for(device: torch.device, compiles: bool) -> DeferredCost:
-    """What is to be watched on a device, with the flags of this process as they are."""
+    """The causes to be watched on a device, with the flags of this process as they are."""
     return DeferredCost(searches=device.type == "cuda" and torch.backends.cudnn.benchmark, compiles=compiles)
 
 

@@ -22,7 +22,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def environment(device: str | torch.device) -> Environment:
-    """What is there: versions, device, processor, memory, the commit of the working directory, the load.
+    """The environment: versions, device, processor, memory, the commit of the working directory, the load.
 
     Raises:
         EnvironmentLacks: no such device.

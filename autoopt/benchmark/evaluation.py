@@ -21,7 +21,7 @@ class TimeUpError(Exception):
 
 
 class Batches:
-    """What ``evaluate`` gets: the validation batches on the device, as often as it likes."""
+    """The batches that ``evaluate`` gets: those of the validation on the device, as often as it likes."""
 
     def __init__(self, loader: Loader, move: Move | None) -> None:
         self._loader = loader
@@ -112,13 +112,13 @@ class Evaluation:
         return checked_metrics(self.on(model, self.batches), self._metric)
 
     def on(self, model: nn.Module, batches: Iterable[Any]) -> Any:
-        """What the user's ``evaluate`` returns for these batches, on the device; training is left as it was."""
+        """The user's ``evaluate`` on these batches, on the device; training is left as it was."""
         with evaluating(model), self._autocast:
             return self._evaluate(model, batches)
 
 
 def checked_metrics(returned: Any, metric: str | None) -> dict[str, float]:
-    """What ``evaluate`` returned as plain floats.
+    """The metrics that ``evaluate`` returned as plain floats.
 
     Raises:
         WorkloadError: no dict of numbers, or without the target's metric.

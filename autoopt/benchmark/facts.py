@@ -1,4 +1,4 @@
-"""What strategies may know of a workload, found in the live objects."""
+"""Facts of a workload that strategies may know, found in the live objects."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def _source(function: Any) -> tuple[str | None, int | None]:
 
 
 def inspected(live: Any, names: list[str]) -> dict[str, JsonDict]:
-    """What each strategy's ``inspect`` finds; one that crashes says so under ``error``."""
+    """The findings of each strategy's ``inspect``; one that crashes says so under ``error``."""
     found: dict[str, JsonDict] = {}
     for name in names:
         try:

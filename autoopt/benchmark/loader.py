@@ -32,7 +32,7 @@ OPTIONS = (
     "in_order",
     "pin_memory_device",
 )
-"""What ``Setup.with_loader`` may set. The batch size has a method of its own, and so has the dataset."""
+"""Options that ``Setup.with_loader`` may set. The batch size has a method of its own, and so has the dataset."""
 
 _OF_VALIDATION = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context")
 

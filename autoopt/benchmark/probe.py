@@ -71,7 +71,7 @@ def probe(
 
 
 class _Recorder:
-    """What one process shows of its plan."""
+    """The record of one process that probes its plan."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -220,7 +220,7 @@ class _Recorder:
         self.updated = np.stack(found)
 
     def arrays(self) -> dict[str, Any]:
-        """What goes into the file: float32, coordinates in the last dimension."""
+        """The arrays of the file: float32, coordinates in the last dimension."""
         arrays: dict[str, Any] = {
             "names": np.array(self.coordinates.names),
             "sizes": np.array(self.coordinates.sizes),

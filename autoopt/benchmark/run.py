@@ -26,7 +26,7 @@ _LOOKS = 8
 
 @dataclass
 class _Log:
-    """What a run has seen so far. Seconds since its first step."""
+    """The log of a run so far. Seconds since its first step."""
 
     times: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)

@@ -19,7 +19,7 @@ from autoopt.errors import WorkloadError
 
 
 def multiplier(step: int, factor: float, warmup_steps: int) -> float:
-    """What the learning rate is multiplied with in an optimizer step, counted from 0.
+    """The factor on the learning rate in an optimizer step, counted from 0.
 
     The warm-up is linear, from the user's own rate to ``factor`` times it (Goyal et al., "Accurate,
     large minibatch SGD", 2017, section 2.2); where the factor is 1 or less, from next to nothing.

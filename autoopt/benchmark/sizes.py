@@ -27,7 +27,7 @@ class Sizes:
 
 
 def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
-    """What the loader's batch sampler will give in the coming epoch; None where only the batches tell."""
+    """The batch sizes of the coming epoch by the loader's batch sampler; None where only the batches tell."""
     sampler: Any = loader.batch_sampler
     if isinstance(loader.dataset, IterableDataset) or type(sampler) is not BatchSampler:
         return None

@@ -111,7 +111,7 @@ def reachable(curves: Sequence[Curve], mode: Mode, tolerance: float) -> float | 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run to the target is made of, in seconds and optimizer steps."""
+    """Parts of a run to the target, in seconds and optimizer steps."""
 
     fixed_seconds: float
     step_seconds: float

@@ -1,4 +1,4 @@
-"""What a trial's process can be asked to do: ``task(live, **arguments) -> dict``, JSON both ways."""
+"""Tasks of a trial's process: ``task(live, **arguments) -> dict``, JSON both ways."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def probe(live: TrialContext, **arguments: Any) -> JsonDict:
 
 
 def facts(live: TrialContext) -> JsonDict:
-    """What strategies may know: :class:`~autoopt.records.facts.WorkloadFacts`."""
+    """Facts that strategies may know: :class:`~autoopt.records.facts.WorkloadFacts`."""
     return live.facts.model_copy(update={"inspected": live.inspected}).model_dump(mode="json")
 
 
@@ -182,7 +182,7 @@ def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> J
 
 
 def inspect(live: TrialContext, strategies: list[str]) -> JsonDict:
-    """What the named strategies find in the live workload, by name."""
+    """The findings of the named strategies in the live workload, by name."""
     with apart(live.training):
         live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}

@@ -1,4 +1,4 @@
-"""What torch-tb-profiler reads in a trace: the step's breakdown, kernels, operators and recommendations."""
+"""A trace as torch-tb-profiler reads it: the step's breakdown, kernels, operators and recommendations."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Training:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is doubtful in the workload's data."""
+        """Doubts about the workload's data."""
         return self.loader.warnings
 
     def __len__(self) -> int:
@@ -262,7 +262,7 @@ class Training:
         return sum(round(weight * samples / self.group.size) for weight, samples in weights)
 
     def compute(self, batches: list[Any]) -> torch.Tensor:
-        """What a step does, without the book that is kept of it."""
+        """The step itself, without the book that is kept of it."""
         loss: torch.Tensor = self.one_step(batches)
         if self.setup.step:
             self.clock.mark("whole")  # a step that is replayed as a whole tells no stages apart

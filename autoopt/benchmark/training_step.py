@@ -116,7 +116,7 @@ class TrainingStep:
         return total
 
     def update(self) -> None:
-        """What follows the last backward: unscale, clip, step, forget the gradients."""
+        """The update that follows the last backward: unscale, clip, step, forget the gradients."""
         if self.clip is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)

@@ -26,7 +26,7 @@ from autoopt.workload import Workload
 
 
 class Spec(Protocol):
-    """What a trial is told: ``autoopt.trial.protocol.TrialSpec``."""
+    """The orders of a trial: ``autoopt.trial.protocol.TrialSpec``."""
 
     workload: str
     plan: Plan
@@ -44,7 +44,7 @@ Emit = Callable[[JsonDict], None]
 
 
 class TrialContext:
-    """What a task gets as its first argument.
+    """The first argument of every task.
 
     Args:
         spec: workload, plan, device, seed.
@@ -132,7 +132,7 @@ class TrialContext:
 
     @cached_property
     def facts(self) -> WorkloadFacts:
-        """What strategies may know of the workload."""
+        """Facts of the workload that strategies may know."""
         facts = workload_facts(self.training, self.spec.workload)
         lost = affinity.lost_affinity_warning(self.cores_at_start, "importing or building the workload")
         return facts.model_copy(update={"warnings": (*facts.warnings, lost)}) if lost else facts

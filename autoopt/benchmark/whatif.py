@@ -1,4 +1,4 @@
-"""What forward and backward would take if the model or its arithmetic were otherwise: tried on copies, turn by turn."""
+"""Seconds of forward and backward with another model or arithmetic: tried on copies, turn by turn."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ GIVEN = _Given()
 """Known not to be None, and nothing more: the name stays."""
 
 Known = Mapping[str, "Code | _Given | bool | int | float | str | Sequence[Code] | Mapping[str, Code] | None"]
-"""What dotted names stand for: a constant, code, a list of code (for loops), keywords (for calls), ``GIVEN``."""
+"""Meanings of dotted names: a constant, code, a list of code (for loops), keywords (for calls), ``GIVEN``."""
 
 
 def fold(source: str, known: Known) -> str:

@@ -33,7 +33,7 @@ class Headline(Record):
 
 
 def pair_seconds(result: Result) -> float | None:
-    """What one pair of trainings takes, about; None where the run knows no time to the target."""
+    """Seconds of one pair of trainings, about; None where the run knows no time to the target."""
     times = (result.baseline.time_to_target_seconds, result.best.time_to_target_seconds)
     if result.objective.target is None or any(time is None for time in times):
         return None

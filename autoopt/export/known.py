@@ -1,4 +1,4 @@
-"""What a plan decides of printed code: the names that folding fills in, from the setup and the facts."""
+"""Names that folding fills in where a plan decides printed code, from the setup and the facts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _run(draft: Draft) -> dict[str, Any]:
 
 
 def _trainer(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a Trainer's callback has to do."""
+    """Tasks of a Trainer's callback."""
     optimizer = bool(plan["optimizer"] or plan["scheduler"] or plan["scales_rate"])
     return {
         "changes_training_loader": any(

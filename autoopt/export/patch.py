@@ -27,7 +27,7 @@ _CALLED = {
     "transformers": ("TrainingArguments",),
     "accelerate": ("DataLoader", "Accelerator"),
 }
-"""What is edited for each way of training; transformers makes its loaders itself, and has a Trainer of its own."""
+"""The calls that are edited for each way of training; transformers makes its loaders, and has its own Trainer."""
 
 
 def patch(

@@ -67,7 +67,7 @@ _PRINTED = {
     "autoopt.export.printed.run": ("train",),
     "autoopt.export.printed.command": ("arguments", "main"),
 }
-"""What a script is asked for by name: from outside, and by who runs it."""
+"""Names that a script is asked for: from outside, and by who runs it."""
 _NAMES = tuple(name for names in _PRINTED.values() for name in names)
 _ENTRY = 'if __name__ == "__main__":\n    main()'
 

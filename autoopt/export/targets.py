@@ -18,7 +18,7 @@ from autoopt.records import JsonDict, Result, Snippets
 
 TARGETS = ("pytorch", "lightning", "transformers", "accelerate")
 _ACCELERATE_FILE = {"mixed_precision", "dynamo_config", "downcast_bf16", "use_cpu"}
-"""What accelerate's configuration file knows; everything else is an argument of ``Accelerator``."""
+"""Keys of accelerate's configuration file; everything else is an argument of ``Accelerator``."""
 
 
 def export(

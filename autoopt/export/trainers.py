@@ -1,4 +1,4 @@
-"""What a Trainer's arguments cannot say of a plan, as code: a Lightning callback, a function for transformers.
+"""Code for what a Trainer's arguments cannot say of a plan: a Lightning callback, a function for transformers.
 
 Printed from the same setup as optimized_train.py and by the same means: transforms stand in it as source,
 and no engine is imported.

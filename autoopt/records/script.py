@@ -61,7 +61,7 @@ class Site(Place):
 
 
 class NotFound(Record):
-    """What the script was not seen to have, and what then cannot be tried."""
+    """A part that the script was not seen to have, and the changes that cannot be tried without it."""
 
     what: str
     then: str
@@ -98,7 +98,7 @@ class Sites(Record):
 
 
 class PatchedChange(Record):
-    """What became of a kept change in the patch.
+    """The fate of a kept change in the patch.
 
     ``how``: ``patched``, a hunk of the diff; ``plan only``, ``autoopt run --plan`` applies it and no honest edit
     does; ``by hand``, the line named is to be changed by a person. ``reason``: why it is no hunk, or what to write.

@@ -72,7 +72,7 @@ def _known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:
 
 
 def _scripts(command: tuple[str, ...]) -> tuple[str, ...]:
-    """What a command names as the code to run: the words that end in .py, or the module after -m."""
+    """The code that a command names to be run: the words that end in .py, or the module after -m."""
     named = [word for word in command if word.endswith(".py")]
     if "-m" in command[:-1]:
         named.append(command[command.index("-m") + 1])

@@ -51,7 +51,7 @@ def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
 
 
 class ScriptProcess:
-    """What is autoopt's in a script's process."""
+    """The part of a script's process that is autoopt's."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
@@ -149,5 +149,5 @@ def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], N
 
 
 def _settings() -> dict[str, Any]:
-    """What a library may read as it is imported: environment variables, and the cores of the process."""
+    """Sets what a library may read as it is imported: environment variables, and the cores of the process."""
     return {**os.environ, "cores": cores()}

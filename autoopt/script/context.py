@@ -37,7 +37,7 @@ ADAPTER = "script"
 
 
 class ScriptContext:
-    """What a task gets as its first argument in the process of a script; see ``TrialContext``.
+    """The first argument of every task in the process of a script; see ``TrialContext``.
 
     Args:
         script: which has ended its first training step.
@@ -63,7 +63,7 @@ class ScriptContext:
 
     @cached_property
     def facts(self) -> WorkloadFacts:
-        """What strategies may know of the script."""
+        """Facts of the script that strategies may know."""
         assert self.script.spec.script is not None
         facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
         return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
@@ -282,7 +282,7 @@ class ScriptTraining:
     # facts
 
     def facts_of_batch(self) -> JsonDict:
-        """What is known of a script's batches beside its dataset."""
+        """Facts of a script's batches beside its dataset."""
         metric, total = self.script.command.metric, self.lengths.total
         found: JsonDict = {"max_steps": total or None, "loss_source": None, "has_evaluate": metric is not None}
         if metric is not None:

@@ -24,7 +24,7 @@ def runs_here(command: Sequence[str]) -> bool:
 
 
 def folder_of(words: Sequence[str]) -> str:
-    """What the interpreter puts in front of ``sys.path``: the script's own folder; for a module, the present one."""
+    """The folder that the interpreter puts first on ``sys.path``: the script's own; for a module, the present one."""
     return os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
 
 

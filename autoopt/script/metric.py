@@ -23,7 +23,7 @@ _TRACKERS = (
 
 
 def name_of(metric: str) -> str:
-    """What the metric is called: the words of a pattern before its number, or the key itself."""
+    """The name of the metric: the words of a pattern before its number, or the key itself."""
     words = _SPECIAL.sub(" ", metric) if re.compile(metric).groups else metric
     return " ".join(words.split()).strip(" :=") or metric
 

@@ -1,4 +1,4 @@
-"""What a script was not seen to have, and what then cannot be tried on it."""
+"""Parts that a script was not seen to have, and the changes that cannot be tried without them."""
 
 from __future__ import annotations
 

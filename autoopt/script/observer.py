@@ -206,7 +206,7 @@ class Observer:
         self._here("checkpoint", "torch.save")
 
     def sites(self, command: tuple[str, ...], cwd: str) -> Sites:
-        """What was seen so far."""
+        """The sites that were seen so far."""
         steps = self.joints.session.steps
         period = period_of(self._order)
         whole = max(len(self._order) / max(len(period), 1), 1)

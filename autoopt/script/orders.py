@@ -1,4 +1,4 @@
-"""What a script's process is told by the environment variable that starts the listening."""
+"""Orders of a script's process, in the environment variable that starts the listening."""
 
 from __future__ import annotations
 

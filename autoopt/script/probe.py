@@ -53,7 +53,7 @@ def probe(live: Any, out: str, steps: int, seconds: float, weights: list[str] | 
 
 
 class _Recorder(Listener):
-    """What one process shows of its plan, from joint to joint."""
+    """The record of one process that probes its plan, from joint to joint."""
 
     def __init__(self, live: Any) -> None:
         self.live, self.training, self.session = live, live.training, live.script.session
@@ -248,7 +248,7 @@ class _Recorder(Listener):
     # what is handed on
 
     def arrays(self) -> dict[str, Any]:
-        """What goes into the file: float32, coordinates in the last dimension."""
+        """The arrays of the file: float32, coordinates in the last dimension."""
         optional = {"draws": self.draws, "updates": self.updated}
         return {
             "names": np.array(self.coordinates.names),

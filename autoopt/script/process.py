@@ -63,7 +63,7 @@ class Script:
         self.joints.install()
 
     def context(self, emit: Callable[[JsonDict], None]) -> Any:
-        """What tasks get, once the first step has ended."""
+        """The context that tasks get, once the first step has ended."""
         from autoopt.script.context import ScriptContext
 
         self.recording.stop()
@@ -79,7 +79,7 @@ class Script:
         return "the script ended without a step of its optimizer"
 
     def sites(self) -> Sites:
-        """What was seen of the script so far."""
+        """The sites of the script that were seen so far."""
         if self.observer is None:
             assert self.command.sites is not None
             return self.command.sites

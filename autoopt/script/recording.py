@@ -1,4 +1,4 @@
-"""What one training step calls its models with, held for measuring each stage alone."""
+"""The calls of one training step's models, held for measuring each stage alone."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Recording(Listener):
 
 
 def _autocast(model: nn.Module) -> torch.dtype | None:
-    """What autocast computes in as the model is called; None where it is off."""
+    """The precision that autocast computes in as the model is called; None where it is off."""
     kind = next((parameter.device.type for parameter in model.parameters()), "cpu")
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 

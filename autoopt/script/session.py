@@ -63,7 +63,7 @@ class Goal:
 
 
 class Session:
-    """What the joints tell, and who waits for it.
+    """The session of a script: what the joints tell, and who waits for it.
 
     Attributes:
         steps, samples: trained so far.

@@ -13,7 +13,7 @@ WATCHED_SECONDS = 8.0
 
 
 def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEPS) -> JsonDict:
-    """What the script has shown after so many steps, or after that time: :class:`~autoopt.records.Sites`."""
+    """The sites that the script has shown after so many steps, or after that time: :class:`~autoopt.records.Sites`."""
     script = live.script
     assert script.observer is not None, "only a watched script knows its sites"
     goal = script.session.run_until_over(lambda done, elapsed: done >= steps or elapsed >= seconds)

@@ -13,7 +13,7 @@ SECONDS = 600.0
 
 
 class Worst(Record):
-    """What steps on the largest batch took, in bytes."""
+    """Memory of steps on the largest batch, in bytes."""
 
     peak_memory_bytes: int | None = None
     allocated_memory_bytes: int | None = None

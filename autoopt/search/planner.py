@@ -1,4 +1,4 @@
-"""What to try next, and why not the rest: priority order, applicability, predictions."""
+"""The planner: candidates to try next, and why not the rest, by priority order, applicability and predictions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
-"""What a strategy's methods may raise without ending the run; a stop by the user is none of them."""
+"""Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
 
 
 @dataclass(frozen=True)

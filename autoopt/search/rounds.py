@@ -64,7 +64,7 @@ class Rounds:
         return None
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
-        """What is worth trying on the incumbent; notes and announces the rest."""
+        """Candidates worth trying on the incumbent; notes and announces the rest."""
         context, state = self.context, self.state
         registry = context.runner.registry
         case = state.case(registry, pipeline, self._left())

@@ -64,7 +64,7 @@ class Screened:
 
     @property
     def seconds(self) -> float:
-        """What a look at it takes."""
+        """Seconds that a look at it takes."""
         return fmean(look.seconds for look in self.looks)
 
 
@@ -277,7 +277,7 @@ class Screening:
 
 
 class _Talk:
-    """What a strategy asks for, setting by setting, with the looks as answers."""
+    """The settings that a strategy asks for, one by one, with the looks as answers."""
 
     def __init__(self, screening: Screening, proposal: Proposal) -> None:
         self.screening, self.strategy = screening, proposal.strategy

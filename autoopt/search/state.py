@@ -88,12 +88,12 @@ class SearchState:
         return self.numbers
 
     def case(self, registry: Registry, pipeline: PipelineView | None, seconds_left: float | None) -> Case:
-        """What a strategy is told."""
+        """The case of the incumbent, as a strategy is told it."""
         case = self.case_of(self.incumbent, registry)
         return replace(case, pipeline=pipeline, seconds_left=seconds_left)
 
     def case_of(self, plan: Plan, registry: Registry, *, fits: bool = True) -> Case:
-        """What a strategy is told of a plan of which nothing was measured."""
+        """The case of a plan of which nothing was measured, as a strategy is told it."""
         return Case(
             workload=self.facts,
             environment=self.environment,
@@ -207,7 +207,7 @@ class SearchState:
         return True
 
     def all_trials(self) -> tuple[Trial, ...]:
-        """What was tried, and the notes on strategies that never were."""
+        """Every trial, and the notes on strategies that were never tried."""
         ran = {trial.strategy for trial in self.trials}
         rest = [trial for name, trial in self.skipped.items() if name not in ran]
         return tuple(sorted([*self.trials, *rest], key=lambda trial: trial.id))

@@ -82,7 +82,7 @@ class TrialRunner:
         return self.base.script.sites
 
     def knows(self, sites: Sites | None) -> None:
-        """What an earlier run of the script has shown."""
+        """Takes over the sites that an earlier run of the script has shown."""
         if self.base.script is not None:
             here = sites is not None and not sites.early and runs_here(self.base.script.command)
             path = sites.path or None if here and sites is not None else None

@@ -87,7 +87,7 @@ class TaskServer:
         return _resolve(call.task)(live, **call.arguments)
 
     def make_live(self) -> Any:
-        """What tasks get as their first argument."""
+        """The context that tasks get as their first argument."""
         spec = self._spec
         os.chdir(spec.directory)
         sys.path[:0] = [folder for folder in spec.search_path if folder not in sys.path]

@@ -42,7 +42,7 @@ def _ledger(ledger: LedgerEntry) -> str:
 
 
 def rows(found: Compared) -> list[tuple[str, str, str]]:
-    """What was measured of both sides: title, baseline, candidate; "-" where it was not."""
+    """Rows of both sides' measurements: title, baseline, candidate; "-" where it was not measured."""
     sides = (found.baseline, found.candidate)
 
     def row(title: str, name: str, unit: str, scale: float = 1.0) -> tuple[str, str, str]:

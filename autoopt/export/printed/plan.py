@@ -1,4 +1,4 @@
-"""What printed code may depend on. None of it stands in an exported script: conditions on it are decided there."""
+"""Names that printed code may depend on. None stands in an exported script: conditions on them are decided before."""
 
 from __future__ import annotations
 

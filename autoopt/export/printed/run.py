@@ -139,7 +139,7 @@ def save(path: str, state: dict[str, Any]) -> None:
 
 
 def graph_marker(device: torch.device) -> Callable[[], None] | None:
-    """What tells CUDA graphs that a step begins; there are none on other devices."""
+    """The call that tells CUDA graphs that a step begins; there are none on other devices."""
     return torch.compiler.cudagraph_mark_step_begin if device.type == "cuda" else None
 
 

@@ -1,4 +1,4 @@
-"""What the exported code of both Trainers is made of: loaders, models in place, the rate on top of a schedule."""
+"""Pieces of both Trainers' exported code: loaders, models in place, the rate on top of a schedule."""
 
 from __future__ import annotations
 

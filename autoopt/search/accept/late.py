@@ -1,4 +1,4 @@
-"""What no probe is long enough to show: parameters that stop learning later, a metric that falls after the target."""
+"""Breaks that come later than any probe: parameters that stop learning, a metric that falls after the target."""
 
 from __future__ import annotations
 

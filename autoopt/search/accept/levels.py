@@ -49,7 +49,7 @@ def level_of(
     deterministic: bool | None = True,
     epsilon: float = 2.0**-23,
 ) -> Quality:
-    """What two probes tell of the candidate's training beside the incumbent's.
+    """The quality level that two probes show of the candidate's training beside the incumbent's.
 
     Args:
         risk: ``exact`` or ``numeric``; others train otherwise by intention and are not told by a probe.

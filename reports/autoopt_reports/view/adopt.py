@@ -84,7 +84,7 @@ def _headline(changes: list[Adoption]) -> Phrase:
 
 
 def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str]:
-    """What fresh processes showed; else the search's leave-one-out, and last what its trial measured."""
+    """The gain that fresh processes showed; else the search's leave-one-out, and last that of its trial."""
     if found is not None and found[1].measured_again is not None and found[1].risk not in ("training", "model"):
         again = interval(found[1].measured_again, f"/trials/{found[0]}/measured_again")
         return again, "with it against without it, measured again after it was kept"

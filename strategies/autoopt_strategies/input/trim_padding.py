@@ -136,7 +136,7 @@ def widths(live: Any) -> Setting:
 
 
 def without_padding(live: Any, left: float) -> Setting:
-    """What a batch is without its padding, and without as many columns as batches have too many.
+    """A batch without its padding, and without as many columns as batches have too many.
 
     Args:
         left: share of the columns that is left of the batches on the average.

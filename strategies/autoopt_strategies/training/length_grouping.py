@@ -125,7 +125,7 @@ class LengthGrouping(Strategy):
         return {**shares, "sample_seconds": seconds, "follows": follows}
 
     def _left(self, found: Setting, pool: int) -> float:
-        """What batches hold in groups, over what they hold now."""
+        """Padded elements of batches in groups, over those of batches now."""
         grouped: float = found["grouped"].get(str(pool), min(found["grouped"].values()))
         return float((1.0 - found["now"]) / (1.0 - grouped))
 

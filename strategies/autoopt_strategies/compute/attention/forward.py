@@ -91,7 +91,7 @@ def check_attributes(module: nn.Module, forward: dict[str, Any]) -> None:
 
 
 def attribute(module: Any, path: str) -> Any:
-    """What stands at a dotted path; the module itself for the empty one."""
+    """The object at a dotted path; the module itself for the empty one."""
     return functools.reduce(getattr, path.split("."), module) if path else module
 
 

@@ -300,7 +300,7 @@ def stabilizes(node: fx.Node) -> bool:
 
 
 def maximum_of(item: Any) -> Any:
-    """What an item is the maximum of, over the last dimension; None where it is none."""
+    """The node that an item is the maximum of, over the last dimension; None where it is none."""
     while called(item) == "detach" or (isinstance(item, fx.Node) and getattr(item.target, "__name__", "") == "getitem"):
         item = item.args[0]
     over_keys = isinstance(item, fx.Node) and stabilizes(item) and item.args[1:2] in ((-1,), ([-1],))

@@ -31,7 +31,7 @@ from autoopt_strategies.compute.attention.rewrite import rewrite as rewrite_grap
 
 
 class Known:
-    """What was found in the modules of a model so far: forwards that others may have as well, and refusals."""
+    """Findings in the modules of a model so far: forwards that others may have as well, and refusals."""
 
     def __init__(self) -> None:
         self.forwards: dict[str, dict[str, Any]] = {}

@@ -62,7 +62,7 @@ def rewrite(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Any]:
 
 
 def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None]:
-    """What a model computes, without dropout."""
+    """The output of a model, without dropout."""
     with torch.no_grad(), torch.random.fork_rng(), full_precision(), NoDropout():
         torch.manual_seed(0)
         leaves = pytree.tree_leaves(model(*args, **kwargs))
@@ -70,7 +70,7 @@ def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def survey(model: nn.Module, run: Callable[[], Any]) -> dict[str, Any]:
-    """What can be rewritten in a model, proven on the real input of one forward pass.
+    """The rewrites that a model allows, proven on the real input of one forward pass.
 
     Args:
         run: one forward pass of the model on a real batch.
@@ -195,7 +195,7 @@ def compressed(model: nn.Module, forwards: dict[str, dict[str, Any]]) -> dict[st
 def survey_training(
     model: nn.Module, loss: Callable[[Any, Any], Any], batch: Any, switch: Callable[[nn.Module], int]
 ) -> dict[str, Any]:
-    """What can be changed in a model that is trained by a loss, proven on copies with a real batch.
+    """The changes that a model trained by a loss allows, proven on copies with a real batch.
 
     Args:
         loss: ``loss(model, batch)``.
