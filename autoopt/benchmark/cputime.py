@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from autoopt.benchmark.device import descendants
+from autoopt.benchmark.processes import descendants
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 

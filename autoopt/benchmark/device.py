@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -14,6 +12,7 @@ import psutil
 import torch
 
 from autoopt.benchmark.memory import TensorMemory
+from autoopt.benchmark.processes import descendants
 from autoopt.errors import EnvironmentLacks
 
 
@@ -203,30 +202,6 @@ def host_peak_bytes() -> int | None:
     if own is None:
         return None
     return own + sum(_private_bytes(pid) for pid in descendants())
-
-
-def descendants(pid: int | None = None) -> list[int]:
-    """The live processes below one (this one by default)."""
-    try:
-        return _descendants(pid or os.getpid())
-    except OSError:  # this kernel lists no children; psutil looks through all processes
-        pass
-    try:
-        found = psutil.Process(pid or os.getpid()).children(recursive=True)
-    except psutil.Error:
-        return []
-    return [child.pid for child in found]
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as file:
-            for child in map(int, file.read().split()):
-                found.append(child)
-                with contextlib.suppress(OSError):  # it ended meanwhile
-                    found += _descendants(child)
-    return found
 
 
 def _private_bytes(pid: int) -> int:

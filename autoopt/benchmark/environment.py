@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from autoopt.benchmark.affinity import cores
 from autoopt.benchmark.device import resolve_device
 from autoopt.records import Environment
 
@@ -74,7 +75,7 @@ def cpu_name() -> str | None:
 
 def affinity_cores() -> int:
     """Cores on which this process may be placed, whatever its container's quota."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(cores())
 
 
 def usable_cores(cgroup: Path = _CGROUP) -> int:

@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 
 from autoopt.benchmark.cputime import own_seconds
-from autoopt.benchmark.device import Device, descendants
+from autoopt.benchmark.device import Device
 from autoopt.benchmark.environment import usable_cores
+from autoopt.benchmark.processes import descendants
 from autoopt.records import JsonDict
 
 Reading = dict[str, float]

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-import psutil
+from autoopt.benchmark.processes import descendants
 
 CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
 
@@ -21,8 +21,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _LINUX = sys.platform.startswith("linux")
-_LISTED = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-"""Whether the kernel lists the children of a process; looking through all processes takes far longer."""
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -42,31 +40,6 @@ def die_with_parent(wanted: bool = True) -> None:
 def adopt_orphans() -> bool:
     """Makes this process the parent of every descendant whose own parent dies, so that none gets away."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def children(pid: int) -> list[int]:
-    """The direct children of a process; empty when it is gone."""
-    if not _LISTED:
-        try:
-            return [child.pid for child in psutil.Process(pid).children()]
-        except psutil.Error:
-            return []
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += [int(word) for word in file.read().split()]
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one, the nearest first."""
-    found: list[int] = []
-    layer = [pid]
-    while layer:
-        layer = [child for parent in layer for child in children(parent)]
-        found += layer
-    return found
 
 
 def send(pids: list[int], number: int) -> None:

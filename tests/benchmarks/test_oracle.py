@@ -341,7 +341,9 @@ def test_the_page_tells_what_was_run_and_what_not(
     text = page.render(json.loads(json.dumps(table.document(one.state, machine, replays=3))))
     assert "* `photos`: not run" in text
     assert "`digits`: shown (100% [100%, 100%] of the speedup" in text
-    assert "races run before this rule" not in text
+    assert "races run before this rule" in text  # the set-up of this test has none
+    one.setup["rules"] = table.RULES
+    assert "races run before this rule" not in page.render(table.document(one.state, machine, replays=3))
     assert "same setup" in text
     assert "what it pays once: 30.0 s, more than the oracle's whole run of 7.3 s: it cannot pay" in text
     assert "geometric mean of 1 examples" in text

@@ -9,7 +9,6 @@ from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quali
 from autoopt.records.messages import Startup, TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
-from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
 from autoopt.search.accept.quality import fewer_evaluated, metric_difference, metric_quality
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side, SideFailure
 from autoopt.strategy import Risk
@@ -403,25 +402,3 @@ def test_final_plan_is_judged_by_its_runs() -> None:
     assert judge_runs(evidence(never), OBJECTIVE, NOISE).passed is False
     assert judge_runs(evidence((run(0, evaluated=10),)), OBJECTIVE, NOISE).passed is False
     assert judge_runs(evidence(level=None), OBJECTIVE, NOISE).passed is None
-
-
-@pytest.mark.parametrize("check", [same_within_tolerance, same_on_average])
-def test_honest_paths_pass_again_and_again(check) -> None:
-    """Whatever the seed of the rounding noise: no false alarm in 50 paths."""
-    alarms = 0
-    for seed in range(50):
-        own = 0.02 * np.random.default_rng(seed).standard_normal(STEPS)
-        path = tuple(np.array(losses(seed)) + own * np.linspace(0, 1, STEPS))
-        paths = common(
-            LossPath(steps=tuple(range(STEPS)), losses=losses(seed)), LossPath(steps=tuple(range(STEPS)), losses=path)
-        )
-        alarms += not check(paths).passed
-    assert alarms == 0
-
-
-def test_rounding_may_grow() -> None:
-    grown = tuple(np.array(losses()) + 1e-6 * np.exp(np.arange(STEPS) / 6.0).clip(max=1e4))
-    paths = common(
-        LossPath(steps=tuple(range(STEPS)), losses=losses()), LossPath(steps=tuple(range(STEPS)), losses=grown)
-    )
-    assert same_to_rounding(paths, 2.0**-23).passed
