@@ -12,19 +12,24 @@ from autoopt.records.messages import Moved
 class Movement:
     """Looks at sampled elements of every parameter, between steps and off the clock.
 
+    Parameters that are spread over processes are not looked at: no element of them is here for sure.
+
     Args:
         model: whose trainable parameters are looked at.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._here = not any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+        self.moves: list[Moved] = []
+        if not self._here:
+            return
         self._coordinates = Coordinates(model)
         self._tensor = np.repeat(np.arange(len(self._coordinates.counts)), self._coordinates.counts)
         self._before, self._step = self._seen(), 0
-        self.moves: list[Moved] = []
 
     def look(self, step: int) -> None:
         """Notes which parameters have moved since the last look; ``step``: optimizer steps so far."""
-        if step <= self._step:
+        if not self._here or step <= self._step:
             return
         now, count = self._seen(), len(self._coordinates.counts)
         moved = np.bincount(self._tensor, now != self._before, count)

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from autoopt.benchmark.movement import Movement
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Curve, CurvePoint, Noise, Objective, Plan, Quality
@@ -84,6 +86,18 @@ def test_instability_past_the_target_is_found(baseline) -> None:
 def test_an_honest_change_passes(name: str, baseline) -> None:
     found = verified(baseline, name)
     assert found.passed is True, found.detail
+
+
+def test_a_model_without_parameters_to_train_has_no_moves() -> None:
+    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+    movement = Movement(frozen)
+    movement.look(4)
+    assert [(move.step, move.parameters, move.still) for move in movement.moves] == [(4, 0, ())]
+    spread = torch.nn.Linear(2, 2)
+    spread.weight.device_mesh = "over processes"
+    movement = Movement(spread)
+    movement.look(4)
+    assert movement.moves == []
 
 
 def run(past: tuple[float, ...] = (), moves: tuple[Moved, ...] = (), seed: int = 0) -> TrainingRun:
