@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from autoopt.benchmark.processes import descendants
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.messages import Ready
@@ -225,7 +226,7 @@ class TrialProcess:
             if readable([self._supervisor], left):
                 self._hear_supervisor()
         if self._end is None and self._pid:
-            tree.send([*tree.descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
+            tree.send([*descendants(self._keeper_pid), self._keeper_pid], tree.KILL)
 
     def _gone(self, where: str) -> TrialFailed:
         """The trial closed its channel: it has ended, or lost its channel and is of no use."""

@@ -17,6 +17,7 @@ import socket
 from typing import NoReturn
 
 from autoopt.benchmark import affinity  # first of all: it knows the cores as they are before torch is imported
+from autoopt.benchmark.processes import descendants
 from autoopt.trial import child, preloading, supervisor, tree
 from autoopt.trial.channel import Channel
 from autoopt.trial.start import PRELOAD, PRELOAD_SECONDS, READY
@@ -110,7 +111,7 @@ def _take_over(end: socket.socket, say: int, seen: preloading.Imports) -> None:
     os.write(say, trouble.encode() or READY)
     os.close(say)
     if trouble:
-        tree.send(tree.descendants(os.getpid()), tree.KILL)
+        tree.send(descendants(os.getpid()), tree.KILL)
     else:
         _serve(end, {name: value for name, value in seen.variables.items() if value is not None})
 
