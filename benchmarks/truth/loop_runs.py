@@ -78,6 +78,7 @@ def one_run(what: str, spread: str, kind: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "tried": len({trial.strategy for trial in trials}),
         "plan": list(outcome.best.plan.names()),
+        "attained": log(truth) / log(prod(gains.values())) if what == "effects" else None,
         "placebos_in_plan": sum(gains[name] == 1.0 for name in outcome.best.plan.names()),
         "placebos_ever_kept": sum(gains[trial.strategy] == 1.0 for trial in kept),
         "headline": _beside(outcome.speedup.throughput, truth),
@@ -116,6 +117,7 @@ def measure(what: str, spread: str, kind: str, runs: int) -> dict[str, Any]:
         "runs_with_a_placebo_in_the_plan": with_any,
         "runs_with_a_placebo_ever_kept": sum(row["placebos_ever_kept"] > 0 for row in rows),
         "candidates_tried": fmean(row["tried"] for row in rows),
+        "attained": fmean(row["attained"] for row in rows) if what == "effects" else None,
         "figures": told,
         "holds": with_any <= MOST_KEPT * runs
         and (what == "placebos" or all(share >= LEAST_COVERED for share in covered)),
