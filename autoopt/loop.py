@@ -19,6 +19,7 @@ from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
 from autoopt.search.state import SearchState
+from autoopt.search.tuning import tune
 from autoopt.search.verify import Verification, seconds_due, verify
 
 
@@ -45,6 +46,7 @@ class Loop:
         self.context.warn(state, *self.context.runner.registry.warnings, *state.facts.warnings)
         recall(self.context, state)
         benchmark(self.context, state, self.options)
+        tune(self.context, state, self.options)
         stop = self._rounds(state)
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)

@@ -92,7 +92,8 @@ def test_what_make_installs_is_pinned_and_within_the_ranges(project: dict[str, A
             assert separator, line
             assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line), f"{line}: a name and a version alone"
             pinned[canonicalize_name(name)] = version
-    for text in _requirements(project, "examples", "dev", "tensorboard", "docs", "release"):
+    extras = ("examples", "dev", "tensorboard", "docs", "release", "serving", "tune", "model")
+    for text in _requirements(project, *extras):
         wanted = Requirement(text)
         name = canonicalize_name(wanted.name)
         if name == "torch-autoopt":

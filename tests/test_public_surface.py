@@ -83,7 +83,8 @@ OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
     | {"--memory-limit", "--accept-undecided", "--no-accept-undecided"}
-    | {"--skip", "--strategies", "--allow", "--executor", "--nproc", "--price", "--log", "--out", "--metric"},
+    | {"--skip", "--strategies", "--allow", "--executor", "--nproc", "--price", "--log", "--out", "--metric"}
+    | {"--tune"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
     | {"--metric"}
@@ -99,6 +100,9 @@ OPTIONS = {
     "compare": SEARCH
     | {"--baseline", "--candidate", "--require", "--ledger", "--html", "--markdown", "--budget", "--device"}
     | {"--strategies"},
+    "latency": SEARCH
+    | {"--p95", "--max-drop", "--clients", "--checkpoint", "--batch", "--lengths", "--student", "--budget", "--device"}
+    | {"--seed", "--price", "--out", "--open", "--no-open"},
     "strategies": {"--strategies", "--json", "--no-json"},
     "doctor": {"--device", "--json", "--no-json"},
 }

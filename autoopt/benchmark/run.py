@@ -86,6 +86,12 @@ class RunUnderWay:
             self._one_leg(until)
         return bool(self.stopped)
 
+    def go_to(self, steps: int) -> bool:
+        """Trains to the first evaluation at or after a step. True when it is over."""
+        while not self.stopped and self.training.steps < steps:
+            self._one_leg(math.inf)
+        return bool(self.stopped)
+
     def _one_leg(self, until: float) -> None:
         """To the next evaluation and through it, or to the end of the time."""
         live, training, log = self.live, self.training, self.log
@@ -236,6 +242,7 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
         peak_host_memory_bytes=log.host_peak,
         stopped=stopped,
         past=tuple(log.points[log.confirmed :]) if log.confirmed is not None else (),
+        trained_parameters=sum(p.numel() for p in training.model.parameters() if p.requires_grad),
     )
 
 

@@ -113,6 +113,20 @@ def train_leg(live: TrialContext, seconds: float, **arguments: Any) -> JsonDict:
     return {"over": over, "run": run, "seconds": live.under_way.seconds}
 
 
+def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
+    """Trains on to a step's evaluation: a :class:`~autoopt.records.messages.TrainingRun` as far as it has come.
+
+    Args:
+        steps: at which a rung of a search ends.
+        arguments: those of :func:`train`; the first rung's hold.
+    """
+    if live.under_way is None:
+        live.under_way = _training_run(live, **arguments)
+    live.under_way.go_to(steps)
+    document: JsonDict = live.under_way.document().model_dump(mode="json")
+    return document
+
+
 def _training_run(live: Any, *, evaluate_every: int | None = None, **arguments: Any) -> Any:
     """A training from its first step; a script's goes by its own loop, which evaluates when it likes."""
     if isinstance(live, TrialContext):

@@ -61,6 +61,7 @@ class TrialContext:
         inspected: what strategies found in it, by name; part of the facts.
         cores_at_start: cores that the process could use before the workload was imported.
         under_way: a training that goes on in legs (``autoopt.benchmark.run``).
+        serving: a model that answers requests (``autoopt.latency.tasks``).
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class TrialContext:
         self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
         self._training: Training | None = None
         self.under_way: Any = None
+        self.serving: Any = None
 
     def _build(self, given: Workload | None = None) -> Workload:
         """The user's workload, from their seed on."""

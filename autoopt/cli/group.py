@@ -21,6 +21,7 @@ COMMANDS = (
     "train",
     "verify",
     "compare",
+    "latency",
     "mcp",
     "strategies",
     "doctor",

@@ -37,6 +37,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "executor": {"metavar": "NAME", "help": "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"},
     "nproc": {"metavar": "N|1..N", "help": "Processes that train together; 1..N tries up to N.  [default: 1]"},
+    "tune": {
+        "multiple": True,
+        "metavar": "RANGES",
+        "help": "Search hyper-parameters of the optimizer: lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2.",
+    },
     "price": {"metavar": "NUMBER", "help": "What an hour of the device costs, for cost-to-target."},
     "log": {"multiple": True, "metavar": "NAMES", "help": "Trackers that follow: mlflow, tensorboard, wandb."},
     "metric": {"metavar": "PATTERN", "help": "Where a script tells its metric: 'val loss ([0-9.]+)', or a key."},

@@ -29,6 +29,7 @@ from autoopt.options.parsers import (
     parse_seed,
     parse_size,
     parse_specs,
+    parse_tune,
 )
 
 TRACKERS = ("mlflow", "tensorboard", "wandb")
@@ -54,6 +55,7 @@ class Options:
         executor: where trials run: ``local``, ``ray`` (of this machine), or ``ray://host:port``.
         nproc: processes that train together: ``4``, the baseline too, or ``1..4``, up to which ``ddp`` may go; one
             where None.
+        tune: hyper-parameters of the optimizer to search, ``lr=log:0.0001..0.01``; empty: none.
         price: what an hour of the device costs; None where it was not given.
         log: trackers that follow the run.
         metric: where a script tells its metric: a pattern with one group for the number, or a tracker's key.
@@ -75,6 +77,7 @@ class Options:
     allow: tuple[str, ...] = DEFAULT_RISKS
     executor: str = "local"
     nproc: str | None = None
+    tune: tuple[str, ...] = ()
     price: float | None = None
     log: tuple[str, ...] = ()
     metric: str | None = None
@@ -106,6 +109,7 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "allow": ("allow", parse_allow),
     "executor": ("executor", parse_executor),
     "nproc": ("nproc", parse_nproc),
+    "tune": ("tune", parse_tune),
     "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
     "log": ("log", lambda value: parse_choices(value, TRACKERS)),
     "metric": ("metric", parse_pattern),

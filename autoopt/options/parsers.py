@@ -17,6 +17,12 @@ _PERCENT = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))\s*%", re.ASCII)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(iB|B)", re.ASCII)
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,4})?", re.ASCII)
 _RAY = re.compile(r"ray://[\w.\-\[\]:]+:\d{1,5}", re.ASCII)
+_NUMBER = r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?"
+_TUNE = re.compile(
+    rf"(?P<name>[a-z][a-z0-9_]*)\s*=\s*(?:(?:(?P<scale>log|linear):)?(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})"
+    rf"|(?P<choices>{_NUMBER}(?:\|{_NUMBER})+))",
+    re.ASCII,
+)
 _SPEC = re.compile(r"[^:\s]+:[^:\s]+")
 
 
@@ -193,6 +199,42 @@ def parse_specs(value: object) -> tuple[str, ...]:
     if wrong is not None:
         raise UsageError(f"{wrong!r} is no MODULE:CLASS", hint="such as my_pkg.my_mod:MyStrategy")
     return specs
+
+
+def parse_tune(value: object) -> tuple[str, ...]:
+    """Hyper-parameters to search, each as ``name=scale:low..high`` or ``name=a|b|c``.
+
+    Where no scale is given it is ``log`` for ranges of two decades or more.
+
+    Raises:
+        UsageError: anything else, or a name twice.
+    """
+    example = "such as lr=1e-4..1e-2,weight_decay=log:1e-6..1e-2,momentum=0.8|0.9"
+    found: dict[str, str] = {}
+    for part in parse_list(value):
+        match = _TUNE.fullmatch(part)
+        if match is None:
+            raise UsageError(f"{part!r} is no name with a range", hint=example)
+        name = match["name"]
+        if name in found:
+            raise UsageError(f"{name} is given twice", hint=example)
+        found[name] = f"{name}={_range(match, part, example)}"
+    return tuple(found.values())
+
+
+def _range(match: re.Match[str], part: str, example: str) -> str:
+    if match["choices"]:
+        numbers = [_finite(text) for text in match["choices"].split("|")]
+        if None in numbers or len(set(numbers)) < 2:
+            raise UsageError(f"{part!r}: two or more different numbers are wanted", hint=example)
+        return "|".join(f"{number:g}" for number in numbers)
+    low, high = _finite(match["low"]), _finite(match["high"])
+    if low is None or high is None or not low < high:
+        raise UsageError(f"{part!r}: a range goes from a number to a larger one", hint=example)
+    scale = match["scale"] or ("log" if low > 0 and high >= 100 * low else "linear")
+    if scale == "log" and low <= 0:
+        raise UsageError(f"{part!r}: a range on a log scale begins above 0", hint=example)
+    return f"{scale}:{low:g}..{high:g}"
 
 
 def parse_path(value: object) -> Path:

@@ -49,6 +49,7 @@ class Configuration(Record):
     steps_to_target: int | None = None
     metric: float | None = None
     peak_memory_bytes: int | None = None
+    trained_parameters: int | None = None
     peak_host_memory_bytes: int | None = None
     device_utilization: float | None = None
     cpu_utilization: float | None = None
@@ -109,6 +110,7 @@ class Trial(Record):
     time_to_target: Estimate | None = None
     quality: Quality | None = None
     peak_memory_bytes: int | None = None
+    trained_parameters: int | None = None
     seconds: float | None = None
     log: str | None = None
     ratios: tuple[float, ...] = ()

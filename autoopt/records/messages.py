@@ -76,6 +76,7 @@ class TrainingRun(Record):
     that of one that stands alone.
     ``past``: evaluations after the target was confirmed, where it was to be trained on; ``curve`` ends before them.
     ``moves``: which parameters moved, from evaluation to evaluation.
+    ``trained_parameters``: how many have a gradient.
     """
 
     seed: int
@@ -101,6 +102,7 @@ class TrainingRun(Record):
     told: tuple[str, ...] = ()
     past: tuple[CurvePoint, ...] = ()
     moves: tuple[Moved, ...] = ()
+    trained_parameters: int | None = None
 
 
 class EpochRead(Record):

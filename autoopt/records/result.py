@@ -12,6 +12,7 @@ from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
 from autoopt.records.pipeline import Round
 from autoopt.records.script import ScriptPatch, Sites
+from autoopt.records.tuning import Tuning
 
 
 class WorkloadSummary(Record):
@@ -99,7 +100,7 @@ class Result(Record):
     ``quality``: the final plan's trainings against the baseline's, from the verification. ``sites``, ``patch``: of
     a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
     several. ``spent``: what its seconds went on; ``more_budget``: what more of them would buy, empty where time held
-    nothing back.
+    nothing back. ``tuning``: of ``--tune``.
     """
 
     schema_version: Literal[1] = 1
@@ -131,6 +132,7 @@ class Result(Record):
     scaling: Scaling | None = None
     spent: tuple[Spent, ...] = ()
     more_budget: str = ""
+    tuning: Tuning | None = None
 
     @property
     def fitted(self) -> bool:

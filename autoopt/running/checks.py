@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from autoopt.errors import UsageError
+import importlib.util
+
+from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.loading.importing import check_spec
 from autoopt.options import Options
 from autoopt.running.baseline_spec import registry_of
@@ -18,7 +20,7 @@ def check_command(spec: str, options: Options) -> None:
         WorkloadError: the workload's import string is malformed, or leads to no file or module; no such script.
         UsageError: several processes for a script; ``only``, ``skip`` or ``allow`` name what there is not; ``out``
             holds a run already.
-        EnvironmentLacks: a tracker is not installed.
+        EnvironmentLacks: a tracker, or what ``tune`` needs, is not installed.
     """
     command = command_of(spec)
     if command is None:
@@ -33,4 +35,11 @@ def check_command(spec: str, options: Options) -> None:
     if options.out is not None:
         check_free(options.out)
     check_installed(options.log)
+    if options.tune and importlib.util.find_spec("optuna") is None:
+        raise EnvironmentLacks("--tune: optuna is not installed", hint="pip install 'torch-autoopt[tune]'")
+    if options.tune and command is not None:
+        raise UsageError(
+            "--tune searches the optimizer of a function that builds it; a script's is its own",
+            hint="autoopt optimize my_module:build --tune lr=1e-4..1e-2",
+        )
     registry_of(options)

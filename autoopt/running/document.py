@@ -68,6 +68,7 @@ def result_of(
         scaling=state.scaling,
         spent=spending(took, seconds),
         more_budget=more_budget(state),
+        tuning=state.tuning,
         advice=(
             *(located(item, Path.cwd()) for item in state.advice),
             *(advice_of(state.sites) if state.sites else ()),

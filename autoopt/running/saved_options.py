@@ -28,6 +28,7 @@ MEASURED_BY = (
     "allow",
     "executor",
     "nproc",
+    "tune",
 )
 """Options that change what is measured; a resumed run must have the same."""
 

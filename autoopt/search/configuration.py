@@ -55,6 +55,7 @@ def configuration(
         metric=last,
         peak_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_memory_bytes"),
         peak_host_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_host_memory_bytes"),
+        trained_parameters=runs[-1].trained_parameters if runs else None,
         device_utilization=examined.monitor.get("device_utilization") if examined else None,
         cpu_utilization=_cpu(examined, environment),
         flops_per_second=flops,

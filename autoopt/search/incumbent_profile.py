@@ -8,6 +8,7 @@ from itertools import chain
 from autoopt.errors import TrialFailed
 from autoopt.events import RoundMeasured
 from autoopt.records import Round
+from autoopt.search.planner import unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
@@ -34,10 +35,13 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     seconds = min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
     trace = str(context.run.directory.traces) if index == 0 else None
     description = Description(facts=state.facts, environment=state.environment)
+    wanted = [name for name, strategy in context.runner.registry.items() if not unwanted(strategy, context.choice)]
     usual = _usual_step(state)
 
     def profiled() -> StageProfile:
-        return profile_stages(context.runner, state.incumbent, seconds=seconds, advise=index == 0, trace=trace)
+        return profile_stages(
+            context.runner, state.incumbent, seconds=seconds, advise=index == 0, trace=trace, strategies=wanted
+        )
 
     def measure() -> StageProfile:
         began = context.now()
@@ -61,7 +65,7 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     state.profiles[seen.plan.key] = seen
     state.missing += [text for text in seen.missing if text not in state.missing]
     context.warn(state, *seen.doubts)
-    state.facts = state.facts.model_copy(update={"inspected": seen.inspected})
+    state.facts = state.facts.model_copy(update={"inspected": {**seen.inspected, **state.tuned}})
     if index == 0:
         state.advice = seen.advice
     round_, pipeline = build_round(Description(facts=state.facts, environment=state.environment), seen, index)

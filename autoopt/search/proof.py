@@ -71,7 +71,13 @@ class Proof:
         again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
         if again:
             context.warn(state, f"trial {number}: {again}")
-        notes = (ruling.reason, again, f"goes on from trial {earlier.trial.id}" if earlier else "", note)
+        notes = (
+            ruling.reason,
+            self._parameters(candidate),
+            again,
+            f"goes on from trial {earlier.trial.id}" if earlier else "",
+            note,
+        )
         ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})
         trial = trial_of(context, state, candidate, number, began, comparison, ruling)
         state.trials.append(trial)
@@ -101,6 +107,13 @@ class Proof:
             number=number,
             alpha_accept=alpha_of(len(state.comparisons) - 1, kept),
         )
+
+    def _parameters(self, candidate: Candidate) -> str:
+        """How many parameters a change of the model trains; empty for other changes, and where none was trained."""
+        trained, whole = _trained(self.context, candidate.plan), self.state.facts.model.trainable_parameters
+        if candidate.strategy.risk is not Risk.MODEL or trained is None:
+            return ""
+        return f"trains {trained:,} parameters of {whole:,}"
 
     def _keep(self, trial: Trial, candidate: Candidate) -> None:
         """Makes the plan the incumbent, without those halves that do not carry their weight."""
@@ -193,12 +206,18 @@ def trial_of(
         time_to_target=ruling.time_to_target,
         quality=ruling.quality,
         peak_memory_bytes=comparison.candidate.peak_memory_bytes,
+        trained_parameters=_trained(context, candidate.plan),
         seconds=context.now() - began,
         log=context.runner.latest_log,
         ratios=comparison.ratios,
         samples_per_second=comparison.candidate.samples_per_second,
         finished_at=context.now(),
     )
+
+
+def _trained(context: RunContext, plan: Plan) -> int | None:
+    """Parameters with a gradient in the plan's trainings; None where there was none."""
+    return next((run.trained_parameters for run in context.gate.trainings.of(plan)), None)
 
 
 def _no_better(comparison: Comparison, min_gain: float) -> bool:

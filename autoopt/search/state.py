@@ -9,6 +9,7 @@ from autoopt.records import (
     Change,
     Environment,
     Estimate,
+    JsonDict,
     Noise,
     Objective,
     Plan,
@@ -20,6 +21,7 @@ from autoopt.records import (
 from autoopt.records.distributed import Scaling
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
+from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
 from autoopt.search.aa_control import AAControl
 from autoopt.search.compare.comparison import Comparison, Side
@@ -47,6 +49,7 @@ class SearchState:
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
+    ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
     """
 
@@ -82,6 +85,8 @@ class SearchState:
     remembered: Remembered = field(default_factory=Remembered)
     processes: int = 1
     scaling: Scaling | None = None
+    tuning: Tuning | None = None
+    tuned: dict[str, JsonDict] = field(default_factory=dict)
 
     def next_id(self) -> int:
         self.numbers += 1

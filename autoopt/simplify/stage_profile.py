@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -113,7 +113,13 @@ def describe(bench: Trials) -> Description:
 
 
 def profile_stages(
-    bench: Trials, plan: Plan, *, seconds: float, advise: bool, trace: str | None = None
+    bench: Trials,
+    plan: Plan,
+    *,
+    seconds: float,
+    advise: bool,
+    trace: str | None = None,
+    strategies: Sequence[str] | None = None,
 ) -> StageProfile:
     """Runs a plan, then measures its stages one by one.
 
@@ -122,11 +128,12 @@ def profile_stages(
             ask and advice are held to as much.
         advise: also look for what only a person can change.
         trace: a folder for a short torch.profiler trace.
+        strategies: that may look into the workload; all where None.
 
     Raises:
         TrialFailed: the plan does not train.
     """
-    began = time.monotonic()
+    began, asking = time.monotonic(), list(bench.registry if strategies is None else strategies)
     with bench.trial(plan, "examine") as process:
         tasks = _Tasks(process, seconds)
         tasks.spent["start"] = time.monotonic() - began
@@ -142,7 +149,7 @@ def profile_stages(
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
-        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", strategies=list(bench.registry))
+        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", strategies=asking)
         step = block.seconds / max(block.steps, 1)
         wanted = advise and timings
         advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=step) if wanted else {}

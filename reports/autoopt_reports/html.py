@@ -59,6 +59,11 @@ def write_text(text: str, path: Path) -> Path:
     return _replace(path, text)
 
 
+def render_latency(document: Record, **view: object) -> str:
+    """The page of ``autoopt latency``."""
+    return _page("latency.html.j2", document, **view)
+
+
 def _replace(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

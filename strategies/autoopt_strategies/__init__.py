@@ -46,10 +46,15 @@ BUILTIN: tuple[str, ...] = (
     "training.validation_loader:ValidationLoader",
     "training.evaluation_cadence:EvaluationCadence",
     "training.checkpoint_cadence:CheckpointCadence",
+    "training.hyperparameters:Hyperparameters",
     "training.muon:Muon",
     "training.lamb:Lamb",
     "training.lars:Lars",
     "training.warmup_cosine:WarmupCosine",
     "training.one_cycle:OneCycle",
+    "model.freezing:Freezing",
+    "model.lora:Lora",
+    "model.pruning:Pruning",
+    "model.distillation:Distillation",
 )
 """Module and class of each, in the order in which they are tried: the one place where a new strategy is entered."""

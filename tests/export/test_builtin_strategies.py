@@ -29,7 +29,10 @@ SEED = 3
 REGISTRY = load_strategies()
 SETTINGS = {strategy.name: example_of(strategy).setting for strategy in builtin()}
 SETTINGS["chunked_loss"] = {"path": "head", "rows": 5, "multiple": 4}  # of this workload
+SETTINGS["lora"] = {"rank": 2, "targets": ["blocks.0.out", "blocks.1.out"], "heads": ["head"]}
 SPEC = "attending_workload:build"
+NARROW = {"pruning", "distillation"}
+"""They need a model that runs with fewer channels."""
 WRITTEN = {
     "compile": "compile_in_place(model",
     "cuda_graphs": "make_graphed_callables",
@@ -43,15 +46,19 @@ def plan_of(*names: str) -> Plan:
     return REGISTRY.order(Plan(changes=tuple(Change(strategy=name, setting=SETTINGS[name]) for name in names)))
 
 
-def training(plan: Plan) -> Training:
+def spec_of(plan: Plan) -> str:
+    return "convolution_workload:build" if NARROW & set(plan.names()) else SPEC
+
+
+def training(plan: Plan, spec: str) -> Training:
     seed_everything(SEED)
-    workload = validation.build(importing.load(SPEC))
+    workload = validation.build(importing.load(spec))
     return Training(workload, REGISTRY.fold(plan, workload.setup), device="cpu", seed=SEED)
 
 
 def trial_losses(plan: Plan) -> list[float]:
     threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    run = training(plan)
+    run = training(plan, spec_of(plan))
     losses = [float(run.step(batches)) for batches in run]
     run.close()
     torch.set_num_threads(threads)
@@ -60,10 +67,11 @@ def trial_losses(plan: Plan) -> list[float]:
 
 
 def printed(plan: Plan) -> Script:
-    assembled = training(Plan())
-    facts = workload_facts(assembled, SPEC)
+    spec = spec_of(plan)
+    assembled = training(Plan(), spec)
+    facts = workload_facts(assembled, spec)
     assembled.close()
-    return export_script(SPEC, plan, REGISTRY, facts=facts)
+    return export_script(spec, plan, REGISTRY, facts=facts)
 
 
 def stands_alone(made: Script) -> None:

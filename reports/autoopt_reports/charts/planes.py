@@ -12,6 +12,7 @@ from autoopt_reports.view.scaling import ScalingView
 from autoopt_reports.view.search import SearchSection
 from autoopt_reports.view.text import Name, Number, Phrase, say
 from autoopt_reports.view.tradeoff import Spot, Tradeoff
+from autoopt_reports.view.tuning import TuningView
 
 Unit = tuple[float, str]
 
@@ -212,6 +213,32 @@ def search_chart(view: SearchSection) -> Plane | None:
         (*failed, *marks),
         dots=tuple(dots),
     )
+
+
+def tuning_chart(view: TuningView) -> Plane | None:
+    """The best metric of each training, in the order in which they were made, with the target."""
+    seen = [(row, row.metric.value) for row in view.rows if row.metric.value is not None]
+    if not seen:
+        return None
+    target = [view.target.value] if view.target.value is not None else []
+    f = frame((0.0, max(row.number for row, _ in seen) + 1.0), span([*(y for _, y in seen), *target]), 200)
+    shapes = {"final": "diamond", "baseline": "square", "reached": "circle", "failed": "cross"}
+    kinds = {"final": "final", "baseline": "baseline", "reached": "kept", "failed": "failed"}
+    marks = tuple(
+        Mark(
+            f.x.at(row.number),
+            f.y.at(y),
+            kinds.get(row.kind, "rejected"),
+            shapes.get(row.kind, "ring"),
+            say(row.state + ": {}, target after {}", row.metric, row.seconds),
+        )
+        for row, y in seen
+    )
+    rules = tuple(
+        GuideLine(0, f.y.at(y), 100, f.y.at(y), "target", say("target {}", view.target)) for y in target
+    )  # fmt: skip
+    x_ticks, y_ticks = axes(f)
+    return Plane(f.height, x_ticks, y_ticks, "trial", f"best {view.metric}", (), marks, rules)
 
 
 def _tip(label: Name, at: Number, best: Number) -> Phrase:

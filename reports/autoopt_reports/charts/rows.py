@@ -56,6 +56,15 @@ def ceiling_chart(rows: tuple[StageRow, ...]) -> Bars:
     return Bars(len(bars) * ROW, tuple(bars))
 
 
+def importance_chart(shares: tuple[tuple[Name, Number], ...]) -> Bars:
+    """A bar for each parameter, by its share of the whole."""
+    bars = [
+        Bar(place * ROW, label, share, 0.0, max(0.3, round(100 * (share.value or 0.0), 2)), "s0")
+        for place, (label, share) in enumerate(shares)
+    ]
+    return Bars(len(bars) * ROW, tuple(bars))
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     x: float

@@ -22,6 +22,7 @@ from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 from autoopt_reports.view.tradeoff import Tradeoff, tradeoff_views
 from autoopt_reports.view.trials import TrialGroup, trial_groups
 from autoopt_reports.view.trust import Check, trust_checks
+from autoopt_reports.view.tuning import TuningView, tuning_view
 from autoopt_reports.view.verdict import VerdictView, verdict_view
 
 
@@ -44,6 +45,7 @@ class Report:
     roofline: Roofline | None
     learning: Learning | None
     tradeoffs: tuple[Tradeoff, ...]
+    tuning: TuningView | None
     predictions: Predictions | None
     search: SearchSection
     groups: tuple[TrialGroup, ...]
@@ -80,6 +82,7 @@ def report_view(result: Result) -> Report:
         ),
         learning=learning_view(result),
         tradeoffs=tradeoff_views(result),
+        tuning=tuning_view(result),
         predictions=predictions_view(result),
         search=search_view(result),
         groups=trial_groups(result),

@@ -1,0 +1,104 @@
+"""``autoopt latency``: a trained model within a latency, and its acceptance test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from autoopt.cli.codes import DOES_NOT_HOLD
+from autoopt.cli.output import say, show, stdout_kept, write_json, write_line
+from autoopt.cli.parameters import optimize_options, read_options
+from autoopt.errors import UsageError
+from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
+from autoopt.options import refuse_unfinished
+from autoopt.options.parsers import parse_list, parse_percent
+
+BUDGET = "5m"
+T = TypeVar("T")
+
+
+@click.command("latency")
+@click.argument("workload", metavar="MODULE:ATTR")
+@click.option(
+    "--p95", metavar="TIME", help="The limit: 80ms, 1.5s, 900us; exit code 5 where nothing is proven to hold it."
+)
+@click.option("--max-drop", metavar="PERCENT", default="1%", help="Of the metric that may be lost.  [default: 1%]")
+@click.option(
+    "--clients", metavar="NUMBER", default="1", help="That ask at once where the limit is to hold.  [default: 1]"
+)
+@click.option("--checkpoint", type=click.Path(path_type=Path), metavar="FILE", help="The trained weights.")
+@click.option("--batch", metavar="SHARES", default="1", help="Samples of a request: 1, or 1=80%,8=20%.  [default: 1]")
+@click.option("--lengths", metavar="SHARES", help="Tokens of a request, cut to: 128, or 32=50%,128=50%.")
+@click.option("--student", "students", metavar="MODULE:ATTR", multiple=True, help="Another model that is tried, too.")
+@optimize_options("budget", "device", "seed", "price", "out", "json", "quiet", "open")
+def latency_command(
+    workload: str,
+    p95: str | None,
+    max_drop: str,
+    clients: str,
+    checkpoint: Path | None,
+    batch: str,
+    lengths: str | None,
+    students: tuple[str, ...],
+    **given: Any,
+) -> int:
+    """Serves a trained model within a latency, at the least cost, with at most a given loss of quality.
+
+    MODULE:ATTR is a workload as for `autoopt optimize`; its validation data are the requests and its evaluate the
+    judge. Precisions, engines, layouts and threads are compared in processes that take turns; the winner is exported
+    with an acceptance test that runs without autoopt. --budget is 5m unless it is given.
+    """
+    options = read_options({**given, "budget": given["budget"] or BUDGET})
+    refuse_unfinished(options)
+    serve = Serve(
+        limit_seconds=None if p95 is None else _read("--p95", p95, parse_latency),
+        max_drop=_read("--max-drop", max_drop, lambda text: parse_percent(text, most=1.0)),
+        clients=_read("--clients", clients, _whole),
+        weights=str(checkpoint.absolute()) if checkpoint else "",
+        sizes=pattern(_read("--batch", batch, parse_shares)),
+        lengths=pattern(_read("--lengths", lengths, parse_shares)) if lengths is not None else (None,),
+        students=parse_list(list(students)) if students else (),
+    )
+    _refuse(workload, checkpoint)
+    from autoopt.latency.search import serve_within
+    from autoopt_reports.latency import summary, write_latency
+
+    told: Callable[[str], None] = (lambda text: None) if options.quiet else say
+    with stdout_kept():
+        found, directory = serve_within(workload, serve, options, say=told)
+        page = write_latency(found, directory.path / "latency.html")
+    if options.json:
+        write_json(found)
+    else:
+        for line in summary(found):
+            write_line(line)
+        write_line(f"page: {page}")
+    if options.open:
+        show(page)
+    failed = found.acceptance is not None and found.acceptance.exit_code != 0
+    return DOES_NOT_HOLD if found.holds in ("no", "undecided") or failed else 0
+
+
+def _refuse(workload: str, checkpoint: Path | None) -> None:
+    """What can be refused before torch is imported."""
+    if ":" not in workload:
+        hint = "autoopt latency my_module:build, or examples/photos.py:build"
+        raise UsageError(f"{workload} names no function that builds the model", hint=hint)
+    if checkpoint is not None and not checkpoint.is_file():
+        raise UsageError(f"--checkpoint {checkpoint}: there is no such file", hint="such as runs/train/checkpoint.pt")
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 256:
+        raise UsageError("a whole number from 1 to 256 is wanted", hint="such as 4")
+    return int(text)
+
+
+def _read(option: str, text: str, parser: Callable[[str], T]) -> T:
+    try:
+        return parser(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {text}: {error.message}", hint=error.hint) from None

@@ -1,0 +1,130 @@
+"""The front of cost, latency and quality, its knee, and the variant that is taken, with one sentence of reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoopt.records import Estimate
+from autoopt.records.latency import Holds, Latency, Served
+
+
+def within(estimate: Estimate | None, limit: float | None) -> Holds | None:
+    """Whether a quantity stays within a limit by its interval; None where nothing is asked or known."""
+    if limit is None:
+        return None
+    if estimate is None:
+        return "undecided"
+    return "yes" if estimate.high <= limit else "no" if estimate.low > limit else "undecided"
+
+
+def _axes(variant: Served) -> tuple[float, float, float] | None:
+    if variant.p95 is None or variant.cost_seconds is None or variant.drop is None:
+        return None
+    return variant.p95.value, variant.cost_seconds, max(variant.drop.value, 0.0)
+
+
+def marked(variants: Sequence[Served]) -> tuple[Served, ...]:
+    """Marks the front (no other is as good on all three axes and better on one) and its knee, of what is proven."""
+    points = [_axes(variant) for variant in variants]
+    front = [
+        i for i, p in enumerate(points)
+        if p is not None
+        and not any(q is not None and q != p and all(a <= b for a, b in zip(q, p, strict=True)) for q in points)
+    ]  # fmt: skip
+    bend = knee([points[i] for i in front])  # type: ignore[misc]
+    place = front[bend] if bend is not None else None
+    return tuple(
+        variant.model_copy(update={"front": i in front, "knee": i == place}) for i, variant in enumerate(variants)
+    )
+
+
+def knee(points: Sequence[tuple[float, float, float]]) -> int | None:
+    """The point nearest to the best of every axis, each scaled from 0 to 1; None for fewer than three points."""
+    if len(points) < 3:
+        return None
+    lows = [min(axis) for axis in zip(*points, strict=True)]
+    spans = [max(axis) - min(axis) for axis in zip(*points, strict=True)]
+
+    def distance(point: tuple[float, float, float]) -> float:
+        scaled: list[float] = [(v - low) / span for v, low, span in zip(point, lows, spans, strict=True) if span > 0]
+        return sum((each * each for each in scaled), 0.0)
+
+    return min(range(len(points)), key=lambda i: distance(points[i]))
+
+
+def chosen(found: Latency) -> Latency:
+    """The document with what is taken, whether it holds, and why.
+
+    Of those whose P95 and quality hold, the cheapest; without a limit the one with the lowest P95 whose quality holds.
+    """
+    proven = [variant for variant in found.variants if variant.p95 is not None]
+    if not proven:
+        return found.model_copy(update={"reason": "nothing was measured in enough processes", "holds": _unheld(found)})
+    keeps = [variant for variant in proven if variant.keeps == "yes"]
+    fitting = [variant for variant in keeps if variant.fits in ("yes", None)]
+    if fitting:
+        best = min(fitting, key=lambda v: (v.cost_seconds or 0.0) if found.limit_seconds else v.p95.value)  # type: ignore[union-attr]
+        holds: Holds | None = None if found.limit_seconds is None else "yes"
+        return found.model_copy(update={"chosen": best.name, "holds": holds, "reason": _why(found, best, len(fitting))})
+    near = min(proven, key=_badness)
+    return found.model_copy(update={"chosen": None, "holds": _unheld(found), "reason": _why_not(found, near)})
+
+
+def _unheld(found: Latency) -> Holds | None:
+    if found.limit_seconds is None:
+        return None
+    tried = [v for v in found.variants if v.p95 is not None]
+    return "no" if tried and all("no" in (v.fits, v.keeps) for v in tried) else "undecided"
+
+
+def _badness(variant: Served) -> tuple[int, float]:
+    order = {"yes": 0, None: 0, "undecided": 1, "no": 2}
+    assert variant.p95 is not None
+    return order[variant.fits] + order[variant.keeps], variant.p95.value
+
+
+def _why(found: Latency, best: Served, count: int) -> str:
+    assert best.p95 is not None
+    among = f"of {count} variants that hold" if count > 1 else "the only variant that holds"
+    word = ("the cheapest " if found.limit_seconds else "the lowest P95 ") + among if count > 1 else among
+    text = f"{best.name}: {word}; P95 {shown(best.p95)}, drop of {found.metric} {percent(best.drop)}"
+    cheapest = best.cost_seconds
+    base = next((v for v in found.variants if v.name == "as it is"), None)
+    if cheapest and base is not None and base.cost_seconds and base is not best:
+        text += f"; a thousand requests take {cheapest:.3g} s of the machine instead of {base.cost_seconds:.3g} s"
+    return text
+
+
+def _why_not(found: Latency, near: Served) -> str:
+    parts = []
+    if near.fits in ("no", "undecided"):
+        parts.append(f"its P95 is {shown(near.p95)}")
+    if near.keeps in ("no", "undecided"):
+        parts.append(f"its drop of {found.metric} is {percent(near.drop)} where {100 * found.max_drop:g} % is allowed")
+        more = _samples_wanted(found, near)
+        if near.keeps == "undecided" and more:
+            parts.append(f"about {more} validation samples would decide it, {found.validation_samples} are there")
+    return f"no variant is proven to hold; the nearest is {near.name}: " + "; ".join(parts)
+
+
+def _samples_wanted(found: Latency, near: Served) -> int | None:
+    """Samples with which the interval, shrinking with their root, would end at what is allowed."""
+    drop = near.drop
+    if drop is None or drop.value >= found.max_drop:
+        return None
+    return int(found.validation_samples * ((drop.high - drop.value) / (found.max_drop - drop.value)) ** 2) + 1
+
+
+def shown(estimate: Estimate | None) -> str:
+    """A latency in milliseconds with its interval."""
+    if estimate is None:
+        return "not measured"
+    value, low, high = (1e3 * each for each in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.3g} ms [{low:.3g}, {high:.3g}]"
+
+
+def percent(estimate: Estimate | None) -> str:
+    """A drop in per cent with its interval."""
+    if estimate is None:
+        return "not measured"
+    return f"{100 * estimate.value:.2f} % [{100 * estimate.low:.2f}, {100 * estimate.high:.2f}]"

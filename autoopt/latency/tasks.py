@@ -1,0 +1,225 @@
+"""What runs in a process that serves: it opens a variant, answers blocks of requests, and judges quality."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoopt.benchmark.device import host_peak_bytes
+from autoopt.benchmark.loader import training_loader, validation_loader
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.latency.quality import judged
+from autoopt.latency.serving.calls import calls_of, cut_to
+from autoopt.latency.serving.load import Ask, Batcher, Request, asker, measure
+from autoopt.latency.serving.trees import joined, samples_of
+from autoopt.latency.serving.variants import Variant, load, prepare
+from autoopt.latency.weights import load_weights
+from autoopt.loading import importing, validation
+from autoopt.records import JsonDict
+
+REQUESTS, CALIBRATION, WARM_UP = 256, 64, 10
+
+
+@dataclass
+class Serving:
+    """The state of a process that serves."""
+
+    model: nn.Module
+    predictor: Any
+    ask: Ask
+    requests: list[Request]
+    variant: Variant
+    batches: list[Any] = field(default_factory=list)
+    asked: int = 0
+
+
+def describe(live: TrialContext, weights: str, sizes: list[int], lengths: list[int | None]) -> JsonDict:
+    """Whether the workload can be served at all: its metric, samples, requests, layers."""
+    model = users_model(live, "", weights)
+    requests = requests_of(live, model, sizes, lengths)
+    target = live.workload.target
+    assert target is not None
+    kinds = {type(module).__name__ for module in model.modules()}
+    return {
+        "metric": target.metric,
+        "mode": target.direction,
+        "requests": len(requests),
+        "samples": sum(samples_of(batch) for batch in validation_batches(live)),
+        "linear": any(isinstance(module, nn.Linear) for module in model.modules()),
+        "convolutions": any(isinstance(module, nn.Conv2d) for module in model.modules()),
+        "kinds": sorted(kinds),
+        "device": str(live.device),
+        "adapter": live.workload.adapter,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def users_model(live: TrialContext, spec: str, weights: str) -> nn.Module:
+    """The workload's model, or that of another build, with weights from a file, in eval mode on its device."""
+    workload = validation.build(importing.load(spec, live.spec.search_path)) if spec else live.workload
+    model: nn.Module = workload.model
+    if weights:
+        load_weights(model, Path(weights))
+    return model.eval().to(live.device.torch)
+
+
+def validation_batches(live: TrialContext) -> list[Any]:
+    """The validation data, on the host.
+
+    Raises:
+        WorkloadError: there is none, or no metric.
+    """
+    workload = live.workload
+    given = {"valid_data": workload.valid_data, "evaluate": workload.evaluate, "target": workload.target}
+    lacking = [name for name, value in given.items() if value is None]
+    if lacking:
+        raise WorkloadError(
+            f"the workload has no {lacking[0]}, and quality cannot be judged without it",
+            hint="give valid_data=, evaluate= and target=autoopt.Target('accuracy') to the Workload",
+        )
+    loader = validation_loader(workload, live.setup, live.seed)
+    assert loader is not None
+    batches = list(loader.loader)
+    if not batches:
+        raise WorkloadError("valid_data yields no batch", hint="requests are made of the validation data")
+    return batches
+
+
+def requests_of(
+    live: TrialContext, model: Any, sizes: list[int], lengths: list[int | None], most: int = REQUESTS
+) -> list[Request]:
+    """Calls of the model as the user's evaluation makes them, on the host, of the sizes and lengths asked for."""
+    batches, evaluate = validation_batches(live), live.workload.evaluate
+    assert evaluate is not None
+    parts = cut_to(batches, itertools.cycle(sizes), itertools.cycle(lengths))
+    try:
+        return calls_of(model, evaluate, itertools.islice(parts, most))
+    except Exception as error:
+        raise WorkloadError(
+            f"evaluate fails on batches of {', '.join(map(str, sorted(set(sizes))))}: {type(error).__name__}: {error}",
+            hint="a request is a small batch of the validation data; --batch sets its samples",
+        ) from None
+
+
+def make(live: TrialContext, variant: JsonDict, weights: str, folder: str, seed: int) -> JsonDict:
+    """Makes a variant's artefact: ``seconds``."""
+    wanted = Variant(**variant)
+    model = users_model(live, wanted.model, weights)
+    began = perf_counter()
+    several = _of_two_or_more(requests_of(live, model, [2, 3], [None], most=8))
+    calibration = _calibration(live, model) if wanted.precision == "int8_static" else []
+    _apply_threads(wanted)
+    prepare(model, wanted, several, calibration, Path(folder))
+    return {"seconds": perf_counter() - began}
+
+
+def _of_two_or_more(requests: list[Request]) -> list[Request]:
+    """A dimension of one sample would be taken for fixed."""
+    large = [request for request in requests if samples_of(request) > 1]
+    return large or [joined([requests[0], requests[0]])]
+
+
+def _apply_threads(variant: Variant) -> None:
+    if variant.threads:
+        torch.set_num_threads(variant.threads)
+
+
+def _calibration(live: TrialContext, model: Any) -> list[Request]:
+    """Calls on training data, as the evaluation would make them: validation data must stay unseen."""
+    evaluate = live.workload.evaluate
+    assert evaluate is not None
+    batches = itertools.islice(training_loader(live.workload, live.setup, live.seed).loader, CALIBRATION)
+    parts = cut_to(batches, itertools.repeat(8), itertools.repeat(None))
+    return calls_of(model, evaluate, itertools.islice(parts, CALIBRATION))
+
+
+def start(
+    live: TrialContext, variant: JsonDict, weights: str, folder: str, sizes: list[int], lengths: list[int | None]
+) -> JsonDict:
+    """Opens a variant for blocks: its cold start, and the size of its weights."""
+    wanted = Variant(**variant)
+    model = users_model(live, wanted.model, weights)
+    with torch.no_grad():
+        requests = requests_of(live, model, sizes, lengths)
+    whole = _bytes(model)
+    began = perf_counter()
+    predictor = load(model, wanted, Path(folder) if folder else None).eval()
+    ask = asker(predictor, str(live.device))
+    loaded = perf_counter()
+    ask(requests[0])
+    answered = perf_counter()
+    for request in requests[1 : 1 + WARM_UP]:
+        ask(request)
+    live.serving = Serving(model, predictor, ask, requests, wanted)
+    size = _files(Path(folder)) if folder else _bytes(model)
+    return {
+        "load_seconds": loaded - began,
+        "first_seconds": answered - loaded,
+        "model_bytes": size,
+        "whole_bytes": whole,
+        "requests": len(requests),
+    }
+
+
+def _bytes(model: nn.Module) -> int:
+    """Bytes that a model's weights hold; of quantized ones, those of their parts."""
+
+    def held(tensor: torch.Tensor) -> int:
+        parts = getattr(tensor, "__tensor_flatten__", None)
+        if type(tensor) in (torch.Tensor, nn.Parameter) or parts is None:
+            return tensor.nelement() * tensor.element_size()
+        return sum(held(getattr(tensor, name)) for name in parts()[0])
+
+    return sum(held(tensor.data) for tensor in itertools.chain(model.parameters(), model.buffers()))
+
+
+def _files(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".onnx", ".data", ".pt2"))
+
+
+def block(live: TrialContext, clients: int, seconds: float, least: int) -> JsonDict:
+    """Answers requests for some seconds: ``latencies`` and ``seconds``."""
+    serving: Serving = live.serving
+    most = serving.variant.batching
+    if most > 1 and clients > 1:
+        with Batcher(serving.ask, most) as batcher:
+            found, spent = measure(
+                batcher.ask, serving.requests, clients=clients, seconds=seconds, least=least, first=serving.asked
+            )
+    else:
+        found, spent = measure(
+            serving.ask, serving.requests, clients=clients, seconds=seconds, least=least, first=serving.asked
+        )
+    serving.asked += len(found)
+    return {"latencies": found, "seconds": spent, "peak_memory_bytes": host_peak_bytes()}
+
+
+def judge(live: TrialContext, seed: int) -> JsonDict:
+    """The quality of what is served here: :class:`~autoopt.records.latency.Judged`."""
+    serving: Serving = live.serving
+    workload = live.workload
+    assert workload.evaluate is not None
+    assert workload.target is not None
+    evaluate = workload.evaluate
+    batches = [_moved(batch, live) for batch in validation_batches(live)]
+    try:
+        found = judged(serving.predictor, evaluate, batches, workload.target.metric, seed)
+    except (WorkloadError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise TrialFailed("error", f"evaluating it: {type(error).__name__}: {error}") from None
+    return found.model_dump(mode="json")
+
+
+def _moved(batch: Any, live: TrialContext) -> Any:
+    from autoopt.benchmark.transfer import mapped
+
+    there = live.device.torch
+    return batch if there.type == "cpu" else mapped(batch, lambda tensor: tensor.to(there))

@@ -1,0 +1,286 @@
+"""``--tune``: a budgeted search of the optimizer's hyper-parameters, before the search of changes.
+
+Optuna's TPE asks for values, each is trained here from a seed that proves nothing later, and successive halving ends
+those that are hopeless at their rung. What is best is handed to the strategy ``hyperparameters``, whose proof trains it
+anew from the seeds of the gate. Every rung is a step of the journal: a resumed run asks for the same values again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from autoopt.errors import TrialFailed, UsageError
+from autoopt.options import Options
+from autoopt.records import Change, Objective, Plan
+from autoopt.records.messages import TrainingRun
+from autoopt.records.tuning import Tuning, TuningTrial
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import CONFIRMED
+from autoopt.trial.parent import TrialProcess
+
+if TYPE_CHECKING:
+    import optuna
+
+STRATEGY = "hyperparameters"
+SHARE = 0.5
+"""Of what is left for the search, for tuning at most; the winner's proof and all other changes need the rest."""
+MOST_TRIALS, STARTUP, FACTOR = 60, 5, 3
+SEEDS_APART = 1000
+"""Between the seed of tuning and the first of the gate: the winner is trained anew from seeds that chose nothing."""
+ENOUGH_FOR_IMPORTANCE = 8
+FINER = 1.01
+"""A winner must be so many times as quick as the workload's own values on the tuning seed to be worth its proof."""
+
+
+def tune(context: RunContext, state: SearchState, options: Options) -> None:
+    """Searches, and hands the best values on. Does nothing where nothing was asked for.
+
+    Raises:
+        UsageError: a name that the optimizer does not have.
+    """
+    if not options.tune:
+        return
+    space = {text.partition("=")[0]: text.partition("=")[2] for text in options.tune}
+    own = _own_values(state, space)
+    empty = Tuning(
+        space=options.tune, metric=state.objective.metric, target=state.objective.target,
+        seed=context.seed + SEEDS_APART, own=own,
+    )  # fmt: skip
+    refused = _refused(state)
+    if refused:
+        state.tuning = empty.model_copy(update={"note": refused})
+        context.warn(state, f"--tune: {refused}")
+        return
+    state.tuning = Tuner(context, state, space, empty).run()
+    best, default = state.tuning.trial(state.tuning.best), state.tuning.trial(state.tuning.default)
+    if best is not None and _worth_a_proof(best, default):
+        state.tuned = {STRATEGY: {"found": best.values}}
+
+
+def _worth_a_proof(best: TuningTrial, default: TuningTrial | None) -> bool:
+    if best.seconds_to_target is None:
+        return False
+    if default is None or default.seconds_to_target is None:
+        return True
+    return best.number != default.number and default.seconds_to_target > FINER * best.seconds_to_target
+
+
+def _own_values(state: SearchState, space: dict[str, str]) -> dict[str, float]:
+    """The workload's own values of what is searched."""
+    facts = state.facts.optimizer
+    numbers = {
+        name: float(value)
+        for name, value in facts.options.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    for name in space:
+        if name not in numbers:
+            raise UsageError(
+                f"--tune {name}: {facts.type} has no such number", hint=f"there are: {', '.join(sorted(numbers))}"
+            )
+    return {name: numbers[name] for name in space}
+
+
+def _refused(state: SearchState) -> str:
+    if state.objective.target is None:
+        return "without a target metric there is no time to it, by which values are ranked"
+    return state.untrainable
+
+
+def distributions(space: dict[str, str]) -> dict[str, optuna.distributions.BaseDistribution]:
+    """Optuna's distributions of a space as :func:`autoopt.options.parsers.parse_tune` writes it."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    found: dict[str, optuna.distributions.BaseDistribution] = {}
+    for name, text in space.items():
+        if "|" in text:
+            found[name] = CategoricalDistribution([float(number) for number in text.split("|")])
+            continue
+        scale, _, span = text.partition(":")
+        low, _, high = span.partition("..")
+        found[name] = FloatDistribution(float(low), float(high), log=scale == "log")
+    return found
+
+
+def rungs_of(steps: int, every: int) -> tuple[int, ...]:
+    """Steps at which trials are judged: a ninth, a third and all of what the baseline needs, at its evaluations."""
+    rungs = [max(every, round(steps / part / every) * every) for part in (FACTOR * FACTOR, FACTOR)]
+    return tuple(sorted({*rungs, max(every, -(-steps // every) * every)}))
+
+
+class Tuner:
+    """One search.
+
+    Args:
+        context, state: of the run.
+        space: name and range of each parameter.
+        document: without trials.
+    """
+
+    def __init__(self, context: RunContext, state: SearchState, space: dict[str, str], document: Tuning) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.context, self.state, self.document = context, state, document
+        self.distributions = distributions(space)
+        trained = state.trained
+        assert trained is not None
+        steps = trained.curve.steps_to_target or trained.steps
+        every = trained.curve.points[0].step if trained.curve.points else steps
+        self.step_seconds = trained.seconds / max(trained.steps, 1)
+        self.rungs = rungs_of(steps, every)
+        self.limit = self.rungs[-1] + CONFIRMED * every
+        """The last rung and the evaluation that confirms it."""
+        self.study = optuna.create_study(
+            direction="minimize",
+            sampler=optuna.samplers.TPESampler(seed=context.seed, n_startup_trials=STARTUP),
+            pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR),
+        )
+
+    def run(self) -> Tuning:
+        """Trials until the time for them is up; the workload's own values first, where they lie in the space."""
+        context, began = self.context, self.context.now()
+        deadline = began + SHARE * (context.allocation.search_deadline(0) - began)
+        default = self._enqueue_own()
+        trials: list[TuningTrial] = []
+        while len(trials) < MOST_TRIALS and not context.stopping() and context.now() + self._longest() < deadline:
+            trials.append(self._trial(len(trials), deadline))
+        reached = [trial for trial in trials if trial.seconds_to_target is not None]
+        best = min(reached, key=lambda trial: trial.seconds_to_target or 0.0, default=None)
+        importance, note = self._importance(trials)
+        if best is None:
+            note = f"none of {len(trials)} trials reached the target within {self.limit} steps; {note}".rstrip("; ")
+        return self.document.model_copy(
+            update={
+                "rungs": self.rungs,
+                "trials": tuple(trials),
+                "default": 0 if default and trials else None,
+                "best": best.number if best else None,
+                "importance": importance,
+                "note": note,
+                "seconds": context.now() - began,
+            }
+        )
+
+    def _enqueue_own(self) -> bool:
+        own = self.document.own
+        inside = all(self.distributions[name]._contains(value) for name, value in own.items())
+        if inside:
+            self.study.enqueue_trial(dict(own))
+        return inside
+
+    def _longest(self) -> float:
+        """Seconds that a trial takes at most, about."""
+        return self.context.allocation.start_seconds + self.limit * self.step_seconds
+
+    def _trial(self, number: int, deadline: float) -> TuningTrial:
+        from optuna.trial import TrialState
+
+        began, asked = self.context.now(), self.study.ask(self.distributions)
+        values = {name: float(value) for name, value in asked.params.items()}
+        trial = TuningTrial(number=number, values=values, state="not_reached")
+        objective = self.state.objective
+        with self._training(values) as to:
+            for place, steps in enumerate(self.rungs):
+                try:
+                    run = to(steps if place < len(self.rungs) - 1 else self.limit, number)
+                except TrialFailed as failure:
+                    trial = trial.model_copy(update={"state": "failed", "reason": failure.reason})
+                    break
+                trial = self._seen(trial, run, objective)
+                if trial.state == "reached" or trial.state == "failed" or place == len(self.rungs) - 1:
+                    break
+                asked.report(self._loss(trial, objective), FACTOR**place)
+                if asked.should_prune():
+                    reason = f"behind others at step {run.steps}"
+                    trial = trial.model_copy(update={"state": "pruned", "reason": reason})
+                    break
+        if trial.state == "failed":
+            self.study.tell(asked, state=TrialState.FAIL)
+        elif trial.state == "pruned":
+            self.study.tell(asked, state=TrialState.PRUNED)
+        else:
+            self.study.tell(asked, self._value(trial, objective))
+        return trial.model_copy(update={"took_seconds": self.context.now() - began})
+
+    @contextlib.contextmanager
+    def _training(self, values: dict[str, float]) -> Iterator[Any]:
+        """A training that goes on from rung to rung in one process, started when a rung is not in the journal."""
+        context, document = self.context, self.document
+        plan = Plan(changes=(*self.state.baseline.changes, Change(strategy=STRATEGY, setting=values)))
+        plan = context.runner.registry.order(plan)
+        with contextlib.ExitStack() as stack:
+            live: list[TrialProcess] = []
+
+            def measure(steps: int, number: int) -> TrainingRun:
+                if not live:
+                    label = f"tune-{number}"
+                    live.append(stack.enter_context(context.runner.trial(plan, label, seed=document.seed)))
+                seconds = 4.0 * self.limit * self.step_seconds + 60.0
+                answer = live[0].call(
+                    "autoopt.benchmark.tasks:train_rung", timeout=2 * seconds + 120.0, steps=steps,
+                    max_seconds=seconds, max_steps=self.limit, target=document.target, confirm=CONFIRMED,
+                )  # fmt: skip
+                return TrainingRun.model_validate(answer).model_copy(update={"losses": ()})
+
+            def to(steps: int, number: int) -> TrainingRun:
+                key = {"trial": number, "values": values, "steps": steps, "seed": document.seed}
+                return context.run.step("rung", key, lambda: measure(steps, number), TrainingRun)
+
+            yield to
+
+    def _seen(self, trial: TuningTrial, run: TrainingRun, objective: Objective) -> TuningTrial:
+        points = tuple((point.step, point.metric) for point in run.curve.points if point.metric is not None)
+        pick = max if objective.mode == "max" else min
+        seen: dict[str, Any] = {
+            "steps": run.steps,
+            "points": points,
+            "metric": pick((metric for _, metric in points), default=None),
+        }
+        if not run.finite:
+            return trial.model_copy(update={**seen, "state": "failed", "reason": "not_finite: a loss or metric"})
+        if run.stopped == "target" and run.curve.steps_to_target:
+            seconds = run.curve.steps_to_target * self.step_seconds
+            price = objective.price_per_hour
+            seen |= {
+                "state": "reached",
+                "steps_to_target": run.curve.steps_to_target,
+                "seconds_to_target": seconds,
+                "cost_to_target": seconds / 3600 * price if price is not None else None,
+            }
+        return trial.model_copy(update=seen)
+
+    def _loss(self, trial: TuningTrial, objective: Objective) -> float:
+        """The metric as something that is to be small; infinite where there is none."""
+        if trial.metric is None:
+            return float("inf")
+        return -trial.metric if objective.mode == "max" else trial.metric
+
+    def _value(self, trial: TuningTrial, objective: Objective) -> float:
+        """Seconds to the target; where it was not reached, all of them and more by how far the metric is off."""
+        if trial.seconds_to_target is not None:
+            return trial.seconds_to_target
+        target = objective.target or 0.0
+        off = abs(target - trial.metric) / max(abs(target), 1e-12) if trial.metric is not None else 1.0
+        return self.limit * self.step_seconds * (1.0 + min(off, 1e3))
+
+    def _importance(self, trials: list[TuningTrial]) -> tuple[dict[str, float] | None, str]:
+        """Shares of the parameters by PED-ANOVA, of trials that went all the way."""
+        whole = [trial for trial in trials if trial.state in ("reached", "not_reached")]
+        if len(self.distributions) < 2:
+            return None, "one parameter has no rival in importance"
+        if len(whole) < ENOUGH_FOR_IMPORTANCE:
+            return None, f"importance needs {ENOUGH_FOR_IMPORTANCE} trials that were not pruned, there are {len(whole)}"
+        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found = get_param_importances(self.study, evaluator=PedAnovaImportanceEvaluator())
+            except (ValueError, RuntimeError) as error:
+                return None, f"importance: {error}"
+        return {name: float(share) for name, share in found.items()}, ""

@@ -1,0 +1,266 @@
+"""The document of ``autoopt latency`` as lines for a terminal, and as a page: verdict, trade-off, every variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoopt.records import Estimate
+from autoopt.records.latency import Latency, Load, Served
+from autoopt_reports.charts.plane import BESIDE, Frame, GuideLine, Mark, Plane, axes, frame
+from autoopt_reports.charts.plane import Path as Line
+from autoopt_reports.charts.scale import span
+from autoopt_reports.html import render_latency, write_text
+from autoopt_reports.view import units
+from autoopt_reports.view.text import say
+
+NOT_MEASURED = "not measured"
+ANSWERS = {"yes": "holds", "no": "does not hold", "undecided": "undecided", None: "not asked"}
+
+
+def milliseconds(seconds: float | None) -> str:
+    return NOT_MEASURED if seconds is None else f"{1e3 * seconds:.3g} ms"
+
+
+def latency_text(estimate: Estimate | None) -> str:
+    """A latency with the interval that its ends are passed with a chance of 5 % each."""
+    if estimate is None:
+        return NOT_MEASURED
+    low, high = 1e3 * estimate.low, 1e3 * estimate.high
+    return f"{1e3 * estimate.value:.3g} ms [{low:.3g}, {high:.3g}], {estimate.n} processes"
+
+
+def drop_text(served: Served) -> str:
+    if served.drop is None:
+        return NOT_MEASURED
+    drop = served.drop
+    return f"{100 * drop.value:.2f} % [{100 * drop.low:.2f}, {100 * drop.high:.2f}]"
+
+
+def ratio_text(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return NOT_MEASURED
+    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def headline(found: Latency) -> str:
+    """The verdict in one line."""
+    limit = "" if found.limit_seconds is None else f"P95 of {milliseconds(found.limit_seconds)}"
+    if found.chosen is None:
+        return f"{limit or 'Nothing'}: {ANSWERS[found.holds]}" if limit else "No variant is proven to keep the quality"
+    best = found.variant(found.chosen)
+    assert best is not None
+    speed = f", {ratio_text(best.ratio)} of the model as it is" if best.name != "as it is" else ""
+    return f"{limit + ' holds: ' if limit else ''}{best.name}, P95 {latency_text(best.p95)}{speed}"
+
+
+def summary(found: Latency) -> Iterator[str]:
+    """Lines for a terminal: the answer first."""
+    yield headline(found)
+    yield found.reason
+    for served in found.variants:
+        if served.status in ("measured", "screened"):
+            p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} at a look"
+            yield f"  {served.name}: P95 {p95}; drop of {found.metric} {drop_text(served)}"
+        else:
+            yield f"  {served.name}: {served.status.replace('_', ' ')}: {served.reason}"
+    for warning in found.warnings:
+        yield f"warning: {warning}"
+    if found.exported:
+        yield f"exported: {found.exported}"
+    if found.acceptance is not None:
+        yield f"acceptance test without autoopt: {_passed(found)}; {found.acceptance.command}"
+
+
+def _passed(found: Latency) -> str:
+    assert found.acceptance is not None
+    return "passed" if found.acceptance.exit_code == 0 else f"failed (exit code {found.acceptance.exit_code})"
+
+
+def facts(found: Latency) -> list[tuple[str, str]]:
+    """Title and text of what is said of the whole."""
+    size = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.batch.items())
+    lengths = ", ".join(f"{n} ({100 * share:g} %)" for n, share in found.lengths.items())
+    told = [
+        ("Why", found.reason),
+        ("Limit", f"P95 {milliseconds(found.limit_seconds)}" if found.limit_seconds else "none was given"),
+        ("Quality", f"at most {100 * found.max_drop:g} % of {found.metric}, on {found.validation_samples} samples"),
+        (
+            "Requests",
+            f"{size} samples each, {found.clients} at once" + (f", cut to {lengths} tokens" if lengths else ""),
+        ),
+        ("Weights", found.weights),
+        ("The model as it is against itself", ratio_text(found.control)),
+    ]
+    machine = found.environment
+    if machine is not None:
+        told.append(("Machine", f"{machine.device_name or machine.device}, torch {machine.torch}, seed {found.seed}"))
+    told.append(("Measured in", f"{units.duration(found.seconds)} of {units.duration(found.budget_seconds)}"))
+    if found.acceptance is not None:
+        told.append(("Acceptance test, without autoopt", f"{_passed(found)}: {found.acceptance.command}"))
+    return told + [("Warning", warning) for warning in found.warnings]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant in the table. ``mark``: a class; ``cells``: in the order of :data:`HEADS`."""
+
+    mark: str
+    cells: tuple[str, ...]
+
+
+HEADS = (
+    "variant", "P95", "speedup of the P95", "P50, P95, P99 by clients", "requests/s by clients", "drop",
+    "limit, quality", "machine for 1,000 requests", "model", "peak memory", "prepare, load, first answer",
+)  # fmt: skip
+
+
+def rows(found: Latency) -> list[Row]:
+    """All variants: what was proven first, by P95; then what was only looked at, failed or was not tried."""
+    order = {"measured": 0, "screened": 1, "failed": 2, "not_tried": 3, "not_applicable": 4}
+    ranked = sorted(found.variants, key=lambda v: (order[v.status], v.p95.value if v.p95 else v.screened_p95 or 0.0))
+    return [_row(found, served) for served in ranked]
+
+
+def _row(found: Latency, served: Served) -> Row:
+    name = served.name + (" (taken)" if served.name == found.chosen else "")
+    name += " · knee" if served.knee else " · front" if served.front else ""
+    if served.status not in ("measured", "screened"):
+        return Row("mute", (name, f"{served.status.replace('_', ' ')}: {served.reason}", *[""] * (len(HEADS) - 2)))
+    p95 = latency_text(served.p95) if served.p95 else f"{milliseconds(served.screened_p95)} at a look: {served.reason}"
+    cold = served.cold_start
+    start = (
+        f"{units.duration(cold.prepare_seconds) if cold.prepare_seconds is not None else 'nothing'}, "
+        f"{units.duration(cold.load_seconds)}, {units.duration(cold.first_seconds)}"
+        if cold
+        else NOT_MEASURED
+    )
+    return Row(
+        "win" if served.name == found.chosen else "",
+        (
+            name,
+            p95,
+            ratio_text(served.ratio),
+            "; ".join(f"{load.clients}: {_quantiles(load)}" for load in served.loads),
+            "; ".join(f"{load.clients}: {load.throughput:.4g} ({load.requests} requests)" for load in served.loads),
+            drop_text(served),
+            f"{ANSWERS[served.fits]}, {ANSWERS[served.keeps]}",
+            _cost(served),
+            _bytes(served.model_bytes),
+            _bytes(served.peak_memory_bytes),
+            start,
+        ),
+    )
+
+
+def _quantiles(load: Load) -> str:
+    return ", ".join(f"{1e3 * value:.3g}" for value in (load.p50, load.p95, load.p99)) + " ms"
+
+
+def _cost(served: Served) -> str:
+    if served.cost_seconds is None:
+        return NOT_MEASURED
+    return units.duration(served.cost_seconds) + (f", {units.money(served.cost)}" if served.cost is not None else "")
+
+
+def _bytes(value: int | None) -> str:
+    return NOT_MEASURED if value is None else units.bytes_(value)
+
+
+@dataclass(frozen=True)
+class View:
+    """A plane of the trade-off: its title, what it shows in one sentence, and its geometry."""
+
+    id: str
+    title: str
+    sentence: str
+    plane: Plane
+
+
+def planes(found: Latency) -> list[View]:
+    """P95 against what is lost, and P95 against cost, of the variants that are proven; none for fewer than two."""
+    proven = [served for served in found.variants if served.p95 is not None and served.drop is not None]
+    if len(proven) < 2:
+        return []
+    bend = next((served for served in proven if served.knee), None)
+    front = [served.name for served in proven if served.front]
+    sentence = f"On the front: {', '.join(front)}. " + (
+        f"The knee, nearest to the best of every axis, is {bend.name}."
+        if bend
+        else "A knee needs three variants on the front."
+    )
+    if found.limit_seconds is not None:
+        sentence += " What meets limit and quality lies in the shaded region."
+    lost = [100 * served.drop.value for served in proven if served.drop is not None]
+    cost = [served.cost_seconds or 0.0 for served in proven]
+    return [
+        View(
+            "lost",
+            "Latency against quality",
+            sentence,
+            _plane(found, proven, lost, f"drop of {found.metric}, %", 100 * found.max_drop),
+        ),
+        View(
+            "cost", "Latency against cost", sentence, _plane(found, proven, cost, "machine s for 1,000 requests", None)
+        ),
+    ]
+
+
+def _plane(found: Latency, proven: Sequence[Served], ys: Sequence[float], label: str, most: float | None) -> Plane:
+    xs = [served.p95.value for served in proven if served.p95 is not None]
+    limit = found.limit_seconds
+    wide = [*xs, *([limit] if limit is not None else [])]
+    high = [*ys, *([most] if most is not None else [0.0])]
+    f = frame((0.0, span(wide)[1]), span(high), 260, left=BESIDE)
+    x_ticks, y_ticks = axes(f, (1e-3, " ms"))
+    shaded: tuple[Line, ...] = ()
+    if limit is not None:
+        shaded = (
+            f.area(
+                [(0.0, f.y.low, most if most is not None else f.y.high), (limit, f.y.low, most or f.y.high)], "after"
+            ),
+        )
+    rules = []
+    if most is not None:
+        at = f.y.at(most)
+        rules.append(GuideLine(0, at, 100, at, "tolerance", f"at most {most:g} %"))
+    if limit is not None:
+        at = f.x.at(limit)
+        rules.append(GuideLine(at, 14, at, f.height, "target"))
+    marks = tuple(_mark(found, f, served, x, y) for served, x, y in zip(proven, xs, ys, strict=True))
+    return Plane(f.height, x_ticks, y_ticks, "P95", label, shaded, marks, tuple(rules))
+
+
+def _mark(found: Latency, f: Frame, served: Served, x: float, y: float) -> Mark:
+    taken, base = served.name == found.chosen, served.name == "as it is"
+    kind, shape = ("final", "diamond") if taken else ("baseline", "square") if base else ("kept", "circle")
+    if not served.front and not taken and not base:
+        kind, shape = "rejected", "ring"
+    at = f.x.at(x)
+    words = served.name + (" · knee" if served.knee else "")
+    tip = say(f"{words}: P95 {milliseconds(x)}, {y:.3g}".replace("{", "(").replace("}", ")"))
+    return Mark(
+        at, f.y.at(y), kind, shape, tip, words if taken or base or served.knee else "", "end" if at > 60 else "start"
+    )
+
+
+def page(found: Latency) -> str:
+    """One self-contained page."""
+    tone = "win" if found.chosen is not None and found.holds in ("yes", None) else "none"
+    return render_latency(
+        found,
+        title=f"autoopt latency: {found.workload}",
+        headline=headline(found),
+        tone=tone,
+        facts=facts(found),
+        views=planes(found),
+        heads=HEADS,
+        rows=rows(found),
+        output=found.acceptance.output if found.acceptance is not None else "",
+    )
+
+
+def write_latency(found: Latency, path: Path) -> Path:
+    """Writes the page; a reader never sees half of it."""
+    return write_text(page(found), path)

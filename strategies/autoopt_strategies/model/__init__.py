@@ -1,0 +1,1 @@
+"""Strategies that change what is trained: fewer parameters, or a smaller model."""

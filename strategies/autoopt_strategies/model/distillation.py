@@ -1,0 +1,166 @@
+"""Distillation: a narrower student learns from the labels and from what the trained model says."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.model.pruning import Narrowed, frozen_inputs, inputs_of, narrowed_copy
+
+RATIOS = (0.5, 0.7, 0.3)
+WEIGHT, TEMPERATURE = 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class Student:
+    """``teacher -> student``: the teacher with a part of its channels, which hears the teacher while it trains.
+
+    Args:
+        ratio, inputs: see :class:`autoopt_strategies.model.pruning.Narrowed`.
+    """
+
+    ratio: float
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+
+    def __call__(self, model: Any) -> Any:
+        import copy
+
+        return with_teacher(Narrowed(self.ratio, self.inputs)(copy.deepcopy(model)), model)
+
+
+def with_teacher(student: Any, teacher: Any) -> Any:
+    """A module that answers as the student and, in training, keeps what both say of the same inputs."""
+    import torch
+    from torch import nn
+
+    class Taught(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = student
+            self.unregistered = [teacher.eval()]  # neither trained, nor saved with the student
+            self.said: Any = None
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            answer = self.student(*args, **kwargs)
+            if self.training:
+                with torch.no_grad():
+                    self.said = (answer, self.unregistered[0](*args, **kwargs))
+            return answer
+
+    return Taught()
+
+
+@dataclass(frozen=True)
+class TowardsTeacher:
+    """``loss -> loss`` with a share for the distance of the student's softened answers from the teacher's.
+
+    Args:
+        weight: of the teacher; the labels have the rest.
+        temperature: by which logits are divided before they are compared.
+    """
+
+    weight: float = WEIGHT
+    temperature: float = TEMPERATURE
+
+    def __call__(self, loss: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        import torch.nn.functional as F
+
+        def distilled(model: Any, batch: Any) -> Any:
+            value = loss(model, batch)
+            taught = next((module for module in model.modules() if hasattr(module, "unregistered")), None)
+            if taught is None or taught.said is None:
+                return value
+            (student, teacher), taught.said = taught.said, None
+            student, teacher = logits_of(student), logits_of(teacher)
+            near = F.kl_div(
+                F.log_softmax(student / self.temperature, -1),
+                F.log_softmax(teacher / self.temperature, -1),
+                reduction="none",
+                log_target=True,
+            )
+            near = near.sum(-1).mean() * self.temperature**2
+            return (1 - self.weight) * value + self.weight * near
+
+        return distilled
+
+
+def logits_of(answer: Any) -> Any:
+    """Logits in what a model returns."""
+    return answer.logits if hasattr(answer, "logits") else answer
+
+
+class Distillation(Strategy):
+    """Trains a narrower student towards the trained model that ``build()`` gives.
+
+    What it does: a copy of the model with fewer channels is trained on a mixture of your loss and the divergence of
+        its softened answers from the model's own. Each step runs teacher and student, what comes after the student.
+    When it helps: the model is trained already and must become smaller, or quicker to serve (``autoopt latency
+        --student``).
+    When it does not: ``build()`` gives untrained weights, from which nothing can be learnt: then it does not apply.
+        The time to target that it is judged by includes the teacher's forward, so that it often loses there.
+    What it costs: another model is learnt, so that it is trained to the target, with more than one seed.
+        ``torch-autoopt[model]`` brings torch-pruning, which narrows it.
+    Source: Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015
+    """
+
+    name = "distillation"
+    title = "distillation to a narrower student"
+    stages = frozenset({"backward", "optimizer", "evaluate"})
+    risk = Risk.MODEL
+    example = Example(
+        {"ratio": 0.5, "inputs": [[[2, 3, 8, 8], "float32"]], "weight": 0.5, "temperature": 2.0},
+        inspected={"inputs": [[[2, 3, 8, 8], "float32"]], "teacher": 0.95, "taught": True},
+        losses=None,
+        trains=importlib.util.find_spec("torch_pruning") is not None,
+    )
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if not found.get("taught"):
+            return Applies.no(found.get("reason") or "whether build() gives a trained model is not known")
+        if case.plan.setting("pruning") is not None or case.plan.setting("lora") is not None:
+            return Applies.no("the model is another one already")
+        return Applies.yes()
+
+    def settings(self, case: Case) -> Settings:
+        inputs = case.inspected(self.name)["inputs"]
+        fixed = {"inputs": inputs, "weight": WEIGHT, "temperature": TEMPERATURE}
+        first = yield {"ratio": RATIOS[0], **fixed}
+        yield {"ratio": RATIOS[1] if kept(first) else RATIOS[2], **fixed}
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        student = Student(setting["ratio"], frozen_inputs(setting["inputs"]))
+        return setup.with_model(student).with_loss(TowardsTeacher(setting["weight"], setting["temperature"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        t, weight = setting["temperature"], setting["weight"]
+        code = (
+            f"student = a copy of the model with {100 * setting['ratio']:g} % of its channels removed (torch-pruning)\n"
+            f"near = F.kl_div(F.log_softmax(student(x) / {t:g}, -1), F.log_softmax(teacher(x) / {t:g}, -1),\n"
+            f"                log_target=True, reduction='batchmean') * {t:g} ** 2\n"
+            f"loss = {1 - weight:g} * loss + {weight:g} * near"
+        )
+        note = {"_note": code}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Whether the model that ``build()`` gives reaches the target untrained, and a narrowed copy answers."""
+        if importlib.util.find_spec("torch_pruning") is None:
+            return {"reason": "torch-pruning is not installed: pip install 'torch-autoopt[model]'"}
+        target, workload = live.target, live.workload
+        if target is None or workload.target is None or workload.evaluate is None:
+            return {"reason": "without a target's value it is not known whether build() gives a trained model"}
+        fresh = live.restart()
+        metric = fresh.evaluate()[workload.target.metric]
+        reached = metric >= target if workload.target.direction == "max" else metric <= target
+        if not reached:
+            return {"reason": f"build() gives a model that is not trained: {workload.target.metric} {metric:.4g}"}
+        inputs = inputs_of(fresh)
+        if isinstance(inputs, str):
+            return {"reason": inputs}
+        found = narrowed_copy(fresh.model, inputs)
+        return {**found, "teacher": metric, "taught": "inputs" in found}

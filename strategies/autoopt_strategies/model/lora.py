@@ -1,0 +1,131 @@
+"""LoRA: the weights stay, and matrices of low rank beside them are trained."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, kept
+
+RANKS = (8, 32, 2)
+LEAST_SAVING = 2.0
+"""Where fewer times less is trained, there is little to be had."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """``model -> model`` with adapters of low rank at the targets, in place; heads are trained as they are.
+
+    Args:
+        rank: of the two matrices beside each weight; their product is scaled by 2.
+        targets: names of linear modules.
+        heads: names of modules that are trained as a whole.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    heads: tuple[str, ...]
+
+    def __call__(self, model: Any) -> Any:
+        from peft import LoraConfig, inject_adapter_in_model
+
+        config = LoraConfig(r=self.rank, lora_alpha=2 * self.rank, target_modules=list(self.targets))
+        adapted = inject_adapter_in_model(config, model)
+        for name, parameter in adapted.named_parameters():
+            whole = name.startswith(tuple(f"{head}." for head in self.heads))
+            parameter.requires_grad_("lora_" in name or whole)
+        return adapted
+
+
+class Lora(Strategy):
+    """Trains adapters of low rank in place of the weights.
+
+    What it does: peft's LoRA beside linear layers, rank and layers searched; the last layer is trained as a whole.
+    When it helps: fine-tuning of a pretrained transformer: 5 to 100 times fewer trained parameters, and the optimizer's
+        state and the gradients shrink as much.
+    When it does not: training from scratch, where weights must move by more than a low rank; small models, whose memory
+        is activations. Steps are hardly faster: forward is longer, backward through the frozen weights stays.
+    What it costs: another model is learnt, so that it is trained to the target, with more than one seed.
+        ``torch-autoopt[model]`` brings peft.
+    Source: Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022
+    """
+
+    name = "lora"
+    title = "LoRA"
+    stages = frozenset({"backward", "optimizer"})
+    risk = Risk.MODEL
+    example = Example(
+        {"rank": 2, "targets": ["4"], "heads": []},
+        inspected={"groups": [["4"]], "heads": ["5"], "installed": True, "saving": 8.0},
+        losses=None,
+        trains=importlib.util.find_spec("peft") is not None,
+    )
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if not found.get("groups"):
+            return Applies.no(found.get("reason") or "no linear layer but the last one can carry an adapter")
+        if not found["installed"]:
+            return Applies.no("peft is not installed: pip install 'torch-autoopt[model]'")
+        if found["saving"] < LEAST_SAVING:
+            return Applies.no(f"adapters would train only {found['saving']:.1f} times fewer parameters")
+        return Applies.yes()
+
+    def settings(self, case: Case) -> Settings:
+        found = case.inspected(self.name)
+        heads = list(found["heads"])
+        for targets in found["groups"]:
+            first = yield {"rank": RANKS[0], "targets": list(targets), "heads": heads}
+            if kept((yield {"rank": RANKS[2] if kept(first) else RANKS[1], "targets": list(targets), "heads": heads})):
+                return
+            if kept(first):
+                return
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_model(Adapted(setting["rank"], tuple(setting["targets"]), tuple(setting["heads"])))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = (
+            f"config = LoraConfig(r={setting['rank']}, lora_alpha={2 * setting['rank']}, "
+            f"target_modules={setting['targets']!r}, modules_to_save={setting['heads']!r})\n"
+            "model = get_peft_model(model, config)  # from peft; merge_and_unload() before it is served"
+        )
+        note = {"_note": code}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Linear layers that can carry adapters: those of attention by their names, then all; the last as head."""
+        return {**adaptable(live.training.model), "installed": importlib.util.find_spec("peft") is not None}
+
+
+def adaptable(model: Any) -> Setting:
+    """``groups`` of names, ``heads``, and how many times fewer parameters adapters of the first rank train.
+
+    torch's own attention and encoder layers read the weights of their parts directly, past any adapter.
+    """
+    from torch import nn
+
+    closed = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    shut = [name for name, module in model.named_modules() if isinstance(module, closed)]
+    linear = [
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear and not any(name.startswith(f"{outer}.") for outer in shut)
+    ]
+    if len(linear) < 2:
+        return {
+            "reason": "its linear layers belong to torch's own attention, which reads past adapters" if shut else ""
+        }
+    head, bodies = linear[-1][0], linear[:-1]
+    words = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "qkv", "c_attn", "q_lin", "k_lin", "v_lin")
+    attention = [name for name, _ in bodies if name.rpartition(".")[2] in words]
+    every = [name for name, _ in bodies]
+    groups = [group for group in (attention, every) if group]
+    if attention == every:
+        groups = groups[:1]
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    size = RANKS[0] * sum(m.in_features + m.out_features for name, m in bodies if name in groups[0])
+    size += sum(p.numel() for p in linear[-1][1].parameters())
+    return {"groups": groups, "heads": [head], "saving": trained / max(size, 1)}

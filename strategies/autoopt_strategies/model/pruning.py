@@ -1,0 +1,154 @@
+"""Structured pruning: the weakest channels are taken out before training goes on."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, Settings, kept
+
+RATIOS = (0.3, 0.5, 0.15)
+ROUND_TO = 4
+"""Channels are left in multiples of this, which vector units and heads of attention want."""
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """``model -> model`` with a part of the channels of each layer removed, in place.
+
+    Args:
+        ratio: of channels that go, those with the smallest weights first.
+        inputs: shape and dtype of each tensor that the model is called with.
+    """
+
+    ratio: float
+    inputs: tuple[tuple[tuple[int, ...], str], ...]
+
+    def __call__(self, model: Any) -> Any:
+        import torch
+        import torch_pruning as tp  # type: ignore[import-untyped]
+        from torch import nn
+
+        device = next(model.parameters()).device
+        example = []
+        for shape, name in self.inputs:
+            dtype = getattr(torch, name)
+            make = torch.randn if dtype.is_floating_point else torch.zeros
+            example.append(make(shape, dtype=dtype, device=device))
+        weighty = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+        training = model.training
+        state = torch.get_rng_state()
+        pruner = tp.pruner.BasePruner(
+            model.eval(), tuple(example), importance=tp.importance.GroupMagnitudeImportance(p=2),
+            pruning_ratio=self.ratio, ignored_layers=weighty[-1:], round_to=ROUND_TO,
+        )  # fmt: skip
+        pruner.step()
+        torch.set_rng_state(state)
+        return model.train(training)
+
+
+class Pruning(Strategy):
+    """Takes the weakest channels out, then trains.
+
+    What it does: torch-pruning finds the layers whose channels belong together and removes a part of each, by the size
+        of their weights; the smaller model is then trained (fine-tuned) as before. Steps are really shorter.
+    When it helps: convolution nets and MLPs that are wider than the task needs, pretrained or not.
+    When it does not: masks on single weights (unstructured pruning) bring no speed on dense kernels; none are tried.
+        Attention whose heads are counted in the code cannot be narrowed; it is tried on a copy first.
+    What it costs: another model is learnt, so that it is trained to the target, with more than one seed.
+        ``torch-autoopt[model]`` brings torch-pruning.
+    Source: Fang et al., "DepGraph: towards any structural pruning", CVPR 2023
+    """
+
+    name = "pruning"
+    title = "structured pruning"
+    stages = frozenset({"forward", "backward", "optimizer", "evaluate"})
+    risk = Risk.MODEL
+    example = Example(
+        {"ratio": 0.5, "inputs": [[[2, 3, 8, 8], "float32"]]},
+        inspected={"inputs": [[[2, 3, 8, 8], "float32"]], "parameters": {"0.3": [1410, 800]}},
+        losses=None,
+        trains=importlib.util.find_spec("torch_pruning") is not None,
+    )
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if "inputs" not in found:
+            return Applies.no(found.get("reason") or "how the model is called is not known")
+        if case.plan.setting("distillation") is not None or case.plan.setting("lora") is not None:
+            return Applies.no("the model is another one already")
+        return Applies.yes()
+
+    def settings(self, case: Case) -> Settings:
+        inputs = case.inspected(self.name)["inputs"]
+        first = yield {"ratio": RATIOS[0], "inputs": inputs}
+        yield {"ratio": RATIOS[1] if kept(first) else RATIOS[2], "inputs": inputs}
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_model(Narrowed(setting["ratio"], frozen_inputs(setting["inputs"])))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = (
+            "pruner = torch_pruning.pruner.BasePruner(\n"
+            "    model, example_inputs, importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),\n"
+            f"    pruning_ratio={setting['ratio']:g}, ignored_layers=[the_last_layer], round_to={ROUND_TO},\n"
+            ")\npruner.step()  # before the optimizer is made"
+        )
+        note = {"_note": f"torch-pruning, ratio {setting['ratio']:g}, before the optimizer is made"}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """How the model is called, and whether a narrowed copy answers."""
+        if importlib.util.find_spec("torch_pruning") is None:
+            return {"reason": "torch-pruning is not installed: pip install 'torch-autoopt[model]'"}
+        inputs = inputs_of(live.training)
+        return {"reason": inputs} if isinstance(inputs, str) else narrowed_copy(live.training.model, inputs)
+
+
+def frozen_inputs(inputs: Any) -> tuple[tuple[tuple[int, ...], str], ...]:
+    """Shapes and dtypes as a setting holds them, as a transform keeps them."""
+    return tuple((tuple(shape), str(dtype)) for shape, dtype in inputs)
+
+
+def inputs_of(training: Any) -> list[list[Any]] | str:
+    """Shape (of two samples) and dtype of the tensors that the loss calls the model with, or why that is not known."""
+    import torch
+
+    calls: list[tuple[Any, Any]] = []
+    hook = training.model.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
+    try:
+        with torch.no_grad():
+            training.forward(training.to_device(training.next()[0]))
+    finally:
+        hook.remove()
+    if not calls:
+        return "the loss does not call the model itself"
+    args, kwargs = calls[0]
+    if kwargs or not all(isinstance(arg, torch.Tensor) and arg.dim() for arg in args):
+        return "the model is called with more than tensors in their places"
+    return [[[min(2, arg.shape[0]), *arg.shape[1:]], str(arg.dtype).removeprefix("torch.")] for arg in args]
+
+
+def narrowed_copy(model: Any, inputs: list[list[Any]]) -> Setting:
+    """Whether narrowing works: ``inputs`` and parameters before and after, or the reason why not."""
+    import copy
+
+    import torch
+
+    before = sum(p.numel() for p in model.parameters())
+    try:
+        copied = Narrowed(RATIOS[0], frozen_inputs(inputs))(copy.deepcopy(model))
+        tensors = [torch.zeros(shape, dtype=getattr(torch, name)) for shape, name in inputs]
+        device = next(model.parameters()).device
+        with torch.no_grad():
+            copied.eval()(*(tensor.to(device) for tensor in tensors))
+    except Exception as error:  # whatever a user's forward does not like about fewer channels
+        return {"reason": f"it does not run with fewer channels: {type(error).__name__}: {error}".split("\n")[0]}
+    after = sum(p.numel() for p in copied.parameters())
+    if after > 0.95 * before:
+        return {"reason": f"hardly any channel can be taken out: {before} parameters would become {after}"}
+    return {"inputs": inputs, "parameters": {str(RATIOS[0]): [before, after]}}

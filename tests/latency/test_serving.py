@@ -1,0 +1,210 @@
+"""What is served answers as the model does, and the acceptance test fails when it does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autoopt.latency.export import accept, export
+from autoopt.latency.measuring import Servers
+from autoopt.latency.options import Serve
+from autoopt.latency.serving.variants import Variant, load, prepare
+from autoopt.options import Options
+from autoopt.records.latency import Latency
+from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+
+WORKLOAD = Path(__file__).with_name("serve_workload.py")
+
+
+class Named(nn.Module):
+    """Called with a keyword, answers with names: as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        hidden = self.embedding(ids)
+        if mask is not None:
+            hidden = hidden * mask[..., None]
+        return {"logits": self.head(hidden.mean(1)), "hidden": hidden}
+
+
+def call(samples: int, length: int) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(samples)
+    return (torch.randint(50, (samples, length), generator=generator),), {"mask": torch.ones(samples, length)}
+
+
+def answers_alike(variant: Variant, folder: Path, close: float) -> None:
+    torch.manual_seed(0)
+    model = Named().eval()
+    prepare(model, variant, [call(2, 5), call(3, 7)], [call(32, 5), call(64, 9)], folder)
+    served = load(model if not variant.artefact else None, variant, folder)
+    torch.manual_seed(0)
+    plain = Named().eval()
+    for request in (call(1, 4), call(5, 9)):
+        wanted, found = plain(*request[0], **request[1]), served(*request[0], **request[1])
+        assert found["logits"].dtype == torch.float32
+        assert torch.allclose(found["logits"], wanted["logits"], atol=close), variant.name
+
+
+def test_half_precision_answers_in_single(tmp_path: Path) -> None:
+    answers_alike(Variant(precision="bfloat16"), tmp_path, 0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["as_is", "int8_dynamic", "int8_static"])
+@pytest.mark.filterwarnings("ignore")
+def test_onnxruntime_answers_requests_of_other_sizes_and_lengths(tmp_path: Path, precision: str) -> None:
+    for name in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(name)
+    answers_alike(Variant(engine="onnxruntime", precision=precision, threads=1), tmp_path, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_package_compiled_ahead_of_time_answers_alike(tmp_path: Path) -> None:
+    answers_alike(Variant(engine="aotinductor"), tmp_path, 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_weights_of_eight_bits_answer_alike(tmp_path: Path) -> None:
+    pytest.importorskip("torchao")
+    answers_alike(Variant(precision="int8_weight_only"), tmp_path, 0.05)
+
+
+def autoopt(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autoopt", "latency", *words], cwd=cwd, capture_output=True, text=True, timeout=280
+    )
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    options = Options(device="cpu")
+    registry = registry_of(options)
+    with Launcher() as launcher:
+        spec = baseline_spec(f"{WORKLOAD}:build", options, registry)
+        yield Servers(
+            TrialRunner(launcher, spec, registry, tmp_path / "logs"), Serve(), tmp_path / "artefacts", time.time
+        )
+
+
+def document(**changed: Any) -> Latency:
+    return Latency(
+        autoopt_version="0", created="", seconds=1.0, budget_seconds=1.0, workload=f"{WORKLOAD}:build",
+        weights="", seed=0, max_drop=0.01, clients=1, requests=256, metric="accuracy", mode="max",
+        validation_samples=600, **changed,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_accepted_without_autoopt_and_refused_beyond_its_limits(
+    servers: Servers, tmp_path: Path
+) -> None:
+    variant = Variant(precision="bfloat16", threads=1)
+    with servers.server(variant, 120.0) as server:
+        judged = server.judge(0, 120.0)
+        servers.take_turns([server], (1, 2), random.Random(0), 1)
+    assert judged.samples == len(judged.each) == 600
+    assert [len(asked.latencies) >= 16 for asked in server.asked.values()] == [True, True]
+    assert server.cold_start.first_seconds > 0
+    folder = tmp_path / "serving"
+    export(servers, variant, document(limit_seconds=30.0), judged, folder)
+    tested = accept(folder)
+    assert tested.exit_code == 0, tested.output
+    assert "accuracy: 0.9" in tested.output
+    kept = json.loads((folder / "acceptance.json").read_text())
+    for change in ({"limit_seconds": 1e-9}, {"least": 1.1}):
+        (folder / "acceptance.json").write_text(json.dumps({**kept, **change}))
+        tested = accept(folder)
+        assert tested.exit_code == 1, tested.output
+        assert "FAILS" in tested.output
+        assert "NOT accepted" in tested.output
+
+
+@pytest.mark.slow
+def test_the_whole_command_and_its_acceptance_test(tmp_path: Path) -> None:
+    """A limit that any machine holds, where it is quiet enough for three sets of processes in the time."""
+    done = autoopt(
+        f"{WORKLOAD}:build",
+        "--p95",
+        "2s",
+        "--max-drop",
+        "3%",
+        "--budget",
+        "120s",
+        "--out",
+        "run",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert done.returncode in (0, 5), done.stderr
+    found = Latency.model_validate_json(done.stdout)
+    assert found == Latency.model_validate_json((tmp_path / "run" / "latency.json").read_text())
+    assert found.holds == ("yes" if done.returncode == 0 else "undecided")
+    assert found.variants[0].name == "as it is"
+    assert found.variants[0].loads
+    assert all(variant.reason for variant in found.variants if variant.status not in ("measured", "screened"))
+    assert "<h1>" in (tmp_path / "run" / "latency.html").read_text()
+    if found.holds == "yes":
+        best = found.variant(found.chosen or "")
+        assert best is not None
+        assert best.p95 is not None
+        assert best.p95.n >= 3
+        assert found.acceptance is not None
+        assert found.acceptance.exit_code == 0, found.acceptance.output
+    else:
+        assert any("fresh processes, 3 are needed" in variant.reason for variant in found.variants)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ((f"{WORKLOAD}:build", "--p95", "80"), 2, "not a latency with its unit"),
+        ((f"{WORKLOAD}:build", "--max-drop", "1"), 2, "a percentage needs its sign"),
+        ((f"{WORKLOAD}:build", "--clients", "0"), 2, "a whole number from 1 to 256"),
+        ((f"{WORKLOAD}:build", "--batch", "1,8"), 2, "add up to 200 %"),
+        ((f"{WORKLOAD}:build", "--checkpoint", "nowhere.pt"), 2, "there is no such file"),
+        (("train.py",), 2, "names no function"),
+    ],
+)
+def test_bad_input_is_one_line_and_the_contracts_exit_code(
+    words: tuple[str, ...], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    from autoopt.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["latency", *words]) == code
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_workload_without_validation_cannot_be_judged(tmp_path: Path) -> None:
+    done = autoopt(f"{WORKLOAD}:no_validation", "--p95", "80ms", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "has no valid_data" in done.stderr
+
+
+def test_the_files_that_are_copied_import_nothing_of_autoopt() -> None:
+    found = importlib.util.find_spec("autoopt.latency.serving")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    for path in Path(found.submodule_search_locations[0]).glob("*.py"):
+        lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
+        assert not [line for line in lines if "autoopt" in line], path

@@ -1,0 +1,176 @@
+"""Strategies that change the model: what is trained, what stays, and where they do not apply."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from autoopt import Target, Workload
+from autoopt.benchmark.training import Training
+from autoopt.setup import Setup
+from autoopt.testing.strategies import sample_case, tiny_workload
+from autoopt_strategies.model.distillation import Distillation, TowardsTeacher, with_teacher
+from autoopt_strategies.model.freezing import Freezing, layers_of
+from autoopt_strategies.model.lora import Lora, adaptable
+from autoopt_strategies.model.pruning import Pruning, inputs_of, narrowed_copy
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + F.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+        out: torch.Tensor = self.head((x + self.down(F.gelu(self.up(x)))).mean(1))
+        return out
+
+
+def cross_entropy(model: Any, batch: Any) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def sequences() -> Workload:
+    torch.manual_seed(0)
+    x = torch.randn(64, 5, 16)
+    return Workload(
+        model=Attention(), train_data=TensorDataset(x, (x.mean((1, 2)) > 0).long()), batch_size=16, loss=cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=1e-2), max_steps=8,
+    )  # fmt: skip
+
+
+def trained(workload: Workload, setup: Setup, steps: int = 3) -> tuple[Training, dict[str, torch.Tensor]]:
+    """A training after some steps, and its parameters before them."""
+    training = Training(workload, setup, device="cpu", seed=0)
+    before = {name: p.detach().clone() for name, p in training.model.named_parameters()}
+    for _ in range(steps):
+        training.step(training.next())
+    training.close()
+    return training, before
+
+
+def moved(training: Training, before: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name, p in training.model.named_parameters() if not torch.equal(p, before[name])}
+
+
+def test_frozen_layers_stay_and_the_others_move() -> None:
+    strategy = Freezing()
+    layers = layers_of(tiny_workload().model)
+    assert [prefix for prefix, _ in layers] == ["0.", "1.0.0.", "1.1.0.", "4."]
+    case = sample_case("cpu", inspected={"freezing": {"layers": layers}})
+    settings = strategy.settings(case)
+    setting = next(iter(settings))
+    assert setting == {"prefixes": ["0.", "1.0.0."]}
+    training, before = trained(tiny_workload(), strategy.apply(Setup(), setting))
+    found = moved(training, before)
+    assert found
+    assert not any(name.startswith(("0.", "1.0.")) for name in found)
+    assert all(p.grad is None for name, p in training.model.named_parameters() if name.startswith("0."))
+
+
+def test_a_model_without_an_early_half_is_not_frozen() -> None:
+    answer = Freezing().applies(sample_case("cpu", inspected={"freezing": {"layers": [["0.", 5], ["1.", 5]]}}))
+    assert not answer
+    assert "three layers" in answer.reason
+
+
+def test_adapters_and_the_head_are_trained_and_nothing_else() -> None:
+    pytest.importorskip("peft")
+    found = adaptable(sequences().model)
+    assert found["groups"][0] == ["query", "key", "value"]
+    assert found["heads"] == ["head"]
+    training, before = trained(
+        sequences(), Lora().apply(Setup(), {"rank": 2, "targets": found["groups"][0], "heads": found["heads"]})
+    )
+    names = moved(training, before)
+    assert {"head.weight", "head.bias"} <= names
+    assert all("lora_" in name or name.startswith("head.") for name in names)
+    count = sum(p.numel() for p in training.model.parameters() if p.requires_grad)
+    assert count == 2 * 3 * (16 + 16) + 16 * 2 + 2
+
+
+def test_torchs_own_attention_reads_past_adapters_and_gets_none() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    found = adaptable(nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(8, 2)))
+    assert "groups" not in found
+    assert "reads past adapters" in found["reason"]
+    assert not Lora().applies(sample_case("cpu", inspected={"lora": found}))
+
+
+def test_channels_are_really_gone_and_the_model_answers() -> None:
+    pytest.importorskip("torch_pruning")
+    training = Training(tiny_workload(), Setup(), device="cpu", seed=0)
+    inputs = inputs_of(training)
+    assert inputs == [[[2, 3, 8, 8], "float32"]]
+    found = narrowed_copy(training.model, inputs)
+    before, after = found["parameters"]["0.3"]
+    assert after < 0.8 * before
+    assert sum(p.numel() for p in training.model.parameters()) == before  # the copy alone was narrowed
+    narrowed, _ = trained(tiny_workload(), Pruning().apply(Setup(), {"ratio": 0.5, "inputs": inputs}))
+    assert narrowed.model[0].weight.shape[0] == 4
+    assert narrowed.model[4].out_features == 2
+
+
+def test_a_model_that_does_not_run_with_fewer_channels_says_so() -> None:
+    pytest.importorskip("torch_pruning")
+
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.two(self.one(x).view(-1, 16))
+            return out
+
+    found = narrowed_copy(Fixed(), [[[2, 8], "float32"]])
+    assert "does not run with fewer channels" in found["reason"]
+    assert not Pruning().applies(sample_case("cpu", inspected={"pruning": found}))
+
+
+def test_the_student_hears_its_teacher_in_training_alone_and_is_saved_without_it() -> None:
+    teacher, student = nn.Linear(4, 3), nn.Linear(4, 3)
+    taught = with_teacher(student, teacher)
+    x, y = torch.randn(8, 4), torch.randint(3, (8,))
+    assert set(taught.state_dict()) == {"student.weight", "student.bias"}
+    assert len(list(taught.parameters())) == 2
+    plain = cross_entropy(taught, (x, y))
+    loss = TowardsTeacher(weight=0.5, temperature=2.0)(cross_entropy)
+    mixed = loss(taught, (x, y))
+    near = F.kl_div(
+        F.log_softmax(student(x) / 2, -1), F.softmax(teacher(x) / 2, -1), reduction="batchmean"
+    )  # fmt: skip
+    assert mixed.item() == pytest.approx((0.5 * plain + 0.5 * 4 * near).item(), rel=1e-5)
+    mixed.backward()
+    assert teacher.weight.grad is None
+    taught.eval()
+    assert loss(taught, (x, y)).item() == pytest.approx(plain.item())
+
+
+def test_an_untrained_teacher_teaches_nothing() -> None:
+    pytest.importorskip("torch_pruning")
+    workload = tiny_workload()
+    workload.valid_data, workload.target = workload.train_data, Target("accuracy", at_least=0.99)
+    workload.evaluate = lambda model, batches: {"accuracy": 0.5}
+
+    class Live:
+        target = 0.99
+
+        def __init__(self) -> None:
+            self.workload = workload
+            self.training = Training(workload, Setup(), device="cpu", seed=0)
+
+        def restart(self) -> Training:
+            return self.training
+
+    found = Distillation().inspect(Live())
+    assert found == {"reason": "build() gives a model that is not trained: accuracy 0.5"}
+    assert not Distillation().applies(sample_case("cpu", inspected={"distillation": found}))
