@@ -13,7 +13,6 @@ from autoopt.cli.output import say, show, stdout_kept, write_json, write_line
 from autoopt.cli.parameters import optimize_options, read_options
 from autoopt.errors import UsageError
 from autoopt.latency.options import Serve, parse_latency, parse_shares, pattern
-from autoopt.options import refuse_unfinished
 from autoopt.options.parsers import parse_list, parse_percent
 
 BUDGET = "5m"
@@ -52,7 +51,6 @@ def latency_command(
     with an acceptance test that runs without autoopt. --budget is 5m unless it is given.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
-    refuse_unfinished(options)
     serve = Serve(
         limit_seconds=None if p95 is None else _read("--p95", p95, parse_latency),
         max_drop=_read("--max-drop", max_drop, lambda text: parse_percent(text, most=1.0)),
