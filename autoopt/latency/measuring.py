@@ -13,8 +13,8 @@ from autoopt.latency.serving.load import quantile
 from autoopt.latency.serving.variants import Variant
 from autoopt.records import JsonDict, Plan
 from autoopt.records.latency import ColdStart, Judged, Load
+from autoopt.search.compare.arm import TrialProcess
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.trial.parent import TrialProcess
 
 TASKS = "autoopt.latency.tasks:"
 BLOCK_SECONDS, ROUNDS, LEAST = 0.25, 6, 20

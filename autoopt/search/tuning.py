@@ -17,10 +17,10 @@ from autoopt.options import Options
 from autoopt.records import Change, Objective, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.records.tuning import Tuning, TuningTrial
+from autoopt.search.compare.arm import TrialProcess
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import CONFIRMED
-from autoopt.trial.parent import TrialProcess
 
 if TYPE_CHECKING:
     import optuna
