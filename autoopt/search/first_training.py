@@ -7,6 +7,7 @@ the run anyway: one training in place of two. What needs one before that has it 
 from __future__ import annotations
 
 from math import ceil
+from shlex import quote
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
@@ -143,7 +144,7 @@ def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...])
     if state.sites is None or state.objective.metric is not None:
         return []
     if len(told) != 1:
-        which = "; what it prints at each evaluation may be one: " + " or ".join(f"--metric {p!r}" for p in told)
+        which = "; what it prints at each evaluation may be one: " + " or ".join(f"--metric {quote(p)}" for p in told)
         return [NO_METRIC + (which if told else "")]
     metric, mode = name_of(told[0]), direction_of(told[0])
     context.runner.reads(told[0])
@@ -153,7 +154,7 @@ def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...])
     better = "less" if mode == "min" else "more"
     return [
         f"the metric is {metric!r}, of which {better} is better: the one measure of quality that the script prints at "
-        f"each evaluation; --metric {told[0]!r} names it, or another"
+        f"each evaluation; --metric {quote(told[0])} names it, or another"
     ]
 
 

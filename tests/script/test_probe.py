@@ -176,3 +176,5 @@ def test_the_one_number_of_each_evaluation_becomes_the_metric_and_that_is_said()
     assert (state.objective.metric, state.objective.mode) == ("val loss", "min")
     assert (state.facts.metric, state.facts.mode, state.facts.has_evaluate) == ("val loss", "min", True)
     assert "'val loss', of which less is better" in note
+    spelled = adopted((r"val loss ([0-9]+\.?)",))[1][0]
+    assert r"--metric 'val loss ([0-9]+\.?)' names it" in spelled, "as a shell takes it"
