@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from autoopt.comparing.compare import compare_sides
-from autoopt.comparing.learning import Judge
-from autoopt.comparing.measuring import _spec
+from autoopt.comparing.learning import IDENTICAL, Judge
+from autoopt.comparing.measuring import Comparing, _spec
 from autoopt.comparing.sides import Side, side
 from autoopt.comparing.watched import WatchedScriptArm
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Plan
 from autoopt.records.comparing import Compared, Learning, Requirement
-from autoopt.registry import Registry
+from autoopt.registry import Registry, load_strategies
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from tests.script.conftest import SCRIPTS
@@ -166,10 +166,21 @@ def test_a_script_before_and_after_a_patch(scripts: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_plan_that_rounds_is_equivalent(scripts: Path, tmp_path: Path) -> None:
+def test_a_plan_that_rounds_is_equivalent(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
     Path("plan.json").write_text(
         '{"schema_version": 1, "changes": [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]}'
     )
-    found = answered(tmp_path, ".", "plan.json")
-    assert found.learning.level == "equivalent", found.learning.detail
-    assert found.answer in ("slower", "undecided", "faster"), found.reason
+    options = Options(budget_seconds=20.0, device="cpu")
+    with side(".", COMMAND) as today, side("plan.json", COMMAND) as planned:
+        sides = {"baseline": today, "candidate": planned}
+        comparing = Comparing(
+            sides, options, load_strategies([]), launcher, tmp_path, 4711, None, None, time.monotonic, print
+        )
+        facts = comparing._describe()
+        with comparing._first_run("candidate"):
+            pass
+        found = comparing._judge(facts).learning()
+    assert found.apart is not None
+    assert found.apart > IDENTICAL
+    assert found.level == "equivalent", found.detail
+    assert found.gradient_error is not None
