@@ -1,8 +1,9 @@
-"""The GPU cases on a simulated device: half an hour finds what brings most, though each start costs seconds."""
+"""The GPU cases on a simulated device: what brings most is found, though each start costs seconds."""
 
 from __future__ import annotations
 
 import json
+from statistics import fmean
 
 import pytest
 
@@ -14,11 +15,13 @@ def test_the_page_is_made_of_what_was_run() -> None:
     assert written == page(json.loads(FILE.read_text(encoding="utf-8"))), "run python -m benchmarks.search.gpu --page"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_half_an_hour_finds_most_of_what_there_is(case) -> None:
-    found = run(case, 1800.0)
-    assert found["share"] > 0.5
-    assert all(trial["minute"] <= 30.0 for trial in found["trials"])
+@pytest.mark.parametrize("minutes", [8, 30])
+def test_most_of_what_there_is_is_found(minutes: int) -> None:
+    """One seed of each case: any single one may miss a change, all of them together do not."""
+    found = [run(case, 60.0 * minutes) for case in CASES]
+    assert all(each["share"] > 0.2 for each in found)
+    assert fmean(each["share"] for each in found) > 0.5
+    assert all(trial["minute"] <= minutes for each in found for trial in each["trials"])
 
 
 def test_what_takes_a_minute_to_start_does_not_keep_the_rest_from_its_proof() -> None:
