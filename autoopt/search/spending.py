@@ -21,6 +21,7 @@ _BY_KIND = {
     "comparison": "proof",
     "probe": "quality",
     "training": "quality",
+    "rung": "tuning",
     "trainings": "quality",
     "largest": "verification",
 }
