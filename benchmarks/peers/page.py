@@ -151,7 +151,8 @@ def _scripts(workloads: list[dict[str, Any]]) -> str:
     text = (
         "## The scripts as autoopt met them\n\nThe first columns are from watching each script once "
         "(`python -m benchmarks.peers.sites NAME`), and tell of workers, threads, AMP, channels-last, the fused "
-        "optimizer and compile; the last three are from `autoopt optimize`.\n\n"
+        "optimizer and compile, put on without asking the strategies whether they apply "
+        "(torch's Adadelta, for one, has no fused form); the last three are from `autoopt optimize`.\n\n"
     )
     return text + _table([*head, "tried", "kept", "its own figure"], rows)
 
@@ -175,6 +176,11 @@ def _met(met: dict[str, Any] | None) -> list[str]:
             else RAN.get(met["patched_run"], str(met["patched_run"])[-200:])
         )
     return [sites, ", ".join(said) or "none", "; ".join(unsaid) or "none", works]
+
+
+def _ran(how: str | None) -> str:
+    """How the patched script ran, its error by its last line."""
+    return RAN.get(how) or "no: " + str(how).strip().splitlines()[-1]
 
 
 def _optimized(outcome: dict[str, Any] | None) -> list[str]:
