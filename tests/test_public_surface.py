@@ -90,19 +90,20 @@ OPTIONS = {
     | {"--metric"}
     | {"--with", "--memory-limit", "--nproc"},
     "resume": SEARCH | {"--open", "--no-open", "--accept-changed"},
-    "report": {"--out", "--json", "--open"},
+    "report": {"--out", "--json", "--open", "--card", "--against"},
     "export": {"--to", "--out", "--code", "--patch", "--write"},
-    "apply": set(),
-    "revert": set(),
+    "apply": {"--plan"},
+    "revert": {"--plan"},
     "run": {"--plan", "--device", "--seed", "--strategies"},
     "train": SEARCH | {"--price", "--plan", "--target", "--device", "--seed", "--strategies", "--log", "--out"},
     "verify": SEARCH | {"--against", "--budget"},
     "compare": SEARCH
     | {"--baseline", "--candidate", "--require", "--ledger", "--html", "--markdown", "--budget", "--device"}
-    | {"--strategies"},
+    | {"--strategies", "--baseline-python", "--candidate-python"},
     "latency": SEARCH
     | {"--p95", "--max-drop", "--clients", "--checkpoint", "--batch", "--lengths", "--student", "--budget", "--device"}
     | {"--seed", "--price", "--out", "--open", "--no-open"},
+    "mcp": {"--workspace"},
     "strategies": {"--strategies", "--json", "--no-json"},
     "doctor": {"--device", "--json", "--no-json"},
 }
