@@ -16,6 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from simulated import World, product, strategy, verdicts
 
+from benchmarks.search.cases import CASES
+from benchmarks.search.minutes import simulated
+
 
 def steps(folder: Path) -> list[str]:
     """Kinds of the journal's steps, in order."""
@@ -119,3 +122,11 @@ def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> No
     assert outcome.state.control is not None
     assert len(outcome.state.control.comparison.pairs) == 2
     assert outcome.best.plan.names() == ("quick",)
+
+
+def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: Path) -> None:
+    """Each time that it goes on, the run's error budget leaves it a stricter level: it ends without a pair."""
+    world = simulated(CASES["small"], 300.0, 1, tmp_path)
+    outcome = world.go()
+    assert any("goes on from" in trial.reason for trial in outcome.state.trials)
+    assert world.clock() <= 300.0

@@ -261,9 +261,12 @@ class Rounds:
             candidate = Candidate(strategy, change, old.companions, earlier.comparison.candidate.plan, old.predicted)
             gain = _seen(earlier)
             proof = Proof(self.context, self.state, self._deadline(gain))
-            if proof.measure(candidate, seconds=self._left(gain), earlier=earlier).verdict is Verdict.KEPT:
+            trial = proof.measure(candidate, seconds=self._left(gain), earlier=earlier)
+            if trial.verdict is Verdict.KEPT:
                 self._seen_bottleneck[old.strategy] = round_.bottleneck
                 return True
+            if len(self.state.comparisons[trial.id].pairs) <= len(earlier.comparison.pairs):
+                self._settled.add(trial.id)  # at the level that is left of the error budget no pair would help
         return False
 
     def _undecided(self) -> Earlier | None:
