@@ -89,7 +89,12 @@ def _missing(workloads: list[dict[str, Any]]) -> list[str]:
 def _table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
     return (
-        "\n".join([*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)])
+        "\n".join(
+            [
+                *lines,
+                *("| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in row) + " |" for row in rows),
+            ]
+        )
         + "\n"
     )
 
@@ -170,11 +175,7 @@ def _met(met: dict[str, Any] | None) -> list[str]:
     unsaid = [f"{name} ({fate['reason']})" for name, fate in met["changes"].items() if fate["how"] != "patched"]
     works = "-"
     if met["patch"]:
-        works = (
-            f"refused: {met['refused']}"
-            if met["refused"]
-            else RAN.get(met["patched_run"], str(met["patched_run"])[-200:])
-        )
+        works = f"refused: {met['refused']}" if met["refused"] else _ran(met["patched_run"])
     return [sites, ", ".join(said) or "none", "; ".join(unsaid) or "none", works]
 
 

@@ -170,3 +170,15 @@ def test_what_was_met_in_a_script_is_told_with_what_no_patch_says() -> None:
     }
     text = page.render({"workloads": [{**workload("tips", "nothing", []), "met": met}]})
     assert "| one | model, optimizer 2 | amp | compile (2 lines) | yes | - | - | - |" in text
+
+
+def test_an_error_of_a_patched_script_is_told_by_its_last_line_and_breaks_no_table() -> None:
+    met = {
+        "sites": [],
+        "changes": {},
+        "patch": "diff",
+        "refused": None,
+        "patched_run": "a\n  ^^^\nTypeError: no fused\n",
+    }
+    text = page.render({"workloads": [{**workload("tips", "nothing", []), "met": met}]})
+    assert "| one |  | none | none | no: TypeError: no fused | - | - | - |" in text
