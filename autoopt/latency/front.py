@@ -59,7 +59,12 @@ def chosen(found: Latency) -> Latency:
     """
     proven = [variant for variant in found.variants if variant.p95 is not None]
     if not proven:
-        return found.model_copy(update={"reason": "nothing was measured in enough processes", "holds": _unheld(found)})
+        return found.model_copy(
+            update={
+                "reason": "nothing was measured in three fresh processes: a larger --budget",
+                "holds": _unheld(found),
+            }
+        )
     keeps = [variant for variant in proven if variant.keeps == "yes"]
     fitting = [variant for variant in keeps if variant.fits in ("yes", None)]
     if fitting:
