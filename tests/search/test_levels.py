@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from autoopt.records.messages import Probe
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import Seen, level_of
+from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
@@ -147,3 +150,16 @@ def test_a_breaker_of_gradients_is_never_equivalent(breaker, probes) -> None:
 def test_an_honest_change_has_its_level(breaker, level: str, probes) -> None:
     found = probes.level(breaker)
     assert (found.passed, found.level) == (True, level), found.detail
+
+
+def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(probes) -> None:
+    """Half precision where the loss falls slowly: losses and weights of a short probe agree, gradients do not."""
+    after = probes.of(Plan())
+    rounded = tuple(
+        values + 0.01 * values.std(axis=0) * np.random.default_rng(7).standard_normal(values.shape)
+        for values in after.arrays.gradients
+    )
+    found = level_of(
+        Risk.NUMERIC, probes.before, Seen(after.probe, replace(after.arrays, gradients=rounded)), OBJECTIVE
+    )
+    assert (found.passed, found.level) == (True, "equivalent"), found.detail
