@@ -177,7 +177,16 @@ class FakeRunner:
             raise TrialFailed("out_of_memory", f"{largest} bytes wanted on the largest batch, {limit} there are")
         return largest
 
-    def train(self, plan: Plan, *, seed: int, max_seconds: float, target: float | None, **_: Any) -> TrainingRun:
+    def train(
+        self,
+        plan: Plan,
+        *,
+        seed: int,
+        max_seconds: float,
+        target: float | None,
+        max_steps: int | None = None,
+        **_: Any,
+    ) -> TrainingRun:
         """Every 100 steps an evaluation; the metric rises in a straight line to the target at ``reach(plan)`` steps."""
         self.trained.append((plan, seed))
         self.largest_of(plan)
@@ -188,6 +197,7 @@ class FakeRunner:
         if self.obeys_limits:
             there = (target or TARGET) / TARGET * (steps or 5 * STEPS)
             end = min(end, math.ceil(there / 100) * 100, max(int(max_seconds / behaviour.step_seconds), 1))
+        end = end if max_steps is None else min(end, max_steps)
         every = min(100, end)
         points = tuple(
             CurvePoint(step=s, seconds=s * behaviour.step_seconds, metric=TARGET * s / (steps or 5 * STEPS))

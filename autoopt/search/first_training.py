@@ -92,6 +92,7 @@ def train_first(context: RunContext, state: SearchState, beside: Plan | None = N
         context.gate.probes.weights = run.kept
     context.warn(state, *adopt_metric(context, state, run.told), *_new_target(context, state, run))
     trainings.target = state.objective.target
+    trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
     usual = usual_seconds(state.aa, run)
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
     trainings.expected_seconds = usual + state.aa.start_seconds

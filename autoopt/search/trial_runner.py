@@ -178,6 +178,7 @@ class TrialRunner:
         seconds: float,
         speedup: float = 1.0,
         target: float | None = None,
+        max_steps: int | None = None,
         beyond: float = 0.0,
         keep: str = "",
     ) -> TrainedPair:
@@ -192,12 +193,19 @@ class TrialRunner:
         Raises:
             TrialFailed: a training ended badly; ``side`` is 1 where it was the plan's.
         """
-        arguments = {"max_seconds": max_seconds, "target": target, "confirm": CONFIRMED, "beyond": beyond}
+        limits: dict[str, Any] = {
+            "max_seconds": max_seconds,
+            "max_steps": max_steps,
+            "target": target,
+            "beyond": beyond,
+        }
         try:
             with self._adopted(baseline, f"{label}-baseline", seed) as one:
                 _at_rest(one)
                 with self._adopted(plan, label, seed) as other:
-                    before, after = Turns((one, other), arguments, seconds, speedup, keep).run(seed % 2)
+                    before, after = Turns((one, other), {**limits, "confirm": CONFIRMED}, seconds, speedup, keep).run(
+                        seed % 2
+                    )
             return TrainedPair(baseline=before, best=after)
         except TrialFailed as failure:
             if not failure.for_want_of_room:
@@ -205,8 +213,7 @@ class TrialRunner:
         runs = []
         for side, (which, kept) in enumerate(((baseline, keep), (plan, ""))):
             try:
-                limits: dict[str, Any] = {"max_seconds": max_seconds, "target": target, "beyond": beyond, "keep": kept}
-                runs.append(self.train(which, seed=seed, label=label, **limits))
+                runs.append(self.train(which, seed=seed, label=label, keep=kept, **limits))
             except TrialFailed as failure:
                 failure.side = side  # type: ignore[attr-defined]
                 raise

@@ -30,6 +30,9 @@ MOST_SEEDS = 4
 FRESH_SEEDS = 1000
 """Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
 
+OVER = 0.05
+"""Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
+
 AGAIN = "measured again"
 UNTIL_ERROR = 0.05
 COMPARED_SHARE = 2 / 3
@@ -206,17 +209,21 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
     trainings, baseline, seed = context.gate.trainings, context.gate.baseline, context.seed + FRESH_SEEDS + number
     speedup = max(ratio.low if ratio else 1.0, 1.0)
     both = trainings.expected_seconds * (1 + 1 / speedup)
+    room = end - context.now() + OVER * context.allocation.budget
     beyond = next((share for share in (PAST, 0.0) if context.now() + (1 + share) * both <= end), None)
     try:
         if beyond is not None:
             purpose = f"verification seed {seed}"
-            return trainings.in_turns(baseline, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond)
+            most = room * speedup / (1 + speedup)
+            return trainings.in_turns(
+                baseline, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond, max_seconds=most
+            )
         if number or context.now() + trainings.expected_seconds / speedup > end + context.allocation.start_seconds:
             return None
         trainings.forget(plan)
         seed = context.seed
         before = trainings.get(baseline, seed, purpose=f"baseline seed {seed}")
-        after = trainings.get(plan, seed, purpose=f"verification seed {seed}")
+        after = trainings.get(plan, seed, purpose=f"verification seed {seed}", max_seconds=room)
     except TrialFailed:
         return None
     return TrainedPair(baseline=before, best=after, interleaved=False)

@@ -142,13 +142,22 @@ def run(case: SimulatedCase, budget: float, seed: int = 0) -> JsonDict:
 
 
 def trained(
-    runner: Any, case: SimulatedCase, plan: Plan, *, seed: int, max_seconds: float, target: float | None, **_: Any
+    runner: Any,
+    case: SimulatedCase,
+    plan: Plan,
+    *,
+    seed: int,
+    max_seconds: float,
+    target: float | None,
+    max_steps: int | None = None,
+    **_: Any,
 ) -> TrainingRun:
     """A training to the target, or as far as its seconds reach; its metric rises in a straight line."""
     runner.trained.append((plan, seed))
     behaviour = runner.machine.behave(plan)
     wanted = math.ceil(case.steps * (1.0 if target is None else target / TARGET))
     able = max(1, int((max_seconds - behaviour.startup_seconds) / behaviour.step_seconds))
+    able = able if max_steps is None else min(able, max_steps)
     end, reached = min(wanted, able), target is not None and wanted <= able
     places = sorted({math.ceil(end * part / EVALUATIONS) for part in range(1, EVALUATIONS + 1)})
     points = tuple(

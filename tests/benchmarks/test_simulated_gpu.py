@@ -28,3 +28,9 @@ def test_what_takes_a_minute_to_start_does_not_keep_the_rest_from_its_proof() ->
     """Eight minutes: compiled for 50 s in each process, the stack could not be proved; without that it is."""
     gpt2 = next(case for case in CASES if case.name == "gpt2")
     assert "amp" in run(gpt2, 480.0)["plan"]
+
+
+def test_a_run_without_a_target_trains_equal_steps_and_keeps_to_its_budget() -> None:
+    """Trainings without a target went on to their limits at the end: 34 minutes of 30."""
+    case = next(case for case in CASES if case.name == "bert")
+    assert run(case, 1800.0)["seconds"] <= 1800.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -33,6 +34,7 @@ class Trainings:
 
     Attributes:
         target: the metric's value; None trains to the limit.
+        max_steps: where there is no target, the steps that each training has; None: as many as its seconds allow.
         limit_seconds: cuts a training off.
         expected_seconds: what one training costs, its start included; to plan by.
     """
@@ -40,6 +42,7 @@ class Trainings:
     def __init__(self, runner: TrialRunner, steps: Steps) -> None:
         self._runner, self._steps = runner, steps
         self.target: float | None = None
+        self.max_steps: int | None = None
         self.limit_seconds = 60.0
         self.expected_seconds = 60.0
         self._runs: dict[tuple[str, int], TrainingRun] = {}
@@ -54,10 +57,11 @@ class Trainings:
         """How a training of that plan ended badly, if one did."""
         return self._failures.get(plan.key)
 
-    def get(self, plan: Plan, seed: int, *, purpose: str, keep: str = "") -> TrainingRun:
+    def get(self, plan: Plan, seed: int, *, purpose: str, keep: str = "", max_seconds: float = math.inf) -> TrainingRun:
         """A training from that seed, measured where it is not known.
 
         Args:
+            max_seconds: cuts it off earlier than the usual limit.
             keep: a folder for its weights at start, middle and end; none are kept where empty.
 
         Raises:
@@ -73,7 +77,13 @@ class Trainings:
                 "training",
                 key,
                 lambda: self._runner.train(
-                    plan, seed=seed, max_seconds=self.limit_seconds, label=label, target=self.target, keep=keep
+                    plan,
+                    seed=seed,
+                    max_seconds=min(self.limit_seconds, max_seconds),
+                    max_steps=self.max_steps,
+                    label=label,
+                    target=self.target,
+                    keep=keep,
                 ),
                 TrainingRun,
             )
@@ -94,6 +104,7 @@ class Trainings:
         beyond: float = 0.0,
         keep: str = "",
         remember: bool = False,
+        max_seconds: float = math.inf,
     ) -> TrainedPair:
         """Baseline and plan trained from that seed, in turns: a paired measurement of whole trainings.
 
@@ -101,6 +112,7 @@ class Trainings:
             beyond: share of the steps to the target that both are trained on thereafter.
             keep: a folder for the baseline's weights at start, middle and end; none are kept where empty.
             remember: both runs answer for their plans from then on, as those of :meth:`get` do.
+            max_seconds: of each one's own, where that is less than the usual limit.
 
         Raises:
             TrialFailed: the plan's training ended badly, or the baseline's did.
@@ -114,7 +126,8 @@ class Trainings:
                     baseline,
                     plan,
                     seed=seed,
-                    max_seconds=self.limit_seconds,
+                    max_seconds=min(self.limit_seconds, max_seconds),
+                    max_steps=self.max_steps,
                     label=purpose.replace(" ", "-"),
                     seconds=self.expected_seconds,
                     speedup=speedup,
