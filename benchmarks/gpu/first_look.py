@@ -29,13 +29,14 @@ if find_spec("psutil") is None:
 sys.path += _FOLDERS
 
 from benchmarks.gpu import look as parts  # noqa: E402
+from benchmarks.gpu import look_at_plans as plans  # noqa: E402
 from benchmarks.gpu.look import Found, Look  # noqa: E402
 
 SECONDS = 540.0
 CALLS: dict[str, tuple[tuple[Callable[[Look], Found], float], ...]] = {
     "1": ((parts.machine, 0.05), (parts.start_up, 0.25), (parts.peaks, 0.2), (parts.device_tests, 0.5)),
-    "2": ((parts.loop_cost, 0.35), (parts.predictions, 0.65)),
-    "3": ((parts.ladder, 0.65), (parts.loader, 0.35)),
+    "2": ((parts.loop_cost, 0.35), (plans.predictions, 0.65)),
+    "3": ((plans.ladder, 0.65), (plans.loader, 0.35)),
 }
 """Parts of each call, with the share of its seconds; what one does not need, the next ones have."""
 
