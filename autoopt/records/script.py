@@ -101,7 +101,8 @@ class PatchedChange(Record):
     """The fate of a kept change in the patch.
 
     ``how``: ``patched``, a hunk of the diff; ``plan only``, ``autoopt run --plan`` applies it and no honest edit
-    does; ``by hand``, the line named is to be changed by a person. ``reason``: why it is no hunk, or what to write.
+    does; ``by hand``, the line named is to be changed by a person. ``reason``: why it is no hunk, or what to write; of
+    a hunk, what it means beyond its lines, such as an option that no longer decides.
     """
 
     strategy: str

@@ -53,6 +53,7 @@ def _placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> tuple[
                 how="patched",
                 file=at.file if at else None,
                 line=at.line if at else None,
+                reason="; ".join(trial.notes),
             )
         )
     return placing, changes

@@ -34,6 +34,7 @@ class Edits:
 
     source: Source
     arguments: dict[cst.CSTNode, dict[str, Argument]] = field(default_factory=lambda: defaultdict(dict))
+    merged: dict[cst.CSTNode, dict[str, cst.BaseExpression]] = field(default_factory=lambda: defaultdict(dict))
     replaced: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
     before: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -44,6 +45,7 @@ class Edits:
         return Edits(
             self.source,
             defaultdict(dict, {call: {**named} for call, named in self.arguments.items()}),
+            defaultdict(dict, {argument: {**keys} for argument, keys in self.merged.items()}),
             {**self.replaced},
             defaultdict(list, {node: [*lines] for node, lines in self.before.items()}),
             defaultdict(list, {node: [*lines] for node, lines in self.after.items()}),
@@ -53,6 +55,10 @@ class Edits:
     def argument(self, call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> None:
         """Sets an argument of a call, in its place where it stands there already."""
         self.arguments[call][name] = value, positions
+
+    def merge(self, argument: cst.Arg, name: str, value: cst.BaseExpression) -> None:
+        """Sets a key of what a call passes on with two stars, whether or not it holds the key already."""
+        self.merged[argument][name] = value
 
     def replace(self, node: cst.CSTNode, text: str) -> None:
         """Puts another expression in the place of one."""
@@ -90,6 +96,8 @@ class _Editor(cst.CSTTransformer):
             return self.edits.replaced[original_node]
         for name, (value, positions) in self.edits.arguments.get(original_node, {}).items():
             updated = with_argument(updated, name, value, positions)
+        for name, value in self.edits.merged.get(original_node, {}).items():
+            updated = updated.with_changes(value=with_key(updated.value, name, value))
         if isinstance(original_node, (cst.Module, cst.IndentedBlock)):
             return self._block(original_node, updated)
         return updated
@@ -162,3 +170,30 @@ def with_argument(call: cst.Call, name: str, value: cst.BaseExpression, position
         else:
             arguments[-1] = last.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
     return call.with_changes(args=[*arguments, new])
+
+
+def with_key(mapping: cst.BaseExpression, name: str, value: cst.BaseExpression) -> cst.Dict:
+    """A mapping with a key set: ``{**mapping, "name": value}``, or within the braces where it is written with them."""
+    if not isinstance(mapping, cst.Dict):
+        loose = isinstance(mapping, (cst.BooleanOperation, cst.Comparison, cst.IfExp, cst.Lambda, cst.UnaryOperation))
+        if loose and not mapping.lpar:  # two stars bind closer within braces than in a call
+            mapping = mapping.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        mapping = cst.Dict([cst.StarredDictElement(mapping)])
+    new = cst.DictElement(cst.SimpleString(f'"{name}"'), value)
+    elements = list(mapping.elements)
+    there = [index for index, element in enumerate(elements) if _key(element) == name]
+    if there and not any(isinstance(element, cst.StarredDictElement) for element in elements[there[-1] :]):
+        elements[there[-1]] = elements[there[-1]].with_changes(value=value)
+    elif elements:
+        last = elements[-1].comma
+        between = elements[-2].comma if len(elements) > 1 else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        elements[-1] = elements[-1].with_changes(comma=between)
+        elements.append(new.with_changes(comma=last))
+    else:
+        elements.append(new)
+    return mapping.with_changes(elements=elements)
+
+
+def _key(element: cst.BaseDictElement) -> str | bytes | None:
+    key = element.key if isinstance(element, cst.DictElement) else None
+    return key.evaluated_value if isinstance(key, cst.SimpleString) else None

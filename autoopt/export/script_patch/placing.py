@@ -9,8 +9,9 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
 from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
+from autoopt.export.script_patch.options import Options, files_with_options
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
-from autoopt.export.script_patch.values import made_at
+from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.strategy import Edit, Recipe
@@ -22,16 +23,22 @@ class Placing:
     Args:
         sites: of the script.
         files: edits by file as the sites name them; read when first asked for.
+        sources: the files that were read so far; edits name the nodes of these.
     """
 
-    def __init__(self, sites: Sites, files: dict[str, Edits] | None = None) -> None:
+    def __init__(
+        self, sites: Sites, files: dict[str, Edits] | None = None, sources: dict[str, Source] | None = None
+    ) -> None:
         self.sites = sites
         self.files = {} if files is None else files
+        self._sources = {} if sources is None else sources
         self.touched: Place | None = None
+        self.notes: list[str] = []
+        self._options = Options(sites.command, self._files_with_options)
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
-        return Placing(self.sites, {name: edits.copy() for name, edits in self.files.items()})
+        return Placing(self.sites, {name: edits.copy() for name, edits in self.files.items()}, self._sources)
 
     def place(self, edit: Edit) -> None:
         """Adds one edit.
@@ -69,8 +76,13 @@ class Placing:
         if file not in self.files:
             if Path(file).is_absolute():
                 raise NoHonestEditError(f"{file} lies outside the folder that the command runs in")
-            self.files[file] = Edits(Source(Path(self.sites.cwd) / file, file))
+            self.files[file] = Edits(self._source(file))
         return self.files[file]
+
+    def _source(self, file: str) -> Source:
+        if file not in self._sources:
+            self._sources[file] = Source(Path(self.sites.cwd) / file, file)
+        return self._sources[file]
 
     def site(self, kind: SiteKind) -> Site:
         """The one site of a kind that the user's own lines make.
@@ -103,27 +115,65 @@ class Placing:
 
     def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
         edits = self.edits(site.file)
-        source = edits.source
-        call = source.call(site, site.call)
-        if any(argument.star for argument in call.args):
-            raise NoHonestEditError(f"{site.file}:{site.line} passes some arguments on with a star")
+        call = self._call(edits.source, site)
         named = given(call, positions)
-        if "batch_sampler" in named and {"batch_size", "drop_last"} & {*edit.arguments}:
+        rest = self._passed_on(call, site)
+        batches = "batch_sampler" in named or (rest is not None and site.options.get("batch_size", 1) is None)
+        if batches and {"batch_size", "drop_last"} & {*edit.arguments}:
             raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
-        for name, value in edit.arguments.items():
-            self._argument(edits, call, name, self._literal(value), named.get(name), positions)
+        arguments = edit.arguments if rest is None else {**_without_workers(site, edit), **edit.arguments}
+        for name, value in arguments.items():
+            text, there = self._literal(value), named.get(name)
+            if there is not None:
+                self._value(edits, call, there, name, text, site, positions)
+            elif rest is not None:
+                edits.merge(rest, name, cst.parse_expression(text))
+            else:
+                edits.argument(call, name, cst.parse_expression(text), positions)
 
-    def _argument(
-        self, edits: Edits, call: cst.Call, name: str, text: str, there: cst.Arg | None, positions: tuple[str, ...]
+    def _call(self, source: Source, site: Site) -> cst.Call:
+        """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
+        picked = source.picked(site) if site.kind == "optimizer" and not source.names(site, site.call) else None
+        if picked is None:
+            return source.call(site, site.call)
+        self._note(f"{site.call} was seen, and {source.code(picked.func)} may make another, which must take this, too")
+        return picked
+
+    @staticmethod
+    def _passed_on(call: cst.Call, site: Site) -> cst.Arg | None:
+        """What a call passes on with two stars, into which arguments can be merged.
+
+        Raises:
+            NoHonestEditError: it passes on positions, several mappings, or what was not seen to arrive.
+        """
+        stars = [argument for argument in call.args if argument.star]
+        if not stars:
+            return None
+        if len(stars) > 1 or stars[0].star == "*":
+            what = "arguments on with a star" if stars[0].star == "*" else "several mappings on with two stars"
+            raise NoHonestEditError(f"{site.file}:{site.line} passes {what}")
+        if not site.options:
+            raise NoHonestEditError(f"{site.file}:{site.line} passes arguments on with two stars that were not seen")
+        return stars[0]
+
+    def _value(
+        self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
-        if there is None:
-            edits.argument(call, name, cst.parse_expression(text), positions)
-            return
-        made = made_at(edits.source, there.value, self.sites.command)
-        if made is there.value:
+        """Changes an argument that the call has, where its value is made."""
+        made = made_at(edits.source, there.value, self._options, text, site.options.get(name, UNSEEN))
+        if made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
-            edits.replace(made, text)
+            self.edits(made.source.name).replace(made.node, text)
+        self._note(made.note)
+
+    def _note(self, text: str) -> None:
+        if text and text not in self.notes:
+            self.notes.append(text)
+
+    def _files_with_options(self) -> list[Source]:
+        names = [name for name in (self._entry(), *(site.file for site in self.sites.sites)) if name is not None]
+        return [self._source(name) for name in files_with_options(names, Path(self.sites.cwd))]
 
     @staticmethod
     def _literal(value: object) -> str:
@@ -252,7 +302,7 @@ class Placing:
         for word in self.sites.command[1:]:
             path = Path(word)
             if word.endswith(".py") and (Path(self.sites.cwd) / path).is_file():
-                return str(path if not path.is_absolute() else path.relative_to(self.sites.cwd))
+                return str(path.relative_to(self.sites.cwd) if path.is_relative_to(self.sites.cwd) else path)
         return None
 
     def _imported(self, source: Source, modules: tuple[str, ...]) -> dict[str, str]:
@@ -269,3 +319,11 @@ class Placing:
     def _at(source: Source, spot: Spot) -> Place:
         lines = source.lines(spot.statement)
         return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)
+
+
+def _without_workers(site: Site, edit: Edit) -> JsonDict:
+    """What torch refuses beside no workers and the live loader has, as it is where nothing sets it."""
+    if edit.at not in ("loader", "evaluation") or edit.arguments.get("num_workers", 1) != 0:
+        return {}
+    unset: JsonDict = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+    return {name: value for name, value in unset.items() if site.options.get(name, value) != value}

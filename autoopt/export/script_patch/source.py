@@ -97,6 +97,24 @@ class Source:
             raise NoHonestEditError(f"{self.name}:{place.line} has {what} on its lines")
         return named[0]
 
+    def names(self, place: Place, called: str) -> bool:
+        """Whether a call of this name is on these lines."""
+        names = {called, *self._aliases(called)}
+        return any(self._on(node, place) and self.called(node) in names for node in self.all_of(cst.Call))
+
+    def picked(self, place: Place) -> cst.Call | None:
+        """The one call on these lines whose function is picked as it runs: of a dict, of a variable, by a call."""
+        found = [node for node in self.all_of(cst.Call) if self._on(node, place) and node.args and self._picks(node)]
+        return found[0] if len(found) == 1 else None
+
+    def _picks(self, call: cst.Call) -> bool:
+        if isinstance(call.func, (cst.Subscript, cst.Call)):
+            return True
+        name, scope = self.code(call.func), self.scope(call)
+        if isinstance(scope, cst.FunctionDef) and any(p.name.value == name for p in scope.params.params):
+            return True
+        return any(name == self.code(t.target) for node in self.all_of(cst.Assign) for t in node.targets)
+
     def _on(self, node: cst.CSTNode, place: Place) -> bool:
         lines = self.lines(node)
         return bool(lines.start.line == place.line and lines.end.line == place.end_line)

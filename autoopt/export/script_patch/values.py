@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from dataclasses import dataclass
 
 import libcst as cst
 
-from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.options import Option, Options, is_parsed
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 
 _LITERALS = (cst.Integer, cst.Float, cst.SimpleString, cst.UnaryOperation)
+UNSEEN = object()
+"""In the place of a value that the live object was not asked for."""
 
 
-def made_at(source: Source, value: cst.BaseExpression, command: Sequence[str]) -> cst.BaseExpression:
+@dataclass(frozen=True)
+class Made:
+    """The expression to change and the file it is in; ``note``: what the user should know of the change."""
+
+    source: Source
+    node: cst.BaseExpression
+    note: str = ""
+
+
+def made_at(source: Source, value: cst.BaseExpression, options: Options, text: str, seen: object = UNSEEN) -> Made:
     """The expression to change, so that an argument which is ``value`` gets another value.
 
     Args:
         source: the file that the argument is in.
         value: the argument as it stands.
-        command: the words of the script's command, which may give an option a value of its own.
+        options: of the command line.
+        text: the value that it gets, as Python.
+        seen: the value that arrived while the script was watched.
 
     Raises:
         NoHonestEditError: it is computed, set more than once, or given on the command line.
     """
-    if isinstance(value, _LITERALS) or source.code(value) in ("True", "False", "None"):
-        return value
+    if _is_plain(source, value):
+        return Made(source, value)
     name, line = source.code(value), source.lines(value).start.line
     if isinstance(value, cst.Name):
-        return _assigned(source, value, name, line)
-    if isinstance(value, cst.Attribute):
-        option = _option(source, value.attr.value)
-        if option is not None:
-            return _default(source, option, value.attr.value, command)
-    raise NoHonestEditError(f"{source.name}:{line} computes it: {name}")
+        return Made(source, _assigned(source, value, name, line))
+    default = _default(source, value, options, text, seen)
+    if default is not None:
+        return default
+    found = options.within(source, value)
+    if not found:
+        raise NoHonestEditError(f"{source.name}:{line} computes it: {name}")
+    for option in found:
+        option.not_given(options.command)
+    words = " and ".join(dict.fromkeys(option.shown for option in found))
+    return Made(source, value, f"{words} no longer decides what {name} was: {text} stands in its place")
+
+
+def _is_plain(source: Source, value: cst.BaseExpression | None) -> bool:
+    if isinstance(value, cst.UnaryOperation):
+        return isinstance(value.expression, _LITERALS)
+    return value is not None and (isinstance(value, _LITERALS) or source.code(value) in ("True", "False", "None"))
 
 
 def _assigned(source: Source, value: cst.Name, name: str, line: int) -> cst.BaseExpression:
@@ -43,7 +68,7 @@ def _assigned(source: Source, value: cst.Name, name: str, line: int) -> cst.Base
     if len(found) != 1 or _changed_otherwise(source, name):
         raise NoHonestEditError(f"{source.name}:{line} takes it from {name}, which is not set in one place of the file")
     made = found[0].value
-    if not isinstance(made, _LITERALS) and source.code(made) not in ("True", "False", "None"):  # type: ignore[arg-type]
+    if not _is_plain(source, made):
         where = source.lines(found[0]).start.line
         raise NoHonestEditError(f"{source.name}:{where} computes {name}")
     assert made is not None
@@ -63,38 +88,43 @@ def _changed_otherwise(source: Source, name: str) -> bool:
     return added or any(source.called(call) == "exec" for call in source.all_of(cst.Call))
 
 
-def _option(source: Source, attribute: str) -> cst.Call | None:
-    """The ``add_argument`` that makes an attribute of the parsed options."""
-    found = []
-    for call in source.all_of(cst.Call):
-        if source.called(call) != "add_argument":
-            continue
-        named = given(call).get("dest")
-        words = [_text(argument.value) for argument in call.args if argument.keyword is None]
-        dest = _text(named.value) if named else _dest(words)
-        if dest == attribute:
-            found.append(call)
-    return found[0] if len(found) == 1 else None
+def _default(source: Source, value: cst.BaseExpression, options: Options, text: str, seen: object) -> Made | None:
+    """The plain default of the one option that an argument is as it stands; None where it has none."""
+    option = _itself(source, value, options, text)
+    if option is None:
+        return None
+    option.not_given(options.command)
+    default = option.default
+    if default is None or not _is_plain(option.source, default):
+        return None
+    if seen is not UNSEEN and seen != _value(option, default, source.code(value)):
+        where = f"{option.source.name}:{option.source.lines(option.call).start.line}"
+        raise NoHonestEditError(f"{where} gives {option.shown} a default that is not what arrives: {seen!r} does")
+    if seen is UNSEEN and option.source is not source:
+        return None  # that the option decides was not seen, and the two files know nothing of one another
+    return Made(option.source, default)
 
 
-def _default(source: Source, option: cst.Call, attribute: str, command: Sequence[str]) -> cst.BaseExpression:
-    line = source.lines(option).start.line
-    words = [_text(argument.value) for argument in option.args if argument.keyword is None]
-    for word in command:
-        if word.split("=")[0] in words:
-            raise NoHonestEditError(f"the command gives {word.split('=')[0]}: change it there", by_hand=True)
-    default = given(option).get("default")
-    if default is None or not isinstance(default.value, _LITERALS):
-        raise NoHonestEditError(f"{source.name}:{line} gives {attribute} no default that is a plain value")
-    return default.value
+def _itself(source: Source, value: cst.BaseExpression, options: Options, text: str) -> Option | None:
+    """The option that an expression hands on: ``args.workers``, or ``int(args.workers)`` for what is to be whole."""
+    if isinstance(value, cst.Call) and source.code(value.func) == "int" and len(value.args) == 1 and text.isdigit():
+        value = value.args[0].value
+    if not isinstance(value, cst.Attribute) or not is_parsed(source, value):
+        return None
+    return options.of(source, value.attr.value)
 
 
-def _dest(words: Sequence[str | None]) -> str | None:
-    texts = [word for word in words if word]
-    long = next((word for word in texts if word.startswith("--")), texts[0] if texts else None)
-    return long.lstrip("-").replace("-", "_") if long else None
-
-
-def _text(node: cst.BaseExpression) -> str | None:
-    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
-    return value if isinstance(value, str) else None
+def _value(option: Option, default: cst.BaseExpression, asked: str) -> object:
+    """A plain default as the argument gets it: argparse gives texts to the option's type."""
+    value: object = ast.literal_eval(option.source.code(default))
+    if isinstance(value, str):
+        kind = next(
+            (option.source.code(a.value) for a in option.call.args if a.keyword and a.keyword.value == "type"), ""
+        )
+        for name, made in (("int", int), ("float", float)):
+            if kind == name or asked.startswith(f"{name}("):
+                try:
+                    return made(value)
+                except ValueError:
+                    return value
+    return value

@@ -1,0 +1,288 @@
+"""Arguments that a script passes on, computes of its options or gives to a class that it picks as it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import runpy
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from autoopt.export.script_patch import patch_of, patched_files
+from autoopt.records import Change, Plan, ScriptPatch, Site, Sites
+from autoopt.registry import load_strategies
+
+REGISTRY = load_strategies([])
+WORKERS = Change(strategy="workers", setting={"num_workers": 2})
+PERSISTENT = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
+NO_WORKERS = Change(strategy="workers", setting={"num_workers": 0})
+PINNED = Change(strategy="pin_memory", setting={"pin_memory": True, "non_blocking": False})
+FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+LARGER = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 1.0, "warmup_steps": 0})
+
+LOADER = """\
+import argparse
+
+import torch
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-j", "--workers", type=int, default=1)
+parser.add_argument("--no-cuda", action="store_true")
+opt = parser.parse_args()
+kwargs = {"num_workers": 1, "pin_memory": False} if not opt.no_cuda else {}
+loader = CALL
+print(loader.num_workers, loader.batch_size, loader.persistent_workers, loader.pin_memory)
+"""
+SEEN = {"num_workers": 1, "batch_size": 8, "persistent_workers": False, "prefetch_factor": 2, "pin_memory": False}
+
+
+def sites_of(folder: Path, text: str, start: str, *words: str, **site: Any) -> Sites:
+    """A script in a folder, and a site at the first line that holds ``start``."""
+    (folder / "train.py").write_text(text)
+    line = 1 + text[: text.index(start)].count("\n")
+    wanted = {"kind": "loader_training", "call": "DataLoader", "options": SEEN, **site}
+    found = Site(file="train.py", line=line, end_line=line, **wanted)
+    return Sites(command=("python", "train.py", *words), cwd=str(folder), sites=(found,))
+
+
+def called(folder: Path, call: str, *changes: Change, words: tuple[str, ...] = (), **site: Any) -> ScriptPatch:
+    """The patch of a script with one call of a DataLoader; what it changes is checked to apply."""
+    return patched(sites_of(folder, LOADER.replace("CALL", call), "loader = ", *words, **site), *changes)
+
+
+def patched(sites: Sites, *changes: Change) -> ScriptPatch:
+    """The patch, put on the files by git, which then are what was promised."""
+    plan, folder = Plan(changes=changes), Path(sites.cwd)
+    patch = patch_of(sites, plan, REGISTRY, "cpu")
+    after = patched_files(sites, plan, REGISTRY, "cpu")
+    assert bool(after) == bool(patch.diff)
+    if patch.diff:
+        (folder / "patch.diff").write_text(patch.diff)
+        subprocess.run(["git", "apply", "patch.diff"], cwd=folder, check=True, capture_output=True)
+    for name, text in after.items():
+        compile(text, name, "exec")
+        assert (folder / name).read_text() == text
+    return patch
+
+
+def line_of(folder: Path, start: str) -> str:
+    return next(line for line in (folder / "train.py").read_text().splitlines() if line.startswith(start))
+
+
+def prints(folder: Path, *words: str) -> str:
+    """What the script prints as it stands in the folder, run within this process: torch is imported once."""
+    out = io.StringIO()
+    argv = mock.patch.object(sys, "argv", ["train.py", *words])
+    path = mock.patch.object(sys, "path", [str(folder), *sys.path])
+    for name in ("settings", "settings.options"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    with argv, path, warnings.catch_warnings(), contextlib.redirect_stdout(out):
+        warnings.simplefilter("ignore")  # a machine of few cores warns of workers
+        runpy.run_path(str(folder / "train.py"))
+    return out.getvalue().strip()
+
+
+STARRED = "DataLoader(list(range(8)), batch_size=8, shuffle=True, **kwargs)"
+
+
+def test_keys_are_merged_into_what_is_passed_on_with_two_stars(tmp_path: Path) -> None:
+    patch = called(tmp_path, STARRED, PERSISTENT, PINNED, LARGER)
+    assert [(change.how, change.reason) for change in patch.changes] == [("patched", "")] * 3
+    assert line_of(tmp_path, "loader") == (
+        "loader = DataLoader(list(range(8)), batch_size=64, shuffle=True, "
+        '**{**kwargs, "num_workers": 2, "persistent_workers": True, "pin_memory": True})'
+    )
+    assert prints(tmp_path) == prints(tmp_path, "--no-cuda") == "2 64 True True"
+
+
+@pytest.mark.parametrize(
+    ("passed", "expected"),
+    [
+        ("**kwargs if opt.workers else {}", '**{**(kwargs if opt.workers else {}), "num_workers": 2}'),
+        ("**kwargs or {}", '**{**(kwargs or {}), "num_workers": 2}'),
+        ("**dict(kwargs)", '**{**dict(kwargs), "num_workers": 2}'),
+        ("**{'num_workers': 1}", "**{'num_workers': 2}"),
+        ("**{**kwargs, 'num_workers': 1}", "**{**kwargs, 'num_workers': 2}"),
+        ("**{'num_workers': 1, **kwargs,}", "**{'num_workers': 1, **kwargs, \"num_workers\": 2,}"),
+        ("**{}", '**{"num_workers": 2}'),
+    ],
+)
+def test_whatever_is_passed_on_the_key_wins(tmp_path: Path, passed: str, expected: str) -> None:
+    called(tmp_path, f"DataLoader(list(range(8)), {passed})", WORKERS)
+    assert line_of(tmp_path, "loader") == f"loader = DataLoader(list(range(8)), {expected})"
+    assert prints(tmp_path).startswith("2 1 ")
+
+
+def test_without_workers_goes_what_torch_refuses_beside_none(tmp_path: Path) -> None:
+    call = "DataLoader(list(range(8)), **{**kwargs, 'persistent_workers': True, 'prefetch_factor': 3})"
+    called(tmp_path, call, NO_WORKERS, options={**SEEN, "persistent_workers": True, "prefetch_factor": 3})
+    assert prints(tmp_path) == "0 1 False False"
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "options", "why"),
+    [
+        ("DataLoader(*[list(range(8))])", WORKERS, SEEN, "arguments on with a star"),
+        ("DataLoader(list(range(8)), **kwargs, **{})", WORKERS, SEEN, "several mappings"),
+        (STARRED, WORKERS, {}, "not seen"),
+        ("DataLoader(list(range(8)), **batches)", LARGER, {**SEEN, "batch_size": None}, "batch_sampler"),
+    ],
+)
+def test_what_cannot_be_merged_stays_with_the_plan(
+    tmp_path: Path, call: str, change: Change, options: dict[str, Any], why: str
+) -> None:
+    patch = called(tmp_path, call, change, options=options)
+    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+    assert why in patch.changes[0].reason
+
+
+def test_an_option_that_is_made_whole_is_changed_at_its_default(tmp_path: Path) -> None:
+    patch = called(tmp_path, "DataLoader(list(range(8)), num_workers=int(opt.workers))", WORKERS)
+    assert patch.changes[0].reason == ""
+    assert line_of(tmp_path, 'parser.add_argument("-j"').endswith("default=2)")
+    assert [prints(tmp_path, *words)[0] for words in ((), ("-j3",))] == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("computed", "change", "option"),
+    [
+        ("num_workers=max(1, opt.workers // 2)", WORKERS, "--workers"),
+        ("pin_memory=not opt.no_cuda", PINNED, "--no-cuda"),
+    ],
+)
+def test_what_is_computed_of_options_alone_is_replaced_and_said(
+    tmp_path: Path, computed: str, change: Change, option: str
+) -> None:
+    patch = called(tmp_path, f"DataLoader(list(range(8)), {computed})", change)
+    name, _, old = computed.partition("=")
+    new = change.setting[name]
+    assert line_of(tmp_path, "loader") == f"loader = DataLoader(list(range(8)), {name}={new})"
+    told = f"{option} no longer decides what {old} was: {new} stands in its place"
+    assert [(row.how, row.reason) for row in patch.changes] == [("patched", told)]
+    assert str(new) in prints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("computed", "words", "options", "how", "why"),
+    [
+        ("min(cores, opt.workers)", (), SEEN, "plan only", "computes it"),
+        ("opt.unknown // 2", (), SEEN, "plan only", "computes it"),
+        ("self.workers", (), SEEN, "plan only", "computes it"),
+        ("int(opt.workers)", (), {**SEEN, "num_workers": 6}, "plan only", "6 does"),
+        ("opt.workers // 2", ("-j4",), SEEN, "by hand", "-j4"),
+        ("int(opt.workers)", ("--workers=4",), SEEN, "by hand", "--workers"),
+    ],
+)
+def test_what_another_decides_too_is_left_alone(
+    tmp_path: Path, computed: str, words: tuple[str, ...], options: dict[str, Any], how: str, why: str
+) -> None:
+    call = f"DataLoader(list(range(8)), num_workers={computed})"
+    patch = called(tmp_path, call, WORKERS, words=words, options=options)
+    assert (patch.diff, patch.changes[0].how) == ("", how)
+    assert why in patch.changes[0].reason
+
+
+APART = """from torch.utils.data import DataLoader
+from settings.options import parse
+args = parse()
+loader = DataLoader(list(range(8)), num_workers=args.workers)
+print(loader.num_workers)
+"""
+PARSER = """import argparse
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", type=int, default=1)
+    return parser.parse_args()
+"""
+
+
+def apart(folder: Path, options: dict[str, Any], more: str = "") -> ScriptPatch:
+    """The patch of a script whose options are in a package beside it."""
+    (folder / "settings").mkdir()
+    (folder / "settings" / "options.py").write_text(PARSER + more)
+    (folder / "unrelated.py").write_text(PARSER)
+    return patched(sites_of(folder, APART, "loader = ", options=options), WORKERS)
+
+
+def test_a_default_in_another_file_is_changed_where_it_is_what_arrives(tmp_path: Path) -> None:
+    patch = apart(tmp_path, SEEN)
+    assert patch.diff.count("+++ ") == 1
+    assert "+++ b/settings/options.py" in patch.diff
+    assert [prints(tmp_path, *words) for words in ((), ("--workers=1",))] == ["2", "1"]
+
+
+def test_a_default_in_another_file_that_was_not_seen_to_arrive_is_left_and_the_call_has_the_value(
+    tmp_path: Path,
+) -> None:
+    patch = apart(tmp_path, {})
+    assert "+++ b/train.py" in patch.diff
+    assert "--workers no longer decides" in patch.changes[0].reason
+    assert prints(tmp_path) == "2"
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "why"),
+    [
+        ({**SEEN, "num_workers": 3}, "", "settings/options.py:6 gives --workers a default that is not what arrives"),
+        (SEEN, '\n\ndef other(parser):\n    parser.add_argument("--workers", default=4)\n', "computes it"),
+    ],
+)
+def test_a_default_in_another_file_that_does_not_decide_alone_stays(
+    tmp_path: Path, options: dict[str, Any], more: str, why: str
+) -> None:
+    patch = apart(tmp_path, options, more)
+    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+    assert why in patch.changes[0].reason
+
+
+PICKED = """import torch
+
+opts = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+name = "AdamW"
+kind = getattr(torch.optim, name)
+model = torch.nn.Linear(2, 2)
+optimizer = CALL
+print(optimizer.defaults["fused"], optimizer.defaults["lr"])
+"""
+
+
+def picked(folder: Path, call: str) -> ScriptPatch:
+    """The patch of a script that picks its optimizer's class as it runs."""
+    site = {"kind": "optimizer", "call": "AdamW", "options": {"lr": 0.1, "fused": None}}
+    return patched(sites_of(folder, PICKED.replace("CALL", call), "optimizer = ", **site), FUSED)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ('opts["adamw"](model.parameters(), lr=0.1)', 'opts["adamw"]'),
+        ("kind(filter(lambda p: p.requires_grad, model.parameters()), lr=0.1)", "kind"),
+        ("getattr(torch.optim, name)(model.parameters(), lr=0.1)", "getattr(torch.optim, name)"),
+    ],
+)
+def test_a_class_that_is_picked_gets_arguments_and_its_user_is_told(tmp_path: Path, call: str, what: str) -> None:
+    patch = picked(tmp_path, call)
+    assert line_of(tmp_path, "optimizer") == f"optimizer = {call[:-1]}, fused=True)"
+    told = f"AdamW was seen, and {what} may make another, which must take this, too"
+    assert [(row.how, row.reason) for row in patch.changes] == [("patched", told)]
+    assert prints(tmp_path) == "True 0.1"
+
+
+@pytest.mark.parametrize(
+    "call", ['opts["adamw"]([{"params": opts["p"](model), "lr": 0.1}])', "build(model)", "wrapped.optimizer(model)"]
+)
+def test_a_line_that_does_not_show_which_call_makes_the_optimizer_is_left_alone(tmp_path: Path, call: str) -> None:
+    patch = picked(tmp_path, call)
+    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+    assert "calls of AdamW" in patch.changes[0].reason
