@@ -286,3 +286,28 @@ def test_a_line_that_does_not_show_which_call_makes_the_optimizer_is_left_alone(
     patch = picked(tmp_path, call)
     assert (patch.diff, patch.changes[0].how) == ("", "plan only")
     assert "calls of AdamW" in patch.changes[0].reason
+
+
+def test_an_argument_that_a_picked_class_has_already_is_nothing_to_tell_of(tmp_path: Path) -> None:
+    text = PICKED.replace("CALL", "kind(model.parameters(), lr=0.1)")
+    text += "loader = torch.utils.data.DataLoader([], batch_size=32)\n"
+    loader = sites_of(tmp_path, text, "loader = ").sites
+    site = {"kind": "optimizer", "call": "AdamW", "options": {"lr": 0.1}}
+    sites = sites_of(tmp_path, text, "optimizer = ", **site)
+    doubled = LARGER.model_copy(update={"setting": {**LARGER.setting, "learning_rate_factor": 2.0}})
+    patch = patched(sites.model_copy(update={"sites": (*sites.sites, *loader)}), doubled)
+    assert [(row.how, row.reason) for row in patch.changes] == [("patched", "")]
+    assert line_of(tmp_path, "optimizer") == "optimizer = kind(model.parameters(), lr=0.2)"
+
+
+def test_a_default_of_two_loaders_gets_one_value(tmp_path: Path) -> None:
+    text = LOADER.replace("CALL", "DataLoader(list(range(8)), num_workers=opt.workers)")
+    text += "valid = DataLoader(list(range(8)), num_workers=opt.workers)\n"
+    valid = sites_of(tmp_path, text, "valid = ", kind="loader_validation").sites
+    sites = sites_of(tmp_path, text, "loader = ")
+    sites = sites.model_copy(update={"sites": (*sites.sites, *valid)})
+    other = Change(strategy="validation_loader", setting={"num_workers": 3})
+    patch = patched(sites, WORKERS, other)
+    assert [row.how for row in patch.changes] == ["patched", "plan only"]
+    assert "decides another argument, too" in patch.changes[1].reason
+    assert line_of(tmp_path, 'parser.add_argument("-j"').endswith("default=2)")

@@ -36,6 +36,7 @@ class Edits:
     arguments: dict[cst.CSTNode, dict[str, Argument]] = field(default_factory=lambda: defaultdict(dict))
     merged: dict[cst.CSTNode, dict[str, cst.BaseExpression]] = field(default_factory=lambda: defaultdict(dict))
     replaced: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
+    owners: dict[cst.CSTNode, cst.CSTNode | None] = field(default_factory=dict)
     before: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     wrapped: list[tuple[Suite, int, int, str]] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Edits:
             defaultdict(dict, {call: {**named} for call, named in self.arguments.items()}),
             defaultdict(dict, {argument: {**keys} for argument, keys in self.merged.items()}),
             {**self.replaced},
+            {**self.owners},
             defaultdict(list, {node: [*lines] for node, lines in self.before.items()}),
             defaultdict(list, {node: [*lines] for node, lines in self.after.items()}),
             [*self.wrapped],
@@ -60,9 +62,23 @@ class Edits:
         """Sets a key of what a call passes on with two stars, whether or not it holds the key already."""
         self.merged[argument][name] = value
 
-    def replace(self, node: cst.CSTNode, text: str) -> None:
-        """Puts another expression in the place of one."""
-        self.replaced[node] = cst.parse_expression(text, config=self.source.tree.config_for_parsing)
+    def replace(self, node: cst.CSTNode, text: str, on_behalf: cst.CSTNode | None = None) -> None:
+        """Puts another expression in the place of one.
+
+        Args:
+            node: the expression.
+            text: what it becomes.
+            on_behalf: the argument that is to get this value, where it is one.
+
+        Raises:
+            NoHonestEditError: another argument has been given another value so.
+        """
+        new = cst.parse_expression(text, config=self.source.tree.config_for_parsing)
+        old, owner = self.replaced.get(node), self.owners.get(node)
+        if old is not None and owner is not on_behalf and not new.deep_equals(old):
+            where = f"{self.source.name}:{self.source.lines(node).start.line}"
+            raise NoHonestEditError(f"{where} decides another argument, too, which gets another value")
+        self.replaced[node], self.owners[node] = new, on_behalf
 
     def insert(self, spot: Spot, lines: Sequence[str], *, below: bool) -> None:
         """Adds lines above or below a statement; lines that are there already are not added twice."""

@@ -117,6 +117,9 @@ class Placing:
         edits = self.edits(site.file)
         call = self._call(edits.source, site)
         named = given(call, positions)
+        if not edits.source.names(site, site.call) and {*edit.arguments} - {*named}:
+            what = edits.source.code(call.func)
+            self._note(f"{site.call} was seen, and {what} may make another, which must take this, too")
         rest = self._passed_on(call, site)
         batches = "batch_sampler" in named or (rest is not None and site.options.get("batch_size", 1) is None)
         if batches and {"batch_size", "drop_last"} & {*edit.arguments}:
@@ -134,10 +137,7 @@ class Placing:
     def _call(self, source: Source, site: Site) -> cst.Call:
         """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
         picked = source.picked(site) if site.kind == "optimizer" and not source.names(site, site.call) else None
-        if picked is None:
-            return source.call(site, site.call)
-        self._note(f"{site.call} was seen, and {source.code(picked.func)} may make another, which must take this, too")
-        return picked
+        return source.call(site, site.call) if picked is None else picked
 
     @staticmethod
     def _passed_on(call: cst.Call, site: Site) -> cst.Arg | None:
@@ -164,7 +164,7 @@ class Placing:
         if made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
-            self.edits(made.source.name).replace(made.node, text)
+            self.edits(made.source.name).replace(made.node, text, there)
         self._note(made.note)
 
     def _note(self, text: str) -> None:

@@ -99,7 +99,8 @@ class Source:
 
     def names(self, place: Place, called: str) -> bool:
         """Whether a call of this name is on these lines."""
-        names = {called, *self._aliases(called)}
+        last = called.rpartition(".")[2]
+        names = {last, *self._aliases(last)}
         return any(self._on(node, place) and self.called(node) in names for node in self.all_of(cst.Call))
 
     def picked(self, place: Place) -> cst.Call | None:
