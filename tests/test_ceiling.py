@@ -59,7 +59,7 @@ def test_at_the_ceiling_the_time_that_was_short_for_the_rest_is_not_the_reason(t
         *(strategy(name) for name in names),
         speed=product(dict.fromkeys(names, 1.0)),
         behave=lambda plan, behaviour: Behaviour(step_seconds=1.05 * CEILING),
-        budget=200.0,
+        budget=100.0,
     )
     made.runner.survey = survey_of
     made.runner.peaks = Peaks(matmul_fp32_flops_per_second=PEAK, memory_bytes_per_second=1e12).model_dump(mode="json")

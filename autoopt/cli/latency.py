@@ -44,7 +44,9 @@ def latency_command(
     students: tuple[str, ...],
     **given: Any,
 ) -> int:
-    """Serves a trained model within a latency, at the least cost, with at most a given loss of quality.
+    """Serves a trained model within a latency at the least cost.
+
+    Quality is lost by no more than is allowed.
 
     MODULE:ATTR is a workload as for `autoopt optimize`; its validation data are the requests and its evaluate the
     judge. Precisions, engines, layouts and threads are compared in processes that take turns; the winner is exported

@@ -133,6 +133,7 @@ class ScriptTraining:
     """
 
     group = Group()
+    shared = None
 
     def __init__(self, script: Script) -> None:
         self.script, self.session = script, script.session

@@ -89,8 +89,10 @@ class TowardsTeacher:
 
 
 def logits_of(answer: Any) -> Any:
-    """Logits in what a model returns."""
-    return answer.logits if hasattr(answer, "logits") else answer
+    """Logits in what a model returns: themselves, or a field of an answer with more to it."""
+    import torch
+
+    return answer if isinstance(answer, torch.Tensor) else getattr(answer, "logits", answer)
 
 
 class Distillation(Strategy):
