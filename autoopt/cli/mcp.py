@@ -10,7 +10,7 @@ import click
 @click.command("mcp")
 @click.option("--workspace", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="[default: .]")
 def mcp_command(workspace: Path) -> int:
-    """Serves profile, compare and the rest over MCP on standard input.
+    """Serves profile, compare and the rest over MCP.
 
     Tools: profile, opportunities, compare, apply, report. Nothing outside of the workspace is read or run on a
     client's behalf; a script that lies in it is the user's own, and reads what it reads.
