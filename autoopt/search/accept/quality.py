@@ -33,7 +33,7 @@ class MetricDifference:
 
     ``error``: standard error of ``estimate``; ``margin``: tolerance times the target metric; ``highest``: its upper
     bound at the confidence that a loss is claimed with; ``known_spread``: seeds, or seed noise measured before,
-    carry the interval. One seed alone has none.
+    carry the interval. One seed alone has none, nor have trainings of a script that sets its own seed, which are alike.
     """
 
     estimate: Estimate
@@ -104,7 +104,7 @@ def metric_difference(pairs: Pairs, objective: Objective, noise: Noise) -> Metri
         baseline=float(np.mean(befores)),
         candidate=float(np.mean(afters)),
         highest=highest,
-        known_spread=n > 1 or noise.seed_noise is not None,
+        known_spread=bool(noise.seed_noise) or len(set(differences)) > 1 or (n > 1 and value == 0),
     )
 
 
