@@ -95,6 +95,11 @@ def verify_run(
     """
     if against is not None:
         return compare_runs(result, read_result(against), str(against))
+    if result.sites is not None:
+        raise UsageError(
+            f"{run} is of a script, whose result is a patch and not optimized_train.py",
+            hint=f"autoopt compare --candidate {run}",
+        )
     if result.best.plan.processes > 1:
         raise UsageError(
             f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",

@@ -13,7 +13,7 @@ from autoopt.export.headline import summed_up
 from autoopt.export.script import script
 from autoopt.export.verify import compare_runs, judged, verify, verify_run, with_headline
 from autoopt.options import Options
-from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result
+from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import load_strategies
 
@@ -67,6 +67,9 @@ def test_what_cannot_be_verified_is_refused(tmp_path: Path) -> None:
     old = old.model_copy(update={"environment": old.environment.model_copy(update={"torch": "1.0"})})
     with pytest.raises(EnvironmentLacks, match=r"torch 1\.0"):
         verify_run(tmp_path, old, Options())
+    script = result().model_copy(update={"sites": Sites(command=("python", "train.py"), cwd="/work")})
+    with pytest.raises(UsageError, match="whose result is a patch"):
+        verify_run(tmp_path, script, Options())
 
 
 def trained(steps: int, seconds: float, *, reached: bool = True) -> TrainingRun:

@@ -269,7 +269,12 @@ def _commands(result: Result) -> tuple[Command, ...]:
         f"{code(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
     )
     if not result.speedup.end_to_end_verified:
-        commands.append(Command("Check it end to end", f"autoopt verify {run}"))
+        alone = result.sites is None and result.best.plan.processes == 1
+        commands.append(
+            Command("Check it end to end", f"autoopt verify {run}")
+            if alone
+            else Command("Measure it again", f"autoopt compare --candidate {run}")
+        )
     if result.sites is not None:
         return (*commands, *_script_commands(result, run, plan))
     if status_of(result) == "faster":
