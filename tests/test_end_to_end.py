@@ -79,6 +79,7 @@ def test_workloads_of_every_shape(tmp_path: Path, shape: str) -> None:
         assert result.objective.target_source == "baseline"
 
 
+@pytest.mark.slow
 def test_a_plain_script_without_a_guard_does_as_the_command(tmp_path: Path) -> None:
     script = tmp_path / "use.py"
     script.write_text(

@@ -219,6 +219,7 @@ def setups() -> st.SearchStrategy[dict[str, Any]]:
 FACTS: dict[str, WorkloadFacts | None] = {}
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     setups(),

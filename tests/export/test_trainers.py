@@ -131,6 +131,7 @@ def test_lightning_says_where_the_loader_is_out_of_reach(tmp_path: Path) -> None
         trainer.fit(example.Classifier(width=4), data.train_dataloader())
 
 
+@pytest.mark.slow
 def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)

@@ -110,6 +110,7 @@ loader = DataLoader(
     Noisy(),"""
 
 
+@pytest.mark.slow
 def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(prober: Prober, folder: Path) -> None:
     text = (folder / "plain.py").read_text().replace("import sys", "import random\nimport sys")
     text = text.replace("loader = DataLoader(\n    data,", NOISY)
@@ -131,6 +132,7 @@ def test_random_samples_are_compared_one_by_one_and_updates_from_equal_weights(p
     )
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_too_soon_stays_undecided(prober: Prober) -> None:
     sites = prober.sites("get_batch.py")
     short = [prober("get_batch.py", sites, words="--max_iters=5") for _ in range(2)]
@@ -138,6 +140,7 @@ def test_a_script_that_ends_too_soon_stays_undecided(prober: Prober) -> None:
     assert level(Risk.EXACT, short[0], short[1]).level == "undecided"
 
 
+@pytest.mark.slow
 def test_what_could_not_be_seen_of_a_script_leaves_it_undecided(prober: Prober) -> None:
     """Labels that no loader gives and no model is called with, an optimizer that wants a closure."""
     sites = prober.sites("closures.py")
