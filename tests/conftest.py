@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 
 os.environ["AUTOOPT_HISTORY"] = "off"  # what one test finds must not order another's search
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: tests of logic must not spin on two cores
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+with contextlib.suppress(ImportError):  # so that the fixture below knows Pillow's own `open`
+    import PIL.Image  # noqa: F401
 
 settings.register_profile(
     "steady", deadline=None, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(autouse=True)
+def _images_open_as_ever() -> Iterator[None]:
+    """Strategies wrap ``PIL.Image.open`` for good in their process; here tests that run strategies share one."""
+    image = sys.modules.get("PIL.Image")
+    opened = getattr(image, "open", None)
+    yield
+    if image is not None:
+        image.open = opened  # type: ignore[attr-defined]

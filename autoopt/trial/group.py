@@ -12,9 +12,8 @@ from typing import Any, Self
 
 from autoopt.errors import AutooptError, TrialFailed
 from autoopt.records import JsonDict
-from autoopt.records.messages import Ready
 from autoopt.trial.channel import Channel, readable
-from autoopt.trial.process import READY, READY_SECONDS, OnProgress, Task, TrialProcess, name_of
+from autoopt.trial.process import Answering, OnProgress, Task, TrialProcess, name_of
 from autoopt.trial.protocol import Failure, TrialSpec
 
 GRACE_SECONDS = 3.0
@@ -29,7 +28,7 @@ _WAITING = re.compile(r"torch/distributed/|distributed_c10d|_engine_run_backward
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
-class TrialGroup:
+class TrialGroup(Answering):
     """Several live trials, one for each rank, as one :class:`TrialProcess`. What the first rank answers is the answer.
 
     Args:
@@ -42,7 +41,6 @@ class TrialGroup:
     def __init__(self, ranks: list[TrialProcess], folder: str) -> None:
         self.ranks = ranks
         self._folder = folder
-        self._ready: Ready | None = None
 
     @property
     def spec(self) -> TrialSpec:
@@ -64,13 +62,6 @@ class TrialGroup:
     @property
     def alive(self) -> bool:
         return all(rank.alive for rank in self.ranks)
-
-    @property
-    def ready(self) -> Ready:
-        """Facts that the trial tells of its workload; assembled when first asked for."""
-        if self._ready is None:
-            self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
-        return self._ready
 
     @property
     def peak_rss(self) -> int | None:

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,7 +33,22 @@ OnProgress = Callable[[JsonDict], None]
 Task = str | Callable[..., Any]
 
 
-class TrialProcess:
+class Answering(ABC):
+    """What is asked by tasks, and tells once what its workload is."""
+
+    @abstractmethod
+    def call(
+        self, task: Task, *, timeout: float | None = None, on_progress: OnProgress | None = None, **arguments: Any
+    ) -> JsonDict:
+        """Runs a task and waits for its answer; see ``TrialProcess.call``."""
+
+    @cached_property
+    def ready(self) -> Ready:
+        """Facts that the trial tells of its workload; assembled when first asked for."""
+        return Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
+
+
+class TrialProcess(Answering):
     """A live trial. Every method but ``close`` may raise ``TrialFailed``; after that the trial may be gone."""
 
     can_freeze = tree.CAN_FREEZE
@@ -49,20 +66,12 @@ class TrialProcess:
         self._keeper_pid = 0
         self._end: JsonDict | None = None
         self._frozen = False
-        self._ready: Ready | None = None
         self._peak: int | None = None
 
     @property
     def pid(self) -> int:
         """The pid of the trial's main process, which leads its session and process group."""
         return self._pid
-
-    @property
-    def ready(self) -> Ready:
-        """Facts that the trial tells of its workload; assembled when first asked for."""
-        if self._ready is None:
-            self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
-        return self._ready
 
     @property
     def peak_rss(self) -> int | None:

@@ -12,9 +12,8 @@ from typing import Any, Protocol, Self
 from autoopt import errors
 from autoopt.errors import AutooptError, EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict
-from autoopt.records.messages import Ready
 from autoopt.trial.parent import Trial
-from autoopt.trial.process import READY, READY_SECONDS, OnProgress, Task, name_of
+from autoopt.trial.process import Answering, OnProgress, Task, name_of
 from autoopt.trial.protocol import TrialSpec
 
 MOST_OF_OTHER_KINDS = 8
@@ -156,7 +155,7 @@ class RemoteLauncher:
         self._cluster.close()
 
 
-class RemoteTrial:
+class RemoteTrial(Answering):
     """A live trial on a host, as ``TrialProcess`` is one here; every method may raise ``NodeLost``."""
 
     can_freeze = True
@@ -165,7 +164,6 @@ class RemoteTrial:
         self.spec, self.log = spec, log
         self.closed = False
         self._host, self._number = host, number
-        self._ready: Ready | None = None
         self._peak: int | None = None
 
     def begin(self, timeout: float) -> None:
@@ -179,13 +177,6 @@ class RemoteTrial:
     @property
     def alive(self) -> bool:
         return not self.closed
-
-    @property
-    def ready(self) -> Ready:
-        """Facts that the trial tells of its workload; assembled when first asked for."""
-        if self._ready is None:
-            self._ready = Ready.model_validate(self.call(READY, timeout=READY_SECONDS))
-        return self._ready
 
     @property
     def peak_rss(self) -> int | None:

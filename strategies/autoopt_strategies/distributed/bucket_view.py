@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, gain
+from autoopt_strategies.common import Setting, gain, seconds_of
 from autoopt_strategies.distributed.common import gradient_bytes, replicated
 
 
@@ -29,8 +29,8 @@ class BucketView(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         """At most two copies of the gradients at the measured bandwidth of the memory."""
-        rate, backward = case.environment.peaks.memory_bytes_per_second, _backward(case)
-        if rate is None or backward is None:
+        rate, backward = case.environment.peaks.memory_bytes_per_second, seconds_of(case, "backward")
+        if rate is None or not backward:
             return None
         saved = min(2 * 2 * gradient_bytes(case) / rate, 0.9 * backward)
         found = gain(case, {"backward": backward - saved})
@@ -52,8 +52,3 @@ class BucketView(Strategy):
             lightning={"_note": "strategy=DDPStrategy(gradient_as_bucket_view=True)"},
             accelerate={"_note": "kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)]"},
         )
-
-
-def _backward(case: Case) -> float | None:
-    stage = case.pipeline.stage("backward") if case.pipeline is not None else None
-    return stage.seconds if stage is not None else None

@@ -9,9 +9,8 @@ from typing import Any
 
 from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import Wrapper, equal, leaves
-from autoopt_strategies.input.cacheable import seed_everything
+from autoopt_strategies.input.decoding import sample_of, seconds_ratio, spread
 
-SAMPLES = 8
 CLOSE = 0.05
 """Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""
 
@@ -60,9 +59,9 @@ def probe(dataset: Any) -> Setting:
         from PIL import Image
     except ImportError:
         return {"reason": "Pillow is not installed"}
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+    indices = spread(dataset)
+    if not indices:
         return {"reason": "samples cannot be read one by one"}
-    indices = sorted({i * (len(dataset) - 1) // max(1, SAMPLES - 1) for i in range(SAMPLES)})
     needs, sides = _needs(Image, dataset, indices)
     if not needs:
         return {"reason": "no JPEG image is decoded by Pillow and then shrunk"}
@@ -71,12 +70,12 @@ def probe(dataset: Any) -> Setting:
         return {"reason": f"images of {min(sides)} pixels are shrunk to {shorter}: less than half, so decoded whole"}
     drafted = Drafted(dataset, shorter)
     try:
-        alike = all(_alike(_sample(dataset, index), _sample(drafted, index)) for index in indices)
+        alike = all(_alike(sample_of(dataset, index), sample_of(drafted, index)) for index in indices)
     except Exception as error:  # boxes in pixels of the whole image
         return {"reason": f"samples cannot be made of an image of a reduced size: {type(error).__name__}: {error}"}
     if not alike:
         return {"reason": "samples differ in more than the pixels of an image when it is decoded at a reduced size"}
-    return {"shorter": shorter, "ratio": _seconds_ratio(dataset, drafted, indices)}
+    return {"shorter": shorter, "ratio": min(1.0, seconds_ratio(dataset, drafted, indices))}
 
 
 def _needs(image: Any, dataset: Any, indices: list[int]) -> tuple[list[int], list[int]]:
@@ -105,17 +104,12 @@ def _needs(image: Any, dataset: Any, indices: list[int]) -> tuple[list[int], lis
     try:
         for index in indices:
             waiting.clear()
-            _sample(dataset, index)
+            sample_of(dataset, index)
             if waiting:  # decoded, and never shrunk
                 return [], []
     finally:
         image.open, image.Image.resize = opened, resized
     return needs, sides
-
-
-def _sample(dataset: Any, index: int) -> Any:
-    seed_everything(index)
-    return dataset[index]
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -135,16 +129,3 @@ def _alike(one: Any, other: Any) -> bool:
         if np.abs(first - second).mean() > CLOSE * max(float(np.ptp(first)), 1e-9):
             return False
     return True
-
-
-def _seconds_ratio(one: Any, other: Any, indices: list[int], turns: int = 5) -> float:
-    import statistics
-    from time import perf_counter
-
-    def seconds(dataset: Any) -> float:
-        began = perf_counter()
-        for index in indices:
-            dataset[index]
-        return perf_counter() - began
-
-    return min(1.0, statistics.median(1 / seconds(one) * seconds(other) for _ in range(turns)))

@@ -9,9 +9,7 @@ from typing import Any
 
 from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import Wrapper, equal
-from autoopt_strategies.input.cacheable import seed_everything
-
-SAMPLES, TURNS = 8, 5
+from autoopt_strategies.input.decoding import sample_of, seconds_ratio, spread
 
 
 @contextmanager
@@ -93,16 +91,16 @@ def probe(dataset: Any) -> Setting:
         return {"reason": "Pillow is not installed"}
     if find_spec("simplejpeg") is None:
         return {"reason": "simplejpeg is not installed (the extra 'jpeg')"}
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or not len(dataset):
+    indices = spread(dataset)
+    if not indices:
         return {"reason": "samples cannot be read one by one"}
-    indices = sorted({i * (len(dataset) - 1) // max(1, SAMPLES - 1) for i in range(SAMPLES)})
     other = Turbo(dataset)
     if not _decodes(dataset, indices[0]):
         return {"reason": "no colour JPEG image is decoded by Pillow"}
     for index in indices:
-        if not equal(_sample(dataset, index), _sample(other, index)):
+        if not equal(sample_of(dataset, index), sample_of(other, index)):
             return {"reason": "simplejpeg gives other pixels: Pillow was built with another library"}
-    return {"ratio": _seconds_ratio(dataset, other, indices)}
+    return {"ratio": seconds_ratio(dataset, other, indices)}
 
 
 def _decodes(dataset: Any, index: int) -> bool:
@@ -118,25 +116,7 @@ def _decodes(dataset: Any, index: int) -> bool:
 
     Image.open = watched
     try:
-        _sample(dataset, index)
+        sample_of(dataset, index)
     finally:
         Image.open = opened
     return any(seen)
-
-
-def _sample(dataset: Any, index: int) -> Any:
-    seed_everything(index)
-    return dataset[index]
-
-
-def _seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:
-    import statistics
-    from time import perf_counter
-
-    def seconds(dataset: Any) -> float:
-        began = perf_counter()
-        for index in indices:
-            dataset[index]
-        return perf_counter() - began
-
-    return statistics.median(1 / seconds(one) * seconds(other) for _ in range(TURNS))

@@ -7,6 +7,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, tried_gain
 from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.decoding import read_each_time
 from autoopt_strategies.input.turbo import Turbo, probe
 
 LEAST_SAVING = 0.03
@@ -36,11 +37,9 @@ class TurboDecoding(Strategy):
     example = Example(inspected={"ratio": 0.7})
 
     def applies(self, case: Case) -> Applies:
-        facts, found = case.workload, case.inspected(self.name)
-        if not facts.dataset.map_style or (facts.dataset.has_getitems and facts.dataset.type != "TensorDataset"):
-            return Applies.no("samples are not read one by one from the dataset")
-        if any(case.plan.setting(name) is not None for name in ("cache", "device_dataset", "memory_map")):
-            return Applies.no("samples are decoded once, and kept")
+        found = case.inspected(self.name)
+        if not (able := read_each_time(case)):
+            return able
         if "ratio" not in found:
             return Applies.no(found.get("reason") or "whether Pillow decodes JPEG images is not known")
         if found["ratio"] > 1.0 - LEAST_SAVING:
