@@ -14,8 +14,14 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
 from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.profile_validity import doubt_of, least_doubtful, reason_to_doubt
-from autoopt.simplify.stage_profile import Description, StageProfile, profile_stages
+from autoopt.simplify.stage_profile import (
+    Description,
+    StageProfile,
+    doubt_of,
+    least_doubtful,
+    profile_stages,
+    reason_to_doubt,
+)
 
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0

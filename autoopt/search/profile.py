@@ -14,8 +14,7 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.profile_validity import doubt_of, least_doubtful
-from autoopt.simplify.stage_profile import Description, StageProfile, describe, profile_stages
+from autoopt.simplify.stage_profile import Description, StageProfile, describe, doubt_of, least_doubtful, profile_stages
 
 SECONDS = 20.0
 UNSET = "not set"

@@ -8,10 +8,9 @@ from autoopt.records import Fed, Operator, Peaks, Plan, Resource, Round, Simulat
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
-from autoopt.simplify.ceilings import ceiling_step, of_peak, stage_ceilings, uncapped_ceiling_step
+from autoopt.simplify.ceilings import ceiling_step, of_peak, operator_ceiling, stage_ceilings, uncapped_ceiling_step
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
-from autoopt.simplify.roofline import operator_ceiling
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import StageTimings, Timing
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
-from autoopt.simplify.inputs import fresh_loader
+from autoopt.simplify.batches import fresh_loader
 from autoopt.simplify.isolation import in_child
 from autoopt.simplify.stage_timings import InputTimings
 

@@ -1,12 +1,12 @@
-"""The theoretical best of each stage from the machine's measured peaks. Pure."""
+"""Ceilings: the theoretical best of each stage and operator from the machine's measured peaks. Pure."""
 
 from __future__ import annotations
 
-from autoopt.records import Peaks
+from autoopt.records import Operator, Peaks
 from autoopt.simplify.pipeline import LINK, Pipeline
-from autoopt.simplify.roofline import bandwidth, fused_ceiling, host_bandwidth, matmul_peak
 from autoopt.simplify.stage_timings import StageTimings
 
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 PRODUCT = 1024
 """Rows of the square product that tells how near to its peak the machine is just now, on all of its cores."""
 USEFUL_CONCURRENCY = 32
@@ -110,3 +110,51 @@ def uncapped_ceiling_step(
     link = max((best.get(name, 0.0) for name in LINK), default=0.0)
     together = preparation + compute if timings.device == "cpu" else max(preparation, compute)
     return max(together, best.get("storage", 0.0), link)
+
+
+def matmul_peak(peaks: Peaks, precisions: tuple[str, ...] = PRECISIONS) -> float | None:
+    """The best measured matmul rate among the allowed precisions, FLOP/s."""
+    rates = [getattr(peaks, f"matmul_{name}_flops_per_second") for name in precisions]
+    return max((rate for rate in rates if rate), default=None)
+
+
+def bandwidth(peaks: Peaks, size: float | None = None) -> float | None:
+    """The best rate at which ``size`` bytes can move: caches serve small pieces faster than memory does."""
+    return _bandwidth(peaks.memory_bytes_per_second, peaks.memory_bytes_per_second_by_size, size)
+
+
+def host_bandwidth(peaks: Peaks, device: str, size: float | None = None) -> float | None:
+    """The same of the host's memory, in which batches are collated and pinned whatever the device."""
+    if device == "cpu":
+        return bandwidth(peaks, size)
+    return _bandwidth(peaks.host_memory_bytes_per_second, peaks.host_memory_bytes_per_second_by_size, size)
+
+
+def _bandwidth(large: float | None, table: dict[int, float], size: float | None) -> float | None:
+    rates = [large or 0.0]
+    rates += [rate for at, rate in table.items() if size is not None and at >= size / 2] if table else []
+    best = max(rates)
+    return best or None
+
+
+def operator_ceiling(operator: Operator, peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
+    """The roofline of an operator as it stands: the larger of arithmetic at its best precision and traffic."""
+    rate = matmul_peak(peaks, precisions)
+    each = (operator.bytes or 0.0) / max(operator.calls or 1, 1)
+    speed = bandwidth(peaks, each)
+    if speed is None or (operator.flops and rate is None):
+        return None
+    halved = 0.5 if set(precisions) & {"bf16", "fp16"} else 1.0
+    return max((operator.flops or 0.0) / (rate or 1.0), (operator.bytes or 0.0) * halved / speed)
+
+
+def fused_ceiling(found: tuple[Operator, ...], peaks: Peaks, precisions: tuple[str, ...]) -> float | None:
+    """The step's best: arithmetic of the matmul-like operators alone.
+
+    Traffic between operators is left out, since fusing removes it and caches hide it; what is left no
+    program that does the same arithmetic can beat.
+    """
+    rate = matmul_peak(peaks, precisions)
+    if rate is None or not found:
+        return None
+    return sum(operator.flops or 0.0 for operator in found) / rate

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import resource
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset
 
 from autoopt.records import Deeper
+from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
-from autoopt.simplify.drilldown_input import open_dataset
+from autoopt.simplify.drilldown import open_dataset
 from autoopt.simplify.lines import profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 from autoopt.simplify.timing import MOST, is_steady, repeat, summary
@@ -67,46 +65,6 @@ def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
         collating=collating,
         notes=(*notes, *opened.notes),
     )
-
-
-class Fetch:
-    """Samples in the order of the loader's own sampler, one micro-batch after the other, for ever."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
-        self.dataset = loader.dataset
-        self.iterable = isinstance(loader.dataset, IterableDataset)
-        self._stream: Iterator[Any] = iter(())
-        self.size = loader.batch_size or 1
-
-    def indices(self) -> list[Any]:
-        """The next micro-batch's indices; empty for an iterable dataset."""
-        if self.iterable:
-            return []
-        while True:
-            found = next(self._stream, None)
-            if found is None:
-                sampler = self.loader.batch_sampler if self.loader.batch_sampler is not None else self.loader.sampler
-                self._stream = iter(sampler)
-                found = next(self._stream)
-            if self.loader.batch_sampler is None:
-                return [found]
-            if found:
-                return list(found)
-
-    def samples(self, indices: list[Any], count: int) -> Any:
-        """The samples at these indices, or the next ``count`` of an iterable dataset.
-
-        A list, but for a dataset that fetches many at once: what that gives is for its collate function alone.
-        """
-        if not self.iterable:
-            many = getattr(self.dataset, "__getitems__", None)
-            return many(indices) if many else [self.dataset[index] for index in indices]
-        found = list(itertools.islice(self._stream, count))
-        if len(found) < count:
-            self._stream = iter(self.dataset)
-            found += itertools.islice(self._stream, count - len(found))
-        return found
 
 
 def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
@@ -167,13 +125,6 @@ def _open_collate(fetch: Fetch, collate: Timing | None, time_limit: float) -> tu
         return ()
     samples = fetch.samples(fetch.indices(), fetch.size)
     return profile_lines(lambda: fetch.loader.collate_fn(samples), time_limit).chain("wall", collate.seconds)
-
-
-def few(fetch: Fetch, most: int = 16) -> int:
-    """Reads a few samples, few enough to be read under a tracer, and says how many."""
-    indices = fetch.indices()[:most]
-    got = fetch.samples(indices, min(most, fetch.size))
-    return len(got) if fetch.iterable else len(indices)
 
 
 def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Timing | None:
@@ -260,19 +211,6 @@ class _Same(Dataset[Any]):
 
 def _identity(batch: Any) -> Any:
     return batch
-
-
-def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The same loader without its running iterator, and without pinning, which a forked child cannot do."""
-    clone = copy.copy(loader)
-    clone.__dict__["_iterator"] = None
-    clone.__dict__["pin_memory"] = False
-    return clone
-
-
-def nbytes(batch: Any) -> int:
-    """Bytes of all tensors in a batch, however it is nested."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
 def _trimmed(values: list[float]) -> float:

@@ -15,14 +15,13 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import samples_of
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
+from autoopt.simplify.batches import cached_batches, doubled_batch, nbytes
 from autoopt.simplify.cache_effects import cache_effects_of
-from autoopt.simplify.cached_batches import cached_batches, doubled_batch
-from autoopt.simplify.contention import measure_contention
-from autoopt.simplify.drilldown_compute import open_compute, open_evaluation
-from autoopt.simplify.inputs import measure_inputs, nbytes
+from autoopt.simplify.contention import measure_contention, measure_overlap
+from autoopt.simplify.drilldown import open_compute, open_evaluation
+from autoopt.simplify.inputs import measure_inputs
 from autoopt.simplify.isolation import ChildFailed, can_fork, in_child, restored
-from autoopt.simplify.overlap import measure_overlap
-from autoopt.simplify.roofline import count_operators, operators
+from autoopt.simplify.operators import count_operators, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 
 _NEGLIGIBLE = 0.02

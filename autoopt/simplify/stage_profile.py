@@ -1,11 +1,11 @@
-"""Stage profile of a plan: one trial measured from the inside, its block, its stages, what strategies ask of it."""
+"""Stage profile of a plan: one trial measured from the inside, and whether it was disturbed meanwhile."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -21,9 +21,18 @@ BENCHMARK = "autoopt.benchmark.tasks"
 SIMPLIFY = "autoopt.simplify.tasks"
 WARM_UP_SECONDS = 120.0
 RAMP_SECONDS = 0.2
-"""Trained unmeasured after the stubs, until the loader's queues are as they were."""
+"""Trained unmeasured after the microbenchmarks, until the loader's queues are as they were."""
 THROTTLED = 0.1
 """Share of readings with a lowered clock from which on it is told."""
+FOREIGN_CORES = 0.3
+"""Cores that others may use meanwhile: two busy-waiting compute threads lose far more than that share."""
+DRIFT = 1.3
+"""How far the profile's own step may be from the one that the paired comparison measured."""
+MODEL_ERROR = 0.2
+"""How far the simulated step may be from the one that ran between the microbenchmarks: two ways to measure one thing.
+Beyond it the machine most likely changed its speed between the two."""
+
+Measured = TypeVar("Measured")
 
 
 class Process(Protocol):
@@ -96,13 +105,13 @@ class StageProfile(Record):
         return found
 
 
-def describe(bench: Trials) -> Description:
+def describe(runner: Trials) -> Description:
     """Starts the baseline once and asks for its facts and the machine's peaks.
 
     Raises:
         TrialFailed: the baseline cannot be built or set up.
     """
-    with bench.trial(Plan(), "inspect") as process:
+    with runner.trial(Plan(), "inspect") as process:
         facts = WorkloadFacts.model_validate(process.call(f"{BENCHMARK}:facts", timeout=120.0))
         environment = Environment.model_validate(process.call(f"{BENCHMARK}:environment", timeout=60.0))
         try:
@@ -113,7 +122,7 @@ def describe(bench: Trials) -> Description:
 
 
 def profile_stages(
-    bench: Trials,
+    runner: Trials,
     plan: Plan,
     *,
     seconds: float,
@@ -133,8 +142,8 @@ def profile_stages(
     Raises:
         TrialFailed: the plan does not train.
     """
-    began, asking = time.monotonic(), list(bench.registry if strategies is None else strategies)
-    with bench.trial(plan, "examine") as process:
+    began, asking = time.monotonic(), list(runner.registry if strategies is None else strategies)
+    with runner.trial(plan, "examine") as process:
         tasks = _Tasks(process, seconds)
         tasks.spent["start"] = time.monotonic() - began
         startup = tasks.must(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
@@ -212,3 +221,39 @@ def _joules(monitored: JsonDict) -> float | None:
     """Energy of one step; None where the device does not tell it."""
     energy = monitored.get("monitor", {}).get("energy_joules")
     return None if energy is None else float(energy) / int(monitored["block"]["steps"])
+
+
+def least_doubtful(measure: Callable[[], Measured], doubt: Callable[[Measured], float]) -> Measured:
+    """Measures, and once more where that was disturbed; the less doubtful of the two.
+
+    Args:
+        measure: profiles a plan.
+        doubt: how much that was disturbed; 1 is as much as is let pass.
+    """
+    first = measure()
+    return first if doubt(first) <= 1 else min(first, measure(), key=doubt)
+
+
+def doubt_of(seen: StageProfile, usual_step: float | None, error: float | None) -> float:
+    """How much a profile was disturbed; 1 is as much as is let pass.
+
+    Args:
+        usual_step: seconds of its step in a paired comparison; None where there was none.
+        error: of the model: the simulated step over the measured one, less 1; None where that is not known.
+    """
+    step = seen.step_seconds
+    drift = max(step / usual_step, usual_step / step) - 1 if usual_step and step else 0.0
+    return max(drift / (DRIFT - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES, abs(error or 0.0) / MODEL_ERROR)
+
+
+def reason_to_doubt(seen: StageProfile, usual_step: float | None) -> str:
+    """The reason to doubt a profile, as a user reads it; "" where there is none."""
+    step = seen.step_seconds
+    if usual_step and step and not 1 / DRIFT <= step / usual_step <= DRIFT:
+        return (
+            f"while its stages were measured a step took {step * 1e3:.3g} ms, "
+            f"in the comparisons {usual_step * 1e3:.3g} ms"
+        )
+    if seen.foreign_cores is not None and seen.foreign_cores > FOREIGN_CORES:
+        return f"while its stages were measured other programs used {seen.foreign_cores:.1f} cores"
+    return ""

@@ -9,7 +9,7 @@ from autoopt.benchmark.distributed.step import SharedStep, apart
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
-from autoopt.simplify.cached_batches import cached_batches
+from autoopt.simplify.batches import cached_batches
 from autoopt.simplify.drift import running_block
 from autoopt.simplify.isolation import restored
 from autoopt.simplify.measure import measure_training

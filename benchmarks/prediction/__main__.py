@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from autoopt.simplify.profile_validity import FOREIGN_CORES
+from autoopt.simplify.stage_profile import FOREIGN_CORES
 from benchmarks.documents import environment
 from benchmarks.prediction.cases import names
 

@@ -29,8 +29,16 @@ from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse, build_round, model_error
 from autoopt.simplify.drift import running_block, whole
 from autoopt.simplify.peaks import measured_peaks
-from autoopt.simplify.profile_validity import MODEL_ERROR, doubt_of, least_doubtful
-from autoopt.simplify.stage_profile import RAMP_SECONDS, Description, StageProfile, describe, profile_stages
+from autoopt.simplify.stage_profile import (
+    MODEL_ERROR,
+    RAMP_SECONDS,
+    Description,
+    StageProfile,
+    describe,
+    doubt_of,
+    least_doubtful,
+    profile_stages,
+)
 from autoopt.simplify.stage_timings import StageTimings
 from autoopt.simplify.tasks import measure_stages
 from autoopt.strategy import Case

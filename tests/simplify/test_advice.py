@@ -12,7 +12,7 @@ import torch
 from autoopt.records import Advice, Peaks
 from autoopt.simplify import advice
 from autoopt.simplify.advise import advise_training
-from autoopt.simplify.cached_batches import cached_batches
+from autoopt.simplify.batches import cached_batches
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.source import Function, step_functions
 from autoopt.simplify.watch import Watch, WatchedStep, watch

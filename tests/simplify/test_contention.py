@@ -10,12 +10,9 @@ import pytest
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import Contention
-from autoopt.simplify import overlap
-from autoopt.simplify.contention import combinations, measure_contention
-from autoopt.simplify.flow import Demand, period
-from autoopt.simplify.interference import InterferenceModel
+from autoopt.simplify.contention import combinations, fed_combinations, measure_contention, measure_overlap
+from autoopt.simplify.flow import Demand, InterferenceModel, period
 from autoopt.simplify.isolation import restored
-from autoopt.simplify.overlap import measure_overlap
 
 SEEN = (
     Contention(threads=0, workers=2, prepare=0.9),
@@ -130,16 +127,16 @@ def test_steps_are_fed_by_workers_and_nothing_of_the_training_is_read(plant: Cal
     with kept_random_state(), restored(training):
         found = measure_overlap(training, 0.2)
     assert training.loader.loader.dataset.read == read
-    assert [(one.workers, one.threads) for one in found] == overlap.combinations(usable_cores(), 1, False)[: len(found)]
+    assert [(one.workers, one.threads) for one in found] == fed_combinations(usable_cores(), 1, False)[: len(found)]
     assert found
     after = [training.step(training.next()).item() for _ in range(3)]
     assert after == [other.step(other.next()).item() for _ in range(3)]
 
 
 def test_where_samples_wait_more_workers_than_cores_are_tried() -> None:
-    assert overlap.combinations(2, 2, waits=True) == [(4, 1), (4, 2), (2, 2)]
-    assert overlap.combinations(2, 2, waits=False) == [(1, 1), (2, 1), (2, 2)]
-    assert overlap.combinations(1, 1, waits=False) == [(1, 1)]
+    assert fed_combinations(2, 2, waits=True) == [(4, 1), (4, 2), (2, 2)]
+    assert fed_combinations(2, 2, waits=False) == [(1, 1), (2, 1), (2, 2)]
+    assert fed_combinations(1, 1, waits=False) == [(1, 1)]
 
 
 def test_more_workers_than_cores_are_no_warning_to_the_user(plant: Callable[[str], Any]) -> None:

@@ -17,7 +17,8 @@ from autoopt.records.messages import Block
 from autoopt.setup import Setup
 from autoopt.simplify import inputs
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.inputs import Fetch, measure_inputs
+from autoopt.simplify.batches import Fetch
+from autoopt.simplify.inputs import measure_inputs
 from autoopt.simplify.isolation import ChildFailed, in_child
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_timings import InputTimings, StageTimings

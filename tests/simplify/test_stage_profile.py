@@ -1,28 +1,40 @@
-"""Readings of a CUDA device while a plan trains, and doubts about them; a fake trial answers."""
+"""Stage profiles: readings of a CUDA device while a plan trains, doubts about them, and disturbed ones taken again."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from autoopt.records import Environment, Plan
+from autoopt.records.messages import Block, Startup
 from autoopt.search.configuration import configuration
-from autoopt.simplify.stage_profile import StageProfile, profile_stages
+from autoopt.simplify.stage_profile import (
+    DRIFT,
+    FOREIGN_CORES,
+    StageProfile,
+    doubt_of,
+    least_doubtful,
+    profile_stages,
+    reason_to_doubt,
+)
 
 BLOCK = {"steps": 10, "samples": 80, "seconds": 1.0, "step_seconds": [0.1] * 10}
-STARTUP = {
-    "build_seconds": 0.1, "setup_seconds": 0.1, "warmup_seconds": 0.1, "warmup_steps": 1, "steady": True,
-    "fixed_seconds": 0.3,
-}  # fmt: skip
+STARTUP = Startup(
+    build_seconds=0.1, setup_seconds=0.1, warmup_seconds=0.1, warmup_steps=1, steady=True, fixed_seconds=0.3
+)
 
 
-class FakeBench:
+class FakeTrials:
     """Trials that answer from a table, and note what they were asked."""
 
     registry: tuple[str, ...] = ()
 
     def __init__(self, **answers: Any) -> None:
-        self.answers = {"warm_up": STARTUP, "running": {"block": BLOCK, "reference": None}, **answers}
+        self.answers = {"warm_up": STARTUP.model_dump(), "running": {"block": BLOCK, "reference": None}, **answers}
         self.asked: list[str] = []
 
     @contextmanager
@@ -35,16 +47,16 @@ class FakeBench:
         return self.answers.get(name, {})
 
 
-def build_round(bench: FakeBench) -> StageProfile:
-    return profile_stages(bench, Plan(), seconds=4.0, advise=False)  # type: ignore[arg-type]
+def profile(trials: FakeTrials) -> StageProfile:
+    return profile_stages(trials, Plan(), seconds=4.0, advise=False)  # type: ignore[arg-type]
 
 
 def test_a_cuda_device_is_watched() -> None:
     monitor = {"device_utilization": 0.8, "energy_joules": 50.0, "throttled": 0.5}
-    bench = FakeBench(
+    trials = FakeTrials(
         measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": monitor, "other_users": [7]}
     )
-    found = build_round(bench)
+    found = profile(trials)
     shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
     assert (shown.device_utilization, shown.energy_joules_per_step) == (0.8, 5.0)
     assert "pid 7" in found.doubts[0]
@@ -52,10 +64,10 @@ def test_a_cuda_device_is_watched() -> None:
 
 
 def test_what_it_does_not_tell_is_none() -> None:
-    bench = FakeBench(
+    trials = FakeTrials(
         measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": {}, "other_users": []}
     )
-    found = build_round(bench)
+    found = profile(trials)
     shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
     assert shown.device_utilization is None
     assert shown.energy_joules_per_step is None
@@ -63,6 +75,102 @@ def test_what_it_does_not_tell_is_none() -> None:
 
 
 def test_the_cpu_is_not() -> None:
-    bench = FakeBench(measure_stages={"device": "cpu"})
-    assert build_round(bench).monitor == {}
-    assert "monitored_block" not in bench.asked
+    trials = FakeTrials(measure_stages={"device": "cpu"})
+    assert profile(trials).monitor == {}
+    assert "monitored_block" not in trials.asked
+
+
+def seen(step: float, foreign: float | None = None) -> StageProfile:
+    block = Block(steps=10, samples=80, seconds=10 * step)
+    return StageProfile(plan=Plan(), startup=STARTUP, block=block, foreign_cores=foreign)
+
+
+@pytest.mark.parametrize(
+    ("profile", "usual", "word"),
+    [
+        (seen(0.1, 0.0), 0.1, ""),
+        (seen(0.12, FOREIGN_CORES), 0.1, ""),
+        (seen(0.2), 0.1, "200 ms"),
+        (seen(0.05), 0.1, "50 ms"),
+        (seen(0.1, 0.9), 0.1, "0.9 cores"),
+        (seen(0.1, None), None, ""),
+        (seen(0.1, 1.0), None, "1.0 cores"),
+    ],
+)
+def test_what_speaks_against_a_profile(profile: StageProfile, usual: float | None, word: str) -> None:
+    assert word in reason_to_doubt(profile, usual)
+    assert bool(reason_to_doubt(profile, usual)) == bool(word)
+
+
+@pytest.mark.parametrize(
+    ("looks", "kept"),
+    [
+        ([seen(0.1)], 0),
+        ([seen(0.3), seen(0.1)], 1),
+        ([seen(0.3), seen(0.2)], 1),
+        ([seen(0.2), seen(0.3)], 0),
+        ([seen(0.1, 1.0), seen(0.1, 0.5)], 1),
+    ],
+)
+def test_a_second_look_where_the_first_was_disturbed(looks: list[StageProfile], kept: int) -> None:
+    rest = iter(looks)
+    assert least_doubtful(lambda: next(rest), lambda look: doubt_of(look, 0.1, None)) is looks[kept]
+    assert next(rest, None) is None
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept"),
+    [([0.19], 0), ([-0.2], 0), ([0.5, -0.1], 1), ([-0.3, 0.4], 0), ([0.3, None], 1), ([None], 0)],
+)
+def test_stages_that_do_not_add_up_to_their_step_are_measured_again(errors: list[float | None], kept: int) -> None:
+    looks = [seen(0.1) for _ in errors]
+    by_look = {id(look): error for look, error in zip(looks, errors, strict=True)}
+    rest = iter(looks)
+    assert least_doubtful(lambda: next(rest), lambda look: doubt_of(look, None, by_look[id(look)])) is looks[kept]
+    assert next(rest, None) is None
+
+
+@given(st.floats(1e-4, 10), st.floats(0, 4), st.floats(1e-4, 10))
+def test_a_profile_near_the_usual_step_on_a_calm_machine_stands(step: float, foreign: float, usual: float) -> None:
+    near = 1 / DRIFT < seen(step).step_seconds / usual < DRIFT  # type: ignore[operator]
+    far = not 0.99 / DRIFT < step / usual < 1.01 * DRIFT
+    told = reason_to_doubt(seen(step, foreign), usual)
+    if near and foreign <= FOREIGN_CORES:
+        assert told == ""
+    if far or foreign > FOREIGN_CORES:
+        assert told != ""
+
+
+class Counting:
+    """A trial whose CPU counters advance as they are told: busy and own seconds at two moments."""
+
+    registry: tuple[str, ...] = ()
+
+    def __init__(self, *clocks: dict[str, float | None]) -> None:
+        self.clocks = list(clocks)
+
+    @contextmanager
+    def trial(self, plan: Plan, label: str) -> Any:
+        yield self
+
+    def call(self, task: str, **arguments: Any) -> Any:
+        name = task.rpartition(":")[2]
+        answers = {
+            "warm_up": STARTUP.model_dump(),
+            "running": {"block": seen(0.1).block.model_dump(), "reference": None},
+        }
+        return self.clocks.pop(0) if name == "cpu_clock" else answers.get(name, {})
+
+
+@pytest.mark.parametrize(
+    ("after", "cores"),
+    [
+        ({"own": 15.0, "busy": 130.0, "at": 10.0}, 1.5),
+        ({"own": 35.0, "busy": 120.0, "at": 10.0}, 0.0),
+        ({"own": 15.0, "busy": None, "at": 10.0}, None),
+        ({"own": 15.0, "busy": 130.0, "at": 0.0}, None),
+    ],
+)
+def test_what_others_used_meanwhile(after: dict[str, float | None], cores: float | None) -> None:
+    trials = Counting({"own": 0.0, "busy": 100.0, "at": 0.0}, after)
+    assert profile_stages(trials, Plan(), seconds=4.0, advise=False).foreign_cores == cores  # type: ignore[arg-type]

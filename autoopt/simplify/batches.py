@@ -1,23 +1,86 @@
-"""Cached batches: real micro-batches of a training, read without its dataset or loader noticing where that works."""
+"""Samples and real micro-batches of a training, read without its dataset or loader noticing where that works."""
 
 from __future__ import annotations
 
+import copy
 import io
 import itertools
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset
 
 from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
-from autoopt.simplify.inputs import Fetch, fresh_loader
 from autoopt.simplify.isolation import ChildFailed, can_fork, in_child
 
 _HALF = 0.5
 """A device with more of its memory taken is not asked for twice the batch."""
 _SECONDS = 120.0
 """Reading a batch may take this long before it counts as hung."""
+
+
+class Fetch:
+    """Samples in the order of the loader's own sampler, one micro-batch after the other, for ever."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.iterable = isinstance(loader.dataset, IterableDataset)
+        self._stream: Iterator[Any] = iter(())
+        self.size = loader.batch_size or 1
+
+    def indices(self) -> list[Any]:
+        """The next micro-batch's indices; empty for an iterable dataset."""
+        if self.iterable:
+            return []
+        while True:
+            found = next(self._stream, None)
+            if found is None:
+                sampler = self.loader.batch_sampler if self.loader.batch_sampler is not None else self.loader.sampler
+                self._stream = iter(sampler)
+                found = next(self._stream)
+            if self.loader.batch_sampler is None:
+                return [found]
+            if found:
+                return list(found)
+
+    def samples(self, indices: list[Any], count: int) -> Any:
+        """The samples at these indices, or the next ``count`` of an iterable dataset.
+
+        A list, but for a dataset that fetches many at once: what that gives is for its collate function alone.
+        """
+        if not self.iterable:
+            many = getattr(self.dataset, "__getitems__", None)
+            return many(indices) if many else [self.dataset[index] for index in indices]
+        found = list(itertools.islice(self._stream, count))
+        if len(found) < count:
+            self._stream = iter(self.dataset)
+            found += itertools.islice(self._stream, count - len(found))
+        return found
+
+
+def few(fetch: Fetch, most: int = 16) -> int:
+    """Reads a few samples, few enough to be read under a tracer, and says how many."""
+    indices = fetch.indices()[:most]
+    got = fetch.samples(indices, min(most, fetch.size))
+    return len(got) if fetch.iterable else len(indices)
+
+
+def fresh_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The same loader without its running iterator, and without pinning, which a forked child cannot do."""
+    clone = copy.copy(loader)
+    clone.__dict__["_iterator"] = None
+    clone.__dict__["pin_memory"] = False
+    return clone
+
+
+def nbytes(batch: Any) -> int:
+    """Bytes of all tensors in a batch, however it is nested."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
 def cached_batches(training: Training, notes: list[str]) -> list[Any]:

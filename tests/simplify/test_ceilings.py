@@ -11,16 +11,9 @@ import torch
 from autoopt.records import Operator, Peaks
 from autoopt.simplify import peak_rates
 from autoopt.simplify import peaks as peaks_module
+from autoopt.simplify.ceilings import bandwidth, fused_ceiling, host_bandwidth, matmul_peak, operator_ceiling
+from autoopt.simplify.operators import count_operators, operators
 from autoopt.simplify.peaks import cache_folder, measured_peaks
-from autoopt.simplify.roofline import (
-    bandwidth,
-    count_operators,
-    fused_ceiling,
-    host_bandwidth,
-    matmul_peak,
-    operator_ceiling,
-    operators,
-)
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e9, matmul_bf16_flops_per_second=4e9, memory_bytes_per_second=1e8,
