@@ -6,15 +6,12 @@ and is answered from its journal until it comes to what was not measured yet.
 
 from __future__ import annotations
 
-from autoopt.errors import TrialFailed
-from autoopt.events import Stopped, Verified
 from autoopt.options import Options
-from autoopt.records import Ablation, Speedup, Stop, StopReason
+from autoopt.records import Ablation, Stop
 from autoopt.search.ablate import ablate, alone
-from autoopt.search.baseline import benchmark, inspected
+from autoopt.search.baseline import benchmark, described
 from autoopt.search.incumbent_profile import simplify
-from autoopt.search.outcome import Outcome, outcome_of
-from autoopt.search.recollection import recall, remember
+from autoopt.search.outcome import Outcome, broken_off, finished
 from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
@@ -42,16 +39,14 @@ class Loop:
             WorkloadError: the baseline fails.
         """
         self.context.begin("benchmark")
-        state = self.state = inspected(self.context, self.options)
-        self.context.warn(state, *self.context.runner.registry.warnings, *state.facts.warnings)
-        recall(self.context, state)
+        state = self.state = described(self.context, self.options)
         benchmark(self.context, state, self.options)
         tune(self.context, state, self.options)
         stop = self._rounds(state)
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
         state.scaling = scaling(self.context, state, self.context.allocation.budget)
-        return self._end(state, verification, stop, rows)
+        return finished(self.context, state, verification, stop, rows, self.options.price)
 
     def _rounds(self, state: SearchState) -> Stop:
         """Simplifies and optimizes in turn; the reason why that ended."""
@@ -59,13 +54,11 @@ class Loop:
         while not (over := rounds.over()):
             index = len(state.rounds)
             self.context.begin("simplify", index)
-            try:
-                round_, pipeline = simplify(self.context, state)
-            except TrialFailed as failure:
-                detail = f"the incumbent could not be profiled: {failure.reason}"
-                return Stop(reason=StopReason.EXHAUSTED, detail=detail)
+            profile = simplify(self.context, state)
+            if isinstance(profile, Stop):
+                return profile
             self.context.begin("optimize", index)
-            stop = rounds.optimize(round_, pipeline)
+            stop = rounds.optimize(*profile)
             if stop:
                 return stop
         return over
@@ -87,25 +80,9 @@ class Loop:
         rows = [row for row in rows if row.strategy in kept and not verification.fell_back]
         return verification, alone(self.context, state, rows, budget)
 
-    def _end(self, state: SearchState, verification: Verification, stop: Stop, rows: list[Ablation]) -> Outcome:
-        outcome = outcome_of(state, verification, stop, rows, self.options.price)
-        self.context.announce(Verified(at=self.context.now(), best=outcome.best, speedup=outcome.speedup))
-        remember(self.context, outcome)
-        self.context.announce(Stopped(at=self.context.now(), stop=stop))
-        return outcome
-
     def partial(self) -> Outcome | None:
         """The outcome of a run that is broken off; None before the workload was built.
 
         Nothing that was not verified is passed on as the best: the best is the baseline.
         """
-        state = self.state
-        if state is None:
-            return None
-        if state.found:
-            names = ", ".join(change.strategy for change in state.found)
-            told = f"broken off before it was verified: {names}; autoopt resume goes on from here"
-            self.context.warn(state, told)
-        state.incumbent = state.baseline
-        stop = Stop(reason=StopReason.INTERRUPTED, detail="stopped at once; nothing was verified")
-        return outcome_of(state, Verification(speedup=Speedup(detail="broken off")), stop, [], self.options.price)
+        return None if self.state is None else broken_off(self.context, self.state, self.options.price)

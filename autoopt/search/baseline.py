@@ -19,7 +19,7 @@ from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
 from autoopt.search.first_training import may_wait, train_first, wait
 from autoopt.search.fit_memory import Fitting
-from autoopt.search.recollection import known_noise
+from autoopt.search.recollection import known_noise, recall
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
@@ -79,8 +79,8 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
     return AAControl(noise=noise, comparison=comparison, doubts=tuple(doubts(noise, comparison, state.environment)))
 
 
-def inspected(context: RunContext, options: Options) -> SearchState:
-    """The state of a search that has only seen the workload's facts and the machine's peaks.
+def described(context: RunContext, options: Options) -> SearchState:
+    """The state of a search that knows the workload's facts, the machine's peaks and what is remembered of both.
 
     Raises:
         BaselineFailed: the baseline cannot be built.
@@ -109,6 +109,8 @@ def inspected(context: RunContext, options: Options) -> SearchState:
     )
     if least > 1:
         state.adopt(context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan))
+    context.warn(state, *context.runner.registry.warnings, *state.facts.warnings)
+    recall(context, state)
     return state
 
 

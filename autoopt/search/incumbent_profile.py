@@ -7,7 +7,7 @@ from itertools import chain
 
 from autoopt.errors import TrialFailed
 from autoopt.events import RoundMeasured
-from autoopt.records import Round
+from autoopt.records import Round, Stop, StopReason
 from autoopt.search.planner import unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -30,12 +30,14 @@ AGAIN_AT_MOST = 0.025
 """A profile that was disturbed is taken once more where the first took no larger share of the budget than this."""
 
 
-def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None]:
+def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None] | Stop:
     """Measures every stage of the incumbent alone. No pipeline where the machine was disturbed meanwhile.
+
+    Returns:
+        The round and its pipeline; the end of the rounds where the incumbent no longer trains.
 
     Raises:
         BaselineFailed: the incumbent is the baseline, and does not train.
-        TrialFailed: it is not, and does not train.
     """
     index = len(state.rounds)
     seconds = min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
@@ -63,7 +65,8 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     except TrialFailed as failure:
         if state.incumbent == state.baseline:
             raise BaselineFailed(failure, "while its stages were measured") from failure
-        raise
+        detail = f"the incumbent could not be profiled: {failure.reason}"
+        return Stop(reason=StopReason.EXHAUSTED, detail=detail)
     return _round(context, state, seen, index)
 
 

@@ -1,14 +1,17 @@
-"""The outcome of a run: what ``autoopt.running.document`` makes result.json of."""
+"""The outcome of a run, from which ``autoopt.running.document`` makes result.json."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from autoopt.records import Ablation, Configuration, Estimate, Plan, Quality, Speedup, Stop
+from autoopt.events import Stopped, Verified
+from autoopt.records import Ablation, Configuration, Estimate, Plan, Quality, Speedup, Stop, StopReason
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Side
 from autoopt.search.configuration import configuration
+from autoopt.search.recollection import remember
+from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import Verification
 
@@ -24,6 +27,33 @@ class Outcome:
     stop: Stop
     quality: Quality | None = None
     ablation: list[Ablation] = field(default_factory=list)
+
+
+def finished(
+    context: RunContext,
+    state: SearchState,
+    verification: Verification,
+    stop: Stop,
+    rows: list[Ablation],
+    price_per_hour: float | None,
+) -> Outcome:
+    """The outcome of a run that came to its end: announced, and its plan remembered."""
+    outcome = outcome_of(state, verification, stop, rows, price_per_hour)
+    context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup))
+    remember(context, state, outcome.best.plan, outcome.speedup)
+    context.announce(Stopped(at=context.now(), stop=stop))
+    return outcome
+
+
+def broken_off(context: RunContext, state: SearchState, price_per_hour: float | None) -> Outcome:
+    """The outcome of a run that was stopped at once: what was not verified is not the best, the baseline is."""
+    if state.found:
+        names = ", ".join(change.strategy for change in state.found)
+        told = f"broken off before it was verified: {names}; autoopt resume goes on from here"
+        context.warn(state, told)
+    state.incumbent = state.baseline
+    stop = Stop(reason=StopReason.INTERRUPTED, detail="stopped at once; nothing was verified")
+    return outcome_of(state, Verification(speedup=Speedup(detail="broken off")), stop, [], price_per_hour)
 
 
 def outcome_of(

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from math import log
 from pathlib import Path
 
+from autoopt.records import Plan, Speedup
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.sequential_test import PLAN_DOF
 from autoopt.search.compare.statistics import BetweenProcess
-from autoopt.search.outcome import Outcome
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
@@ -43,19 +43,15 @@ def known_noise(state: SearchState) -> BetweenProcess | None:
     return BetweenProcess(known.process_sd, min(known.pairs, PLAN_DOF))
 
 
-def remember(context: RunContext, outcome: Outcome) -> None:
-    """Writes down the final plan of a run that was verified, and the noise of the device."""
-    noise = outcome.state.noise
-    if context.history is not None and noise.process_sd is not None:
-        context.history.remember_noise(
-            _device(outcome.state), KnownNoise(process_sd=noise.process_sd, pairs=noise.process_dof)
-        )
-    speedup = outcome.speedup.time_to_target or outcome.speedup.throughput
-    found = bool(outcome.state.found) and outcome.speedup.end_to_end_verified
-    if context.history is not None and found and speedup is not None:
+def remember(context: RunContext, state: SearchState, best: Plan, speedup: Speedup) -> None:
+    """Writes down the best plan of a run that was verified, and the noise of the device."""
+    noise, history = state.noise, context.history
+    if history is not None and noise.process_sd is not None:
+        history.remember_noise(_device(state), KnownNoise(process_sd=noise.process_sd, pairs=noise.process_dof))
+    gain = speedup.time_to_target or speedup.throughput
+    if history is not None and state.found and speedup.end_to_end_verified and gain is not None:
         finished = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = Remembered(plan=outcome.best.plan, speedup=speedup.value, finished=finished)
-        context.history.remember(_key(outcome.state), entry)
+        history.remember(_key(state), Remembered(plan=best, speedup=gain.value, finished=finished))
 
 
 def confirmed(context: RunContext, state: SearchState, screening: Screening) -> bool:
