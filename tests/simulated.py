@@ -205,21 +205,33 @@ class FakeRunner:
         )
         seconds = end * behaviour.step_seconds + behaviour.startup_seconds
         self.machine.clock.advance(seconds)
-        reached = steps is not None and steps <= end
-        return TrainingRun(
-            seed=seed,
-            curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),
-            seconds=seconds,
-            training_seconds=end * behaviour.step_seconds,
-            evaluation_seconds=0.0,
-            evaluations=len(points),
-            evaluated_samples=100,
-            steps=end,
-            samples=end * behaviour.samples_per_step,
-            fixed_seconds=behaviour.startup_seconds,
-            reached=reached,
-            losses=tuple(behaviour.loss(step) for step in range(end)),
-        )
+        return training_run(behaviour, seed, points, end, reached=steps is not None and steps <= end)
+
+
+def training_run(
+    behaviour: Behaviour,
+    seed: int,
+    points: tuple[CurvePoint, ...],
+    steps: int,
+    *,
+    reached: bool,
+    losses: int | None = None,
+) -> TrainingRun:
+    """A training of so many steps on a machine that behaves so; ``losses``: at the most so many, all where None."""
+    return TrainingRun(
+        seed=seed,
+        curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=steps if reached else None),
+        seconds=steps * behaviour.step_seconds + behaviour.startup_seconds,
+        training_seconds=steps * behaviour.step_seconds,
+        evaluation_seconds=0.0,
+        evaluations=len(points),
+        evaluated_samples=100,
+        steps=steps,
+        samples=steps * behaviour.samples_per_step,
+        fixed_seconds=behaviour.startup_seconds,
+        reached=reached,
+        losses=tuple(behaviour.loss(step) for step in range(steps)[:losses]),
+    )
 
 
 class World:

@@ -12,7 +12,7 @@ from pathlib import Path
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
-from autoopt.export.script_patch import patch_of, patched_files
+from autoopt.export.script_patch import patch_of, placed
 from autoopt.export.snippets import snippets
 from autoopt.loop import Loop
 from autoopt.options import Options
@@ -174,10 +174,8 @@ def _patched(runner: TrialRunner, plan: Plan) -> dict[str, str] | None:
     sites = runner.watched()
     assert sites is not None, "only a script is patched"
     device = next((str(site.options.get("device", "cpu")) for site in sites.of("model")), "cpu")
-    if any(change.how != "patched" for change in patch_of(sites, plan, runner.registry, device).changes):
-        return None
-    files = patched_files(sites, plan, runner.registry, device)
-    return {os.path.join(sites.cwd, name): text for name, text in files.items()}
+    found = placed(sites, plan, runner.registry, device)
+    return {os.path.join(sites.cwd, name): text for name, text in found.texts.items()} if found.whole else None
 
 
 def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:

@@ -21,7 +21,7 @@ from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.boot import when_imported
 from autoopt.script.frames import Found, called_by_user, user_place
-from autoopt.script.joints import Joints
+from autoopt.script.joints import Joints, Watcher
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
 
@@ -57,7 +57,7 @@ class _Seen:
     calls: list[int] = field(default_factory=list)
 
 
-class Observer:
+class Observer(Watcher):
     """Collects sites from the joints of a process; installs what is only listened to while watching.
 
     Args:
@@ -184,8 +184,6 @@ class Observer:
                 self._note("batch_without_loader", found, type(model).__name__)
         elif found is not None:
             self._note("evaluation", found, type(model).__name__)
-
-    def forward_done(self, model: nn.Module, output: Any) -> None: ...
 
     def backward(self, loss: Any) -> None:
         self._backwards += 1

@@ -24,7 +24,7 @@ from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe
-from autoopt.script.joints import Listener
+from autoopt.script.joints import Watcher
 
 ROUNDS = 6
 """Batches at each set of weights. Never fewer, however long they take: both plans must come to the same batches."""
@@ -52,7 +52,7 @@ def probe(live: Any, out: str, steps: int, seconds: float, weights: list[str] | 
     return found.model_dump(mode="json")
 
 
-class _Recorder(Listener):
+class _Recorder(Watcher):
     """The record of one process that probes its plan, from joint to joint."""
 
     def __init__(self, live: Any) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.transfer import samples_of
-from autoopt.script.joints import Listener
+from autoopt.script.joints import Watcher
 
 
 @dataclass
@@ -35,7 +35,7 @@ class MicroBatch(list[ModelCall]):
         return max((samples_of((call.args, call.kwargs)) or 0 for call in self), default=0)
 
 
-class Recording(Listener):
+class Recording(Watcher):
     """Holds the calls of the script's first training step, and the host batch that it began with."""
 
     def __init__(self) -> None:

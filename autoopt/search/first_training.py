@@ -120,7 +120,7 @@ def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: floa
         )
     except TrialFailed as failure:
         if getattr(failure, "side", 1) == 0:
-            raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
+            raise _untrained(failure) from failure
 
 
 def _trained(context: RunContext, state: SearchState) -> TrainingRun:
@@ -128,7 +128,11 @@ def _trained(context: RunContext, state: SearchState) -> TrainingRun:
     try:
         return context.gate.trainings.get(state.baseline, seed, purpose=f"baseline seed {seed}", keep=_folder(context))
     except TrialFailed as failure:
-        raise BaselineFailed(failure, f"in training ({failure.where or 'to the target'})") from failure
+        raise _untrained(failure) from failure
+
+
+def _untrained(failure: TrialFailed) -> BaselineFailed:
+    return BaselineFailed(failure, f"in training ({failure.where or 'to the target'})")
 
 
 def _folder(context: RunContext) -> str:

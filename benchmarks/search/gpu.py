@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.events import TrialEnded
-from autoopt.records import Curve, CurvePoint, JsonDict, Plan
+from autoopt.records import CurvePoint, JsonDict, Plan
 from autoopt.records.messages import TrainingRun
 from benchmarks.documents import RESULTS
 from benchmarks.search.cases import SimulatedCase
@@ -153,6 +153,8 @@ def trained(
     **_: Any,
 ) -> TrainingRun:
     """A training to the target, or as far as its seconds reach; its metric rises in a straight line."""
+    from simulated import training_run  # of the tests' folder, which benchmarks.search.minutes makes importable
+
     runner.trained.append((plan, seed))
     behaviour = runner.machine.behave(plan)
     wanted = math.ceil(case.steps * (1.0 if target is None else target / TARGET))
@@ -164,22 +166,9 @@ def trained(
         CurvePoint(step=step, seconds=step * behaviour.step_seconds, metric=TARGET * step / case.steps)
         for step in places
     )
-    seconds = end * behaviour.step_seconds + behaviour.startup_seconds
-    runner.machine.clock.advance(seconds)
-    return TrainingRun(
-        seed=seed,
-        curve=Curve(seed=seed, points=points, reached=reached, steps_to_target=end if reached else None),
-        seconds=seconds,
-        training_seconds=end * behaviour.step_seconds,
-        evaluation_seconds=0.0,
-        evaluations=len(points),
-        evaluated_samples=100,
-        steps=end,
-        samples=end * behaviour.samples_per_step,
-        fixed_seconds=behaviour.startup_seconds,
-        reached=reached,
-        losses=tuple(behaviour.loss(step) for step in range(min(end, LOSSES))),
-    )
+    done = training_run(behaviour, seed, points, end, reached=reached, losses=LOSSES)
+    runner.machine.clock.advance(done.seconds)
+    return done
 
 
 def page(rows: list[JsonDict]) -> str:

@@ -32,6 +32,7 @@ from autoopt.search.accept.late import PAST
 from autoopt.search.accept.quality import metric_difference, seed_noise
 from autoopt.trial.protocol import TrialSpec
 from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.truth import accuracy
 
 MOST_LOST, MOST_PASSED = 0.01, 0.05
 RULE = f"identical changes lost {MOST_LOST:.0%} at most, losses of twice the tolerance pass {MOST_PASSED:.0%}"
@@ -101,13 +102,6 @@ DRAWS: list[int | None] = [None]
 """The seed of the augmentation in the next workload that is built; None: there is none."""
 
 
-def evaluate(model: nn.Module, batches: Any) -> dict[str, float]:
-    right = total = 0
-    for x, y in batches:
-        right, total = right + int((model(x).argmax(1) == y).sum()), total + len(y)
-    return {"accuracy": right / total}
-
-
 def build() -> autoopt.Workload:
     return autoopt.Workload(
         model=nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)),
@@ -116,7 +110,7 @@ def build() -> autoopt.Workload:
         loss=nn.CrossEntropyLoss(),
         optimizer=lambda params: torch.optim.AdamW(params, lr=2e-3),
         valid_data=Noisy(512, 2, None),
-        evaluate=evaluate,
+        evaluate=accuracy,
         target=autoopt.Target("accuracy", at_least=TARGET),
         max_steps=512,
         evaluate_every=32,

@@ -26,6 +26,7 @@ from autoopt.records import JsonDict
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.truth import accuracy
 
 CANDIDATES = 20
 RULE = f"none of {CANDIDATES} placebos is in the final plan of any run"
@@ -50,13 +51,6 @@ for _name in NAMES:
     globals()[_name.capitalize()] = type(_name.capitalize(), (Placebo,), {"name": _name, "__module__": __name__})
 
 
-def evaluate(model: nn.Module, batches: Any) -> dict[str, float]:
-    right = total = 0
-    for x, y in batches:
-        right, total = right + int((model(x).argmax(1) == y).sum()), total + len(y)
-    return {"accuracy": right / total}
-
-
 def build() -> autoopt.Workload:
     """A perceptron on noisy points, a few milliseconds a step."""
     generator = torch.Generator().manual_seed(0)
@@ -69,7 +63,7 @@ def build() -> autoopt.Workload:
         loss=F.cross_entropy,
         optimizer=lambda params: torch.optim.AdamW(params, lr=1e-4),
         valid_data=TensorDataset(x[6144:], y[6144:]),
-        evaluate=evaluate,
+        evaluate=accuracy,
         target=autoopt.Target("accuracy"),
         max_epochs=8,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoopt.export.script_patch.diff import diff_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
@@ -11,7 +13,33 @@ from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
 from autoopt.strategy import Edit
 
-__all__ = ["patch_of", "patched_files"]
+__all__ = ["Placed", "patch_of", "patched_files", "placed"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A plan put into copies of the user's files; each change is in them as a whole or not at all."""
+
+    placing: Placing
+    changes: tuple[PatchedChange, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every change of the plan is in the files."""
+        return all(change.how == "patched" for change in self.changes)
+
+    @property
+    def patch(self) -> ScriptPatch:
+        """The diff, and what of the plan no honest edit says."""
+        files = sorted(self.placing.files.items())
+        diffs = [diff_of(edits.source.tree.code, edits.code(), name) for name, edits in files]
+        return ScriptPatch(diff="".join(diffs), changes=self.changes)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The text of each file that is changed, by its name relative to the command's folder."""
+        texts = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
+        return {name: after for name, (before, after) in texts.items() if after != before}
 
 
 def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> ScriptPatch:
@@ -23,19 +51,16 @@ def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> Scrip
         registry: knows the strategies.
         device: type of the device, such as ``cuda``.
     """
-    placing, changes = _placed(sites, plan, registry, device)
-    diffs = [diff_of(edits.source.tree.code, edits.code(), name) for name, edits in sorted(placing.files.items())]
-    return ScriptPatch(diff="".join(diffs), changes=tuple(changes))
+    return placed(sites, plan, registry, device).patch
 
 
 def patched_files(sites: Sites, plan: Plan, registry: Registry, device: str) -> dict[str, str]:
     """The text of each file that the patch changes, by its name relative to the command's folder."""
-    placing, _ = _placed(sites, plan, registry, device)
-    texts = {name: (edits.source.tree.code, edits.code()) for name, edits in placing.files.items()}
-    return {name: after for name, (before, after) in texts.items() if after != before}
+    return placed(sites, plan, registry, device).texts
 
 
-def _placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> tuple[Placing, list[PatchedChange]]:
+def placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> Placed:
+    """A plan put into copies of the user's files; arguments as of :func:`patch_of`."""
     placing, changes = Placing(sites), []
     for index, change in enumerate(plan.changes):
         trial = placing.on_trial()
@@ -56,7 +81,7 @@ def _placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> tuple[
                 reason="; ".join(trial.notes),
             )
         )
-    return placing, changes
+    return Placed(placing, tuple(changes))
 
 
 def _place(placing: Placing, change: Change, before: Plan, registry: Registry, device: str) -> None:
