@@ -132,7 +132,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         and (
             _refused(state, row)
             # never proved by itself: the simpler plan stands
-            or (row.strategy in state.proved_together and not stands_out(row.without, context.min_gain))
+            or (row.strategy in state.together and not stands_out(row.without, context.min_gain))
         )
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)

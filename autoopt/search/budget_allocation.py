@@ -128,6 +128,11 @@ class BudgetAllocation:
         more = self.verification(2, speedup) - self.verification(1, speedup) + self.ablation(changes)
         return min(must + min(more, MORE_SHARE * self.budget), KEPT_BACK_AT_MOST * self.budget)
 
+    def last_deadline(self, speedup: float = 1.0) -> float:
+        """When what promises must be decided: the final plan is then compared once more and trained in turns once."""
+        both = (self.baseline_seconds + self.start_seconds) * (1 + 1 / max(speedup, 1.0))
+        return self.budget - min(both + self.comparison, KEPT_BACK_AT_MOST * self.budget)
+
     def search_deadline(self, changes: int, speedup: float = 1.0) -> float:
         """When the search ends, on the run's clock."""
         return self.budget - self.kept_back(changes, speedup)

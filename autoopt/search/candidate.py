@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
-from autoopt.search.state import SearchState
+from autoopt.search.state import Part, SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
 
 Answer = Callable[[Trial | None], None]
@@ -20,7 +20,7 @@ Answer = Callable[[Trial | None], None]
 class Candidate:
     """A setting to try: its change, the companions that come with it, the plan of all, and what was predicted.
 
-    ``stacked``: the companions are changes of other strategies that did well alone.
+    ``stacked``: the companions are changes of other strategies that did well alone; ``parts``: what was seen of each.
     """
 
     strategy: Strategy
@@ -29,6 +29,7 @@ class Candidate:
     plan: Plan
     predicted: Estimate | None
     stacked: bool = False
+    parts: Mapping[str, Part] = field(default_factory=dict)
 
     @property
     def changes(self) -> tuple[Change, ...]:

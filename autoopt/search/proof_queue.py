@@ -84,7 +84,9 @@ def without_doubtful(context: RunContext, state: SearchState, candidate: Candida
         return None
     if not state.first_time(proven):
         return None
-    return Candidate(registry[proven[0].strategy], proven[0], proven[1:], plan, None, stacked=len(proven) > 1)
+    return Candidate(
+        registry[proven[0].strategy], proven[0], proven[1:], plan, None, stacked=len(proven) > 1, parts=candidate.parts
+    )
 
 
 def _proven(context: RunContext, state: SearchState, change: Change) -> bool:

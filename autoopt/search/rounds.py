@@ -7,7 +7,8 @@ from contextlib import closing
 from math import exp, inf
 
 from autoopt.events import Kept, TrialEnded
-from autoopt.records import Round, Speedup, Stop, StopReason, Trial, Verdict
+from autoopt.records import Plan, Round, Speedup, Stop, StopReason, Trial, Verdict
+from autoopt.search.apart import take_apart
 from autoopt.search.budget_allocation import SCREENING, TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
@@ -50,7 +51,7 @@ class Rounds:
         Returns:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
-        queue = self.queue(pipeline)
+        queue, before = self.queue(pipeline), self.state.incumbent
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
         quick = [proposal for proposal in proposals if not _trains_otherwise(proposal)]
         kept = (
@@ -61,7 +62,13 @@ class Rounds:
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
+        self._take_apart(before)
         return None
+
+    def _take_apart(self, before: Plan) -> None:
+        """Drops what came in with others and is not shown to be needed."""
+        context, state = self.context, self.state
+        context.warn(state, *take_apart(context, state, before, self._last_deadline()))
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -244,6 +251,10 @@ class Rounds:
         """
         state = self.state
         return self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * max(gain, 1.0))
+
+    def _last_deadline(self, gain: float = 1.0) -> float:
+        """Until when what promises may be decided: of the end, only what every result needs is kept back."""
+        return self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
 
     def _left(self, gain: float = 1.0) -> float:
         return self._deadline(gain) - self.context.now()

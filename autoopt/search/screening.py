@@ -13,6 +13,7 @@ from math import exp, inf, log, log1p
 from statistics import fmean
 
 import numpy as np
+from scipy.stats import t as student
 
 from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Change, Estimate, JsonDict, Trial, Verdict
@@ -37,6 +38,9 @@ CLOSE = 0.03
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
 MOST_HALVINGS = 3
+FIRM_ALPHA = 0.05
+FIRM_DOF = 8
+"""The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
 
@@ -56,6 +60,11 @@ class Screened:
     gain: float
     looks: tuple[Comparison, ...]
     error: float = 0.0
+
+    def firm(self, rivals: int) -> bool:
+        """Whether its looks alone tell the gain from chance, over all candidates that were looked at."""
+        level = FIRM_ALPHA / max(rivals, 1)
+        return self.gain > self.error * float(student.isf(level, len(self.looks) + FIRM_DOF))
 
     @property
     def plain(self) -> bool:

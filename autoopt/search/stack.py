@@ -11,7 +11,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.screening import Screened, Screening
-from autoopt.search.state import SearchState
+from autoopt.search.state import Part, SearchState
 
 INPUT = frozenset({"storage", "preparation", "collate"})
 """Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
@@ -103,4 +103,15 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Screened])
         return None
     if not state.first_time((first, *others)):
         return None
-    return Candidate(members[0].candidate.strategy, first, tuple(others), plan, None, stacked=True)
+    return Candidate(
+        members[0].candidate.strategy, first, tuple(others), plan, None, stacked=True, parts=_parts(state, members)
+    )
+
+
+def _parts(state: SearchState, members: Sequence[Screened]) -> dict[str, Part]:
+    """What was seen of each change; one that came with another is not told from it."""
+    rivals, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
+    for member in members:
+        for change in member.candidate.changes:
+            parts.setdefault(change.strategy, Part(max(member.gain, 0.0), member.firm(rivals)))
+    return parts

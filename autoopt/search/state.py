@@ -30,6 +30,19 @@ from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Case, PipelineView, Strategy
 
 
+@dataclass(frozen=True)
+class Part:
+    """A change that was proved together with others.
+
+    Args:
+        gain: log of the speedup that its looks showed.
+        firm: whether those alone tell it from chance, over all candidates that were looked at.
+    """
+
+    gain: float
+    firm: bool = False
+
+
 @dataclass
 class SearchState:
     """The state of a search.
@@ -41,7 +54,7 @@ class SearchState:
     ``looks``: those of the screening, which prove nothing;
     ``ablations``: comparisons that tell what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
-    ``proved_together``: strategies whose changes were kept as parts of a stack, each not proved by itself.
+    ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself.
     ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
     trials by id whose proof would have taken so many seconds more than were left.
     ``processes``: the most that may train together; ``scaling``: how the final plan does.
@@ -78,7 +91,7 @@ class SearchState:
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    proved_together: set[str] = field(default_factory=set)
+    together: dict[str, Part] = field(default_factory=dict)
     known_noise: KnownNoise = field(default_factory=KnownNoise)
     unseen: dict[str, float] = field(default_factory=dict)
     unproven: dict[int, float] = field(default_factory=dict)

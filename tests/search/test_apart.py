@@ -1,0 +1,101 @@
+"""What was proved together: parts that leaving out is not decided to be worse for are dropped."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from simulated import World, product, strategy
+
+from autoopt.options import Options
+from autoopt.records import Change, JsonDict, Plan
+from autoopt.search.apart import take_apart
+from autoopt.search.baseline import benchmark, inspected
+from autoopt.search.state import Part, SearchState
+from autoopt.setup import Setup
+from autoopt.strategy import Risk, Strategy
+from autoopt.testing.fakes import NoiseModel
+
+NOISE = NoiseModel("normal", process_sd=0.01)
+
+
+def stack(world: World, parts: dict[str, Part]) -> SearchState:
+    """The state after the parts were kept together, with the gains that looks showed of them."""
+    options = Options(budget_seconds=world.budget)
+    state = inspected(world.context, options)
+    benchmark(world.context, state, options)
+    plan = Plan(changes=tuple(Change(strategy=name) for name in parts))
+    state.incumbent, state.together = world.context.runner.registry.order(plan), dict(parts)
+    return state
+
+
+def world(folder: Path, speeds: dict[str, float], *others: Strategy) -> World:
+    return World(folder, *(strategy(name) for name in speeds), *others, speed=product(speeds), noise=NOISE)
+
+
+def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) -> None:
+    one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
+    state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15, firm=False)})
+    (told,) = take_apart(one.context, state, Plan(), one.clock() + 400.0)
+    assert set(state.incumbent.names()) == {"strong", "good"}
+    assert told.startswith("idle: proved together with others")
+    assert not state.together, "what stays is proved"
+    assert {c.incumbent.plan.names() for c in state.ablations} >= {("good", "idle"), ("strong", "idle")}
+
+
+def test_weak_parts_are_left_out_all_at_once(tmp_path: Path) -> None:
+    weak = {f"idle_{number}": 1.0 for number in range(4)}
+    one = world(tmp_path, {"strong": 1.4, **weak})
+    state = stack(one, {"strong": Part(0.34), **dict.fromkeys(weak, Part(0.02))})
+    take_apart(one.context, state, Plan(), one.clock() + 900.0)
+    assert state.incumbent.names() == ("strong",)
+    assert len(state.ablations) == 2
+
+
+def test_small_gains_that_are_needed_together_are_looked_into_by_halves(tmp_path: Path) -> None:
+    one = world(tmp_path, {"strong": 1.4, "small": 1.06, "idle": 1.0})
+    state = stack(one, {"strong": Part(0.34), "small": Part(0.03), "idle": Part(0.02)})
+    take_apart(one.context, state, Plan(), one.clock() + 2000.0)
+    assert set(state.incumbent.names()) == {"strong", "small"}
+
+
+def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
+    one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
+    state = stack(one, {"strong": Part(0.34, firm=True), "doubtful": Part(0.18)})
+    dropped, stays = take_apart(one.context, state, Plan(), one.clock())
+    assert state.incumbent.names() == ("strong",)
+    assert dropped.startswith("doubtful")
+    assert "strong was proved together with others, not by itself: looks at it show 1.40x" in stays
+    assert set(state.together) == {"strong"}
+    assert not state.ablations
+
+
+def test_what_another_part_cannot_stand_without_stays(tmp_path: Path) -> None:
+    class Leaning(Strategy):
+        name = "leaning"
+        risk = Risk.EXACT
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            if "base" not in setup.flags:
+                raise ValueError("needs base")
+            return setup.with_flags(leaning=True)
+
+    speeds = {"base": 1.0, "leaning": 1.5}
+    one = World(tmp_path, strategy("base"), Leaning(), speed=product(speeds), noise=NOISE)
+    state = stack(one, {"base": Part(0.2), "leaning": Part(0.3)})
+    take_apart(one.context, state, Plan(), one.clock() + 400.0)
+    assert set(state.incumbent.names()) == {"base", "leaning"}
+
+
+def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
+    def speed(plan: Plan) -> float:
+        return 1.4 if "strong" in plan.names() else 1.0
+
+    one = World(tmp_path, strategy("strong"), strategy("workers"), speed=speed, noise=NOISE)
+    state = stack(one, {"strong": Part(0.34), "workers": Part(0.02)})
+    two, four = (Change(strategy="workers", setting={"number": number}) for number in (2, 4))
+    state.incumbent = state.incumbent.with_change(four)
+    take_apart(one.context, state, Plan(changes=(two,)), one.clock() + 900.0)
+    assert state.incumbent.setting("workers") == {"number": 2}
