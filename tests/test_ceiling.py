@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from autoopt.records import JsonDict, Operator, Peaks, StopReason, Verdict
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 from autoopt.testing.fakes import Behaviour
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from simulated import World, product, strategy, verdicts
 
 PEAK = 1e11

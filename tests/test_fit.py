@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from autoopt.records import JsonDict, Plan, Verdict
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from simulated import World, product, strategy, verdicts
 
 LIMIT = 1000

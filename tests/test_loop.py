@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +16,6 @@ from autoopt.search.compare.comparison import Decision
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm, NoiseModel
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from simulated import STEPS, TARGET, World, product, strategy, verdicts
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,6 @@ from typing import Any
 from autoopt.records import Trial, Verdict
 from autoopt.setup import Setup
 from autoopt.strategy import MOST_SETTINGS, Case, Strategy
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from simulated import World, product, strategy, verdicts
 
 

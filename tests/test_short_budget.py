@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +10,9 @@ from autoopt.records import Estimate, Plan, Verdict
 from autoopt.search.planner import Proposal, most_promising
 from autoopt.strategy import Risk
 from autoopt.testing.fakes import Behaviour, FakeArm
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from simulated import World, product, strategy, verdicts
-
 from benchmarks.search.cases import CASES
 from benchmarks.search.minutes import simulated
+from simulated import World, product, strategy, verdicts
 
 
 def steps(folder: Path) -> list[str]:

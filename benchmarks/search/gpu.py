@@ -21,7 +21,8 @@ from autoopt.records import CurvePoint, JsonDict, Plan
 from autoopt.records.messages import TrainingRun
 from benchmarks.documents import RESULTS
 from benchmarks.search.cases import SimulatedCase
-from benchmarks.search.minutes import attainable, gain_of, simulated
+from benchmarks.search.minutes import attainable, gain_of, simulated  # makes the tests' folder importable
+from simulated import training_run
 
 FILE = RESULTS / "simulated-gpu.json"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulated-gpu.md"
@@ -153,8 +154,6 @@ def trained(
     **_: Any,
 ) -> TrainingRun:
     """A training to the target, or as far as its seconds reach; its metric rises in a straight line."""
-    from simulated import training_run  # of the tests' folder, which benchmarks.search.minutes makes importable
-
     runner.trained.append((plan, seed))
     behaviour = runner.machine.behave(plan)
     wanted = math.ceil(case.steps * (1.0 if target is None else target / TARGET))

@@ -21,12 +21,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from simulated import FakeTrial, World
-
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.search.cases import CASES, SimulatedCase
+from simulated import FakeTrial, World
 
 INSPECTION = {"facts": 2.0, "measure_peaks": 6.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
 """Seconds of a trial's tasks, as on a 2-core machine."""

@@ -23,12 +23,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from simulated import World
-
 from autoopt.records import Estimate, Plan, Verdict
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.search.cases import SimulatedCase
+from simulated import World
 
 CANDIDATES = 20
 EFFECTS = (1.06, 1.1, 1.2, 1.5)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 
@@ -18,19 +13,7 @@ from autoopt.search.accept.quality import seed_noise
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
-
-
-def _load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-HERE = Path(__file__).parent
-breakers = _load("breakers_workload", HERE.parent / "workloads" / "breakers.py")
-trainer = _load("breaking_trainer", HERE / "breaking_trainer.py")
+from workloads import breakers, breaking_trainer
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 SEEDS = (0, 1)
@@ -40,7 +23,7 @@ LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a 
 
 def run(setup: Setup, seed: int, jitter: float = 0.0) -> TrainingRun:
     torch.manual_seed(seed)
-    return trainer.train(breakers.build(), setup, seed, jitter=jitter)
+    return breaking_trainer.train(breakers.build(), setup, seed, jitter=jitter)
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from autoopt.search.accept.judge import judge, required_runs
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
+from workloads.breakers import BREAKERS
 
 pytestmark = pytest.mark.slow
 
@@ -24,17 +23,6 @@ TASKS = "autoopt.benchmark.tasks"
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 BATCH = 32
 LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
-
-
-def _breakers():
-    spec = importlib.util.spec_from_file_location("breakers_live", WORKLOADS / "breakers.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["breakers_live"] = module
-    spec.loader.exec_module(module)
-    return module.BREAKERS
-
-
-BREAKERS = _breakers()
 
 
 class Trials:

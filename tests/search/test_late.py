@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,22 +18,12 @@ from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST, fell_after_target, stood_still
 from autoopt.search.accept.quality import seed_noise
 from autoopt.trial.protocol import TrialSpec
+from workloads import breakers, later_breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 LEVEL = Quality(method="probe", level="equivalent", passed=True, detail="what a probe overlooks")
-
-
-def _breakers():
-    path = Path(__file__).parent.parent / "workloads" / "breakers.py"
-    spec = importlib.util.spec_from_file_location("breakers_late", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["breakers_late"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-breakers = _breakers()
-REGISTRY = Registry([Source(breaker, "test") for breaker in (breakers.LATER, breakers.KICKED, *breakers.HONEST)])
+CHANGES = (later_breakers.LATER, later_breakers.KICKED, *later_breakers.HONEST)
+REGISTRY = Registry([Source(breaker, "test") for breaker in CHANGES])
 
 
 def trained(seed: int, *changes: str) -> TrainingRun:

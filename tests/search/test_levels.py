@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,22 +19,11 @@ from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import Seen, level_of
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
+from workloads import breakers, later_breakers
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.82, target_source="user", tolerance=0.005, min_gain=0.01)
 STEPS = 40
-
-
-def _breakers():
-    path = Path(__file__).parent.parent / "workloads" / "breakers.py"
-    spec = importlib.util.spec_from_file_location("breakers_probed", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["breakers_probed"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-breakers = _breakers()
-ALL = (*breakers.BREAKERS, *breakers.PROBED, *breakers.HONEST, breakers.FROZEN, breakers.PIECES)
+ALL = (*breakers.BREAKERS, *later_breakers.PROBED, *later_breakers.HONEST, later_breakers.FROZEN, later_breakers.PIECES)
 REGISTRY = Registry([Source(breaker, "test") for breaker in ALL])
 
 
@@ -84,7 +71,7 @@ def test_the_baseline_keeps_three_sets_of_weights(probes) -> None:
 
 
 def test_the_same_plan_is_identical(probes) -> None:
-    found = level_of(breakers.HONEST[1].risk, probes.before, probes.of(Plan()), OBJECTIVE)
+    found = level_of(later_breakers.HONEST[1].risk, probes.before, probes.of(Plan()), OBJECTIVE)
     assert (found.passed, found.level) == (True, "identical"), found.detail
     assert found.gradient_error == 0.0
 
@@ -92,26 +79,26 @@ def test_the_same_plan_is_identical(probes) -> None:
 @pytest.mark.parametrize("steps", [STEPS - 7, STEPS - 16])
 def test_a_probe_of_fewer_steps_is_of_the_same_batches(steps: int, probes) -> None:
     """A candidate whose steps took longer under the probe (it compiles) trains fewer of them and reads on earlier."""
-    found = level_of(breakers.HONEST[1].risk, probes.before, probes.of(Plan(), steps), OBJECTIVE)
+    found = level_of(later_breakers.HONEST[1].risk, probes.before, probes.of(Plan(), steps), OBJECTIVE)
     assert (found.passed, found.level) == (True, "identical"), found.detail
     later = probes.of(Plan(changes=(Change(strategy="subset_of_later_epochs"),)), steps)
-    assert level_of(breakers.HONEST[1].risk, probes.before, later, OBJECTIVE).passed is False
+    assert level_of(later_breakers.HONEST[1].risk, probes.before, later, OBJECTIVE).passed is False
 
 
 def test_a_batch_in_pieces_is_the_same_batch(probes) -> None:
-    found = probes.level(breakers.PIECES)
+    found = probes.level(later_breakers.PIECES)
     assert (found.passed, found.level) == (True, "identical"), found.detail
 
 
 @pytest.mark.parametrize(
     ("breaker", "words"),
     [
-        (breakers.PROBED[0], "another batch than the incumbent's at step 9"),
-        (breakers.PROBED[1], "another batch than the incumbent's at a batch after the probe's training"),
-        (breakers.PROBED[2], "is not updated in step 9"),
-        (breakers.PROBED[3], "another update from the same gradients"),
-        (breakers.PROBED[4], "accuracy"),
-        (breakers.PROBED[5], "accuracy"),
+        (later_breakers.PROBED[0], "another batch than the incumbent's at step 9"),
+        (later_breakers.PROBED[1], "another batch than the incumbent's at a batch after the probe's training"),
+        (later_breakers.PROBED[2], "is not updated in step 9"),
+        (later_breakers.PROBED[3], "another update from the same gradients"),
+        (later_breakers.PROBED[4], "accuracy"),
+        (later_breakers.PROBED[5], "accuracy"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -125,10 +112,10 @@ def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
 def test_augmentation_that_freezes_after_the_first_epoch_is_lost(tmp_path: Path) -> None:
     probes = Probes(tmp_path, "build_augmented")
     frozen = probes.of(Plan(changes=(Change(strategy="frozen_augmentation"),)))
-    found = level_of(breakers.FROZEN.risk, probes.before, frozen, OBJECTIVE, deterministic=False)
+    found = level_of(later_breakers.FROZEN.risk, probes.before, frozen, OBJECTIVE, deterministic=False)
     assert found.passed is False, found.detail
     assert "frozen draws" in found.detail
-    honest = level_of(breakers.FROZEN.risk, probes.before, probes.of(Plan()), OBJECTIVE, deterministic=False)
+    honest = level_of(later_breakers.FROZEN.risk, probes.before, probes.of(Plan()), OBJECTIVE, deterministic=False)
     assert honest.passed is not False, honest.detail
 
 
@@ -144,7 +131,7 @@ def test_a_breaker_of_gradients_is_never_equivalent(breaker, probes) -> None:
 
 @pytest.mark.parametrize(
     ("breaker", "level"),
-    [(breakers.HONEST[0], "equivalent"), (breakers.HONEST[1], "identical")],
+    [(later_breakers.HONEST[0], "equivalent"), (later_breakers.HONEST[1], "identical")],
     ids=["bf16", "threads"],
 )
 def test_an_honest_change_has_its_level(breaker, level: str, probes) -> None:

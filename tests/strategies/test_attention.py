@@ -13,39 +13,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from autoopt_strategies.compute.attention.forward import RewriteAttention
-from autoopt_strategies.compute.attention.prove import NoDropout
 from autoopt_strategies.compute.attention.survey import rewrite, survey_training
 from autoopt_strategies.compute.flash_attention import switch_attention
 from benchmarks.attention.models import OWN, Model, NanoGPT, Size
+from workloads.attention import OTHER, WIDTH, Padding, TwoMembers, Window, is_fused, same_training
 
 SIZE = Size(layers=1)
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name == "swin")) for name in OWN]
 CAUSAL = {"nanogpt", "mingpt", "rotary", "grouped_query"}
-WIDTH = 16
-
-
-class Functions(TorchFunctionMode):
-    """Names of the functions that a forward calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(getattr(func, "__name__", str(func)))
-        return func(*args, **(kwargs or {}))
-
-
-def is_fused(module: nn.Module, *inputs: Any, **named: Any) -> bool:
-    """Whether attention is asked for as one operator, and no softmax beside it."""
-    with Functions() as functions:
-        module(*inputs, **named)
-    fused = any("scaled_dot_product" in name for name in functions.seen)
-    assert not fused or not any("softmax" in name for name in functions.seen)
-    return fused
 
 
 def tokens(batch: int = SIZE.batch, length: int = SIZE.length) -> torch.Tensor:
@@ -59,19 +36,6 @@ def pair(name: str) -> tuple[nn.Module, nn.Module, dict[str, Any]]:
     plain = Model(OWN[name], SIZE)
     rewritten = copy.deepcopy(plain)
     return plain, rewritten, rewrite(rewritten, tokens())
-
-
-def same_training(plain: nn.Module, rewritten: nn.Module, *inputs: Any) -> None:
-    """Output and all gradients, without dropout."""
-    for model in (plain, rewritten):
-        model.zero_grad()
-    with NoDropout():
-        expected, got = plain(*inputs), rewritten(*inputs)
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-    for out in (expected, got):
-        (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum().backward()
-    for a, b in zip(plain.parameters(), rewritten.parameters(), strict=True):
-        torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -195,108 +159,6 @@ def test_it_can_be_compiled_afterwards(name: str) -> None:
     torch.testing.assert_close(compiled(tokens()), plain.eval()(tokens()), rtol=1e-4, atol=1e-5)
 
 
-class Base(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def parts(self, x: torch.Tensor) -> Any:
-        return (layer(x).view(*x.shape[:2], 4, 4).transpose(1, 2) for layer in (self.q, self.k, self.v))
-
-    def scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v = self.parts(x)
-        return q @ k.transpose(-2, -1) / 2.0, v
-
-
-class OverQueries(Base):
-    """Slots compete for keys: the softmax runs over the queries."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        return scores.softmax(-2) @ v
-
-
-class GivesWeights(Base):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores, v = self.scores(x)
-        weights = scores.softmax(-1)
-        return weights @ v, weights
-
-
-class UsesWeights(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        weights = scores.softmax(-1)
-        return weights @ v + weights.mean()
-
-
-class KeepsScores(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        self.last = scores
-        return scores.softmax(-1) @ v
-
-
-class SoftMask(Base):
-    """Masked scores become 0, which leaves them a share."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        future = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
-        return scores.masked_fill(future, 0.0).softmax(-1) @ v
-
-
-class Capped(Base):
-    """Scores pass through tanh, as in Gemma 2."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        return (5 * torch.tanh(scores / 5)).softmax(-1) @ v
-
-
-class Pooling(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.q(x).softmax(1) * x).sum(1)
-
-
-class LinearAttention(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.parts(x)
-        return q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
-
-
-class Gate(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.q(x).softmax(-1) * self.v(x)
-
-
-class DecidesByValue(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        return scores.softmax(-1) @ v if x.sum() > -1e9 else v
-
-
-class UsesSdpa(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.parts(x)
-        return F.scaled_dot_product_attention(q, k, v) * self.q(x)[:, None, :, :1].softmax(-1)
-
-
-OTHER = {
-    OverQueries: "runs over dimension -2",
-    GivesWeights: "returned to the caller",
-    UsesWeights: "used a second time",
-    KeepsScores: "keeps 'last'|second time",
-    SoftMask: "leaves them a share",
-    Capped: "tanh, which is not understood",
-    Pooling: "dimension 1",
-    LinearAttention: "not over a product",
-    Gate: "not over a product",
-    DecidesByValue: "cannot be captured",
-    UsesSdpa: "uses scaled_dot_product_attention already|not over a product",
-}
-
-
 @pytest.mark.parametrize("kind", OTHER, ids=lambda kind: kind.__name__)
 def test_what_only_looks_like_attention_is_left_alone_with_a_reason(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -305,15 +167,6 @@ def test_what_only_looks_like_attention_is_left_alone_with_a_reason(kind: type[n
     assert (found["found"], type(module)) == (0, kind)
     assert len(found["refused"]) == 1
     assert re.search(OTHER[kind], found["refused"][""]), found["refused"]
-
-
-class Window(Base):
-    """A window that is wider than the batch is long: causal at that length alone."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        keep = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril().triu(-20)
-        return scores.masked_fill(~keep, float("-inf")).softmax(-1) @ v
 
 
 def test_a_window_that_no_batch_has_reached_is_not_taken_for_causal() -> None:
@@ -336,15 +189,6 @@ def test_a_length_that_is_equal_to_the_width_is_free_all_the_same() -> None:
     assert is_fused(module, torch.randn(2, 9, 16))
 
 
-class Padding(Base):
-    """Keys that are padding get the lowest number; a sample of padding alone averages over all."""
-
-    def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        scores, v = self.scores(x)
-        scores = scores.masked_fill(~keep[:, None, None, :], torch.finfo(scores.dtype).min)
-        return scores.softmax(-1) @ v
-
-
 def test_a_sample_of_padding_alone_computes_the_same() -> None:
     torch.manual_seed(0)
     module, x, keep = Padding(), torch.randn(3, 12, WIDTH), torch.ones(3, 12, dtype=torch.bool)
@@ -355,18 +199,6 @@ def test_a_sample_of_padding_alone_computes_the_same() -> None:
     keep[2] = False
     torch.testing.assert_close(module(x, keep), plain(x, keep), rtol=1e-4, atol=1e-5)
     assert is_fused(module, x, keep=keep)
-
-
-class TwoMembers(nn.Module):
-    """Attention spread over two modules: the probabilities are returned to a caller that drops them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.out, self.norm = GivesWeights(), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed, _ = self.inner(self.norm(x))
-        return x + self.out(mixed.transpose(1, 2).flatten(2))
 
 
 def test_probabilities_that_the_caller_drops_are_found_in_the_caller() -> None:

@@ -1,0 +1,89 @@
+"""Made-up evidence for the judge: losses, sides, comparisons and trainings that a test gives the figures of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoopt.records import Curve, CurvePoint, Estimate, Noise, Objective, Quality
+from autoopt.records.messages import Startup, TrainingRun
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Side
+
+OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
+NOISE = Noise(seed_noise=0.004)
+STEPS = 64
+SAME = Quality(method="probe", level="identical", passed=True, detail="same batches, losses and weights")
+DOUBT = Quality(method="probe", level="undecided", detail="gradients differ by more than rounding would")
+
+
+def losses(seed: int = 0, steps: int = STEPS, slow: float = 1.0, jitter: float = 0.0) -> tuple[float, ...]:
+    """A falling loss with batch noise that depends on the seed alone; ``slow`` learns that much slower."""
+    batch = np.random.default_rng(seed).normal(0, 0.1, steps)
+    own = np.random.default_rng(99).normal(0, 1, steps)
+    step = np.arange(steps)
+    return tuple(0.3 + 2.0 * np.exp(-step / 40.0 / slow) + batch + jitter * own)
+
+
+def side(path: tuple[float | None, ...], rate: float = 1000.0, samples: float = 10.0, fixed: float = 1.0) -> Side:
+    startup = Startup(
+        build_seconds=0, setup_seconds=0, warmup_seconds=1, warmup_steps=5, steady=True, fixed_seconds=fixed
+    )
+    return Side(
+        samples_per_second=rate,
+        samples_per_step=samples,
+        startup=startup,
+        fixed_seconds=(fixed,),
+        losses=LossPath(steps=tuple(range(len(path))), losses=path),
+    )
+
+
+def comparison(
+    before: tuple[float | None, ...] = losses(),
+    after: tuple[float | None, ...] = losses(),
+    decision: Decision = Decision.ACCEPT,
+    speed: float = 1.5,
+    samples: float = 10.0,
+    fixed: float = 1.0,
+    **fields,
+) -> Comparison:
+    return Comparison(
+        decision=decision,
+        reason=f"{decision}",
+        estimate=Estimate(value=speed, low=0.97 * speed, high=1.03 * speed, n=3),
+        incumbent=side(before),
+        candidate=side(after, 1000.0 * speed, samples, fixed),
+        **fields,
+    )
+
+
+def run(seed: int, to: float | None = 100.0, best: float = 0.93, evaluated: int = 500, **fields) -> TrainingRun:
+    """A training that reaches 0.9 after ``to`` steps, or ends at ``best`` below it where ``to`` is None."""
+    steps = np.arange(20, 221, 20)
+    metric = 0.9 * steps / to if to else best * steps / 220
+    metric = np.minimum(metric, best)
+    keep = int(np.argmax(metric >= 0.9)) + 1 if (metric >= 0.9).any() else len(steps)
+    points = tuple(
+        CurvePoint(step=int(s), seconds=0.01 * s, metric=float(m)) for s, m in zip(steps, metric, strict=True)
+    )[:keep]
+    return TrainingRun(
+        **{
+            "seed": seed,
+            "curve": Curve(seed=seed, points=points),
+            "seconds": 5.0,
+            "training_seconds": 0.01 * points[-1].step,
+            "evaluation_seconds": 0.1 * len(points),
+            "evaluations": len(points),
+            "evaluated_samples": evaluated,
+            "steps": points[-1].step,
+            "samples": 10 * points[-1].step,
+            "fixed_seconds": 1.0,
+            "reached": points[-1].metric >= 0.9,
+            "losses": losses(seed, points[-1].step),
+            **fields,
+        }
+    )
+
+
+def evidence(candidate: tuple[TrainingRun, ...] = (), baseline: tuple[TrainingRun, ...] | None = None, **fields):
+    runs = tuple(run(seed) for seed in range(3)) if baseline is None else baseline
+    return Evidence(baseline_runs=runs, candidate_runs=candidate, **{"deterministic": True, "level": SAME, **fields})

@@ -1,0 +1,53 @@
+"""Quality by the metric of trainings: differences over seeds, and evaluations that are not the baseline's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoopt.records import Curve, CurvePoint, Noise
+from autoopt.search.accept.judge import judge_runs
+from autoopt.search.accept.quality import fewer_evaluated, metric_difference, metric_quality
+from made_up import NOISE, OBJECTIVE, evidence, run
+
+
+def test_one_seed_of_unknown_noise_has_a_difference_and_no_interval() -> None:
+    difference = metric_difference([(run(0), run(0, best=0.89))], OBJECTIVE, Noise())
+    assert difference is not None
+    shown = metric_quality(difference, OBJECTIVE)
+    assert shown.difference is None, "an interval of no width would claim certainty"
+    assert shown.candidate is not None
+    assert "which gives no interval" in (shown.detail or "")
+    alike = metric_difference([(run(0), run(0, best=0.89))] * 2, OBJECTIVE, Noise())
+    assert alike is not None
+    assert metric_quality(alike, OBJECTIVE).difference is None, "a script's own seed gives the same training twice"
+
+
+def simulated_difference(rng, loss: float, seeds: int):
+    """A metric's difference over seeds whose values scatter by 0.004 each, as the gate has it."""
+    before = [run(s, to=None, best=0.9 + 0.004 * rng.standard_normal()) for s in range(seeds)]
+    after = [run(s, to=None, best=0.9 - loss + 0.004 * rng.standard_normal()) for s in range(seeds)]
+    return metric_difference(list(zip(before, after, strict=True)), OBJECTIVE, Noise(seed_noise=0.004))
+
+
+def test_rates_of_false_losses_and_of_true_losses_that_pass() -> None:
+    rng, most = np.random.default_rng(5), 4
+    same = [[simulated_difference(rng, 0.0, n) for n in range(2, most + 1)] for _ in range(300)]
+    lost = [[simulated_difference(rng, 0.009, n) for n in range(2, most + 1)] for _ in range(300)]
+    assert np.mean([any(d.lost for d in looks) for looks in same]) <= 0.02
+    assert np.mean([any(d.proved for d in looks) for looks in lost]) <= 0.05
+
+
+def test_more_frequent_evaluations_are_quality_lost() -> None:
+    one = run(0, to=None, best=0.88)
+    often = run(0, to=None, best=0.89)
+    points = [CurvePoint(step=s, seconds=0.01 * s, metric=0.004 * s) for s in range(10, 221, 10)]
+    often = often.model_copy(update={"curve": Curve(seed=0, points=tuple(points))})
+    lost = fewer_evaluated([(one, often)])
+    assert lost == "evaluated every 10 steps where the baseline was evaluated every 20"
+    assert fewer_evaluated([(often, one)]) is None
+    cut_off = (*one.curve.points[:2], one.curve.points[1].model_copy(update={"step": 44}))
+    assert fewer_evaluated([(one, one.model_copy(update={"curve": Curve(seed=0, points=cut_off)}))]) is None
+    twice_the_batch = often.model_copy(update={"samples": 2 * often.samples})
+    assert fewer_evaluated([(one, twice_the_batch)]) is None
+    judged = judge_runs(evidence((often, often.model_copy(update={"seed": 1}))), OBJECTIVE, NOISE)
+    assert judged.passed is False

@@ -1,0 +1,180 @@
+"""Modules with hand-written attention, or with what only looks like it, and whether it is fused and trains alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from autoopt_strategies.compute.attention.prove import NoDropout
+
+WIDTH = 16
+
+
+class Functions(TorchFunctionMode):
+    """Names of the functions that a forward calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+def is_fused(module: nn.Module, *inputs: Any, **named: Any) -> bool:
+    """Whether attention is asked for as one operator, and no softmax beside it."""
+    with Functions() as functions:
+        module(*inputs, **named)
+    fused = any("scaled_dot_product" in name for name in functions.seen)
+    assert not fused or not any("softmax" in name for name in functions.seen)
+    return fused
+
+
+def same_training(plain: nn.Module, rewritten: nn.Module, *inputs: Any) -> None:
+    """Output and all gradients, without dropout."""
+    for model in (plain, rewritten):
+        model.zero_grad()
+    with NoDropout():
+        expected, got = plain(*inputs), rewritten(*inputs)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    for out in (expected, got):
+        (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum().backward()
+    for a, b in zip(plain.parameters(), rewritten.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-3, atol=1e-4)
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def parts(self, x: torch.Tensor) -> Any:
+        return (layer(x).view(*x.shape[:2], 4, 4).transpose(1, 2) for layer in (self.q, self.k, self.v))
+
+    def scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = self.parts(x)
+        return q @ k.transpose(-2, -1) / 2.0, v
+
+
+class OverQueries(Base):
+    """Slots compete for keys: the softmax runs over the queries."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        return scores.softmax(-2) @ v
+
+
+class GivesWeights(Base):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, v = self.scores(x)
+        weights = scores.softmax(-1)
+        return weights @ v, weights
+
+
+class UsesWeights(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        weights = scores.softmax(-1)
+        return weights @ v + weights.mean()
+
+
+class KeepsScores(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        self.last = scores
+        return scores.softmax(-1) @ v
+
+
+class SoftMask(Base):
+    """Masked scores become 0, which leaves them a share."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        future = torch.ones(x.shape[1], x.shape[1]).triu(1) == 1
+        return scores.masked_fill(future, 0.0).softmax(-1) @ v
+
+
+class Capped(Base):
+    """Scores pass through tanh, as in Gemma 2."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        return (5 * torch.tanh(scores / 5)).softmax(-1) @ v
+
+
+class Pooling(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.q(x).softmax(1) * x).sum(1)
+
+
+class LinearAttention(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
+
+
+class Gate(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.q(x).softmax(-1) * self.v(x)
+
+
+class DecidesByValue(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        return scores.softmax(-1) @ v if x.sum() > -1e9 else v
+
+
+class UsesSdpa(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return F.scaled_dot_product_attention(q, k, v) * self.q(x)[:, None, :, :1].softmax(-1)
+
+
+OTHER = {
+    OverQueries: "runs over dimension -2",
+    GivesWeights: "returned to the caller",
+    UsesWeights: "used a second time",
+    KeepsScores: "keeps 'last'|second time",
+    SoftMask: "leaves them a share",
+    Capped: "tanh, which is not understood",
+    Pooling: "dimension 1",
+    LinearAttention: "not over a product",
+    Gate: "not over a product",
+    DecidesByValue: "cannot be captured",
+    UsesSdpa: "uses scaled_dot_product_attention already|not over a product",
+}
+
+
+class Window(Base):
+    """A window that is wider than the batch is long: causal at that length alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        keep = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril().triu(-20)
+        return scores.masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+class Padding(Base):
+    """Keys that are padding get the lowest number; a sample of padding alone averages over all."""
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        scores, v = self.scores(x)
+        scores = scores.masked_fill(~keep[:, None, None, :], torch.finfo(scores.dtype).min)
+        return scores.softmax(-1) @ v
+
+
+class TwoMembers(nn.Module):
+    """Attention spread over two modules: the probabilities are returned to a caller that drops them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out, self.norm = GivesWeights(), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed, _ = self.inner(self.norm(x))
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
