@@ -56,7 +56,6 @@ def workload_facts(training: Training, spec: str) -> WorkloadFacts:
         valid_samples=_length(_of_loader(workload.valid_data)),
         evaluate_every=workload.evaluate_every,
         loss_is_closure=not is_criterion(workload.loss),
-        loss_source=_location(workload.loss),
         has_evaluate=workload.evaluate is not None,
         metric=target.metric if target is not None else None,
         mode=target.direction if target is not None else "max",
@@ -90,7 +89,6 @@ def model_facts(model: nn.Module) -> ModelFacts:
         dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in known})),
         has_conv2d=any(issubclass(kind, nn.Conv2d) for kind in kinds),
         has_batchnorm=any(issubclass(kind, nn.modules.batchnorm._BatchNorm) for kind in kinds),
-        has_dropout=any(issubclass(kind, nn.modules.dropout._DropoutNd) for kind in kinds),
         file=file,
         line=line,
     )
@@ -223,16 +221,6 @@ def _length(data: Any) -> int | None:
         return len(data) if data is not None else None
     except (TypeError, NotImplementedError):
         return None
-
-
-def _location(function: Any) -> str | None:
-    """``file:line`` of a function of the user's; None for one of torch's."""
-    if isinstance(function, nn.Module):
-        function = type(function).forward
-    if str(getattr(function, "__module__", "")).startswith("torch"):
-        return None
-    file, line = _source(function)
-    return f"{file}:{line}" if file else None
 
 
 def _source(function: Any) -> tuple[str | None, int | None]:

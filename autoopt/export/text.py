@@ -51,11 +51,6 @@ def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None
     return name + "(\n" + "".join(f"    {part},\n".replace("\n    ", "\n        ") for part in parts) + ")"
 
 
-def indented(text: str, levels: int = 1) -> str:
-    """The text with every line that is not empty moved to the right."""
-    return "\n".join("    " * levels + line if line else line for line in text.split("\n"))
-
-
 def commented(text: str, width: int = WIDTH) -> list[str]:
     """The text as comment lines."""
     lines: list[str] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy.stats import binom, t
+from scipy.stats import t
 
 from autoopt.records import Estimate
 
@@ -34,18 +34,3 @@ def over_processes(values: Sequence[float], confidence: float = CONFIDENCE) -> E
     room = float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
     low, value, high = (math.exp(each) for each in (mean - room, mean, mean + room))
     return Estimate(value=value, low=min(low, value), high=max(high, value), confidence=confidence, n=n)
-
-
-def order_statistics(count: int, q: float, confidence: float = CONFIDENCE) -> tuple[int, int] | None:
-    """Ranks (from 1) of a sorted sample of independent values between which its population's quantile lies.
-
-    None where so few values have no such interval: for a P95 at 90 %, fewer than 59.
-    """
-    tail = (1 - confidence) / 2
-    low, high = int(binom.ppf(tail, count, q)), int(binom.ppf(1 - tail, count, q)) + 1
-    return (low, high) if low >= 1 and high <= count else None
-
-
-def least_requests(q: float = 0.95, confidence: float = CONFIDENCE) -> int:
-    """Requests from which on the largest lies above the quantile with the confidence of one side."""
-    return math.ceil(math.log((1 - confidence) / 2) / math.log(q))

@@ -63,7 +63,6 @@ class ModelFacts(Record):
     dtypes: tuple[str, ...] = ()
     has_conv2d: bool = False
     has_batchnorm: bool = False
-    has_dropout: bool = False
     file: str | None = None
     line: int | None = None
 
@@ -92,7 +91,6 @@ class WorkloadFacts(WorkloadSummary):
     valid_samples: int | None = None
     evaluate_every: int | None = None
     loss_is_closure: bool = True
-    loss_source: str | None = None
     has_evaluate: bool = False
     metric: str | None = None
     mode: Literal["max", "min"] = "max"

@@ -285,7 +285,7 @@ class ScriptTraining:
     def facts_of_batch(self) -> JsonDict:
         """Facts of a script's batches beside its dataset."""
         metric, total = self.script.command.metric, self.lengths.total
-        found: JsonDict = {"max_steps": total or None, "loss_source": None, "has_evaluate": metric is not None}
+        found: JsonDict = {"max_steps": total or None, "has_evaluate": metric is not None}
         if metric is not None:
             found |= {"metric": name_of(metric), "mode": direction_of(metric), "target": self.script.spec.target}
         return found

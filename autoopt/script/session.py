@@ -68,7 +68,7 @@ class Session:
     Attributes:
         steps, samples: trained so far.
         device: where the model is; None before the first training call of one.
-        evaluations, checkpoints: seen so far.
+        evaluations: seen so far.
         listeners: called at each step's end, by whoever observes the script.
         began: when the process started to listen, by ``perf_counter``.
         first_step_at: when the first step's end was reached; None before.
@@ -79,7 +79,7 @@ class Session:
     def __init__(self, *, stops: bool = True) -> None:
         self.stops = stops
         self.steps = self.samples = 0
-        self.evaluations = self.checkpoints = 0
+        self.evaluations = 0
         self.device: Device | None = None
         self.clock: StageClock | None = None
         self.deferred_cost: DeferredCost | None = None
@@ -232,8 +232,6 @@ class Session:
             self.evaluations += 1
             if self.evaluations > self.steps / 2 + _INLINE:  # with every step: a part of it
                 return False
-        else:
-            self.checkpoints += 1
         if self._goal is not None:
             self._goal.put(self.clock.stop())
         assert self.device is not None

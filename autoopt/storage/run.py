@@ -266,11 +266,6 @@ class Run:
     # everything else
 
     @property
-    def replaying(self) -> bool:
-        """Whether the run still reads back what an earlier process measured."""
-        return not self._live
-
-    @property
     def finished(self) -> bool:
         """Whether the run came to its own end, so that there is nothing to resume."""
         return any(record.get("type") == "finished" and record.get("complete") for record in self._journal)

@@ -69,8 +69,6 @@ def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.static_shapes is True
     assert facts.optimizer.options["momentum"] == 0.9
     assert (facts.metric, facts.mode, facts.target, facts.valid_samples) == ("accuracy", "max", 0.9, 128)
-    assert facts.loss_source is not None
-    assert "tiny.py" in facts.loss_source
 
 
 def test_facts_are_the_users_under_any_plan_and_training_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autoopt_strategies.compute.attention.forward import RewriteAttention
 from autoopt_strategies.compute.attention.prove import NoDropout
 from autoopt_strategies.compute.attention.survey import survey_training
-from autoopt_strategies.compute.flash_attention import can_switch, switch_attention
+from autoopt_strategies.compute.flash_attention import switch_attention
 
 # What a model computes with is seen at the dispatcher: a flag that nothing reads would be no switch.
 
@@ -51,13 +51,12 @@ def words() -> dict[str, torch.Tensor]:
 def test_a_transformers_model_that_computes_step_by_step_is_switched() -> None:
     pytest.importorskip("transformers")
     model = bert(attn_implementation="eager")
-    assert can_switch(model)
     assert not fused(model, **words())
     before = model(**words()).logits
     assert switch_attention(model) >= 1
     assert fused(model, **words())
     torch.testing.assert_close(model(**words()).logits, before, rtol=1e-4, atol=1e-5)
-    assert not can_switch(model)
+    assert switch_attention(model) == 0
 
 
 def test_a_decoder_of_transformers_keeps_its_causal_mask() -> None:
@@ -77,13 +76,12 @@ def test_a_decoder_of_transformers_keeps_its_causal_mask() -> None:
 def test_a_transformers_model_whose_probabilities_are_asked_for_is_left_alone() -> None:
     pytest.importorskip("transformers")
     model = bert(attn_implementation="eager", output_attentions=True)
-    assert not can_switch(model)
     assert switch_attention(model) == 0
 
 
 def test_a_transformers_model_that_has_it_already_offers_nothing() -> None:
     pytest.importorskip("transformers")
-    assert not can_switch(bert())
+    assert switch_attention(bert()) == 0
 
 
 class OfTimm(nn.Module):
@@ -101,10 +99,9 @@ class OfTimm(nn.Module):
 
 def test_the_choice_of_timm_is_taken() -> None:
     model = nn.Sequential(OfTimm(), OfTimm())
-    assert can_switch(model)
     assert switch_attention(model) == 2
     assert fused(model, input=torch.randn(1, 2, 4, 8))
-    assert not can_switch(model)
+    assert switch_attention(model) == 0
 
 
 def test_a_real_model_of_timm_is_switched() -> None:
@@ -141,7 +138,7 @@ def test_a_model_of_transformers_that_offers_no_choice_is_captured(name: str) ->
     """Its attention returns the probabilities and gets a cache: neither is read in training."""
     pytest.importorskip("transformers")
     model = decoder(name)
-    assert not can_switch(model)
+    assert switch_attention(model) == 0
     plain = copy.deepcopy(model)
     batch = {**words(), "labels": words()["input_ids"]}
 

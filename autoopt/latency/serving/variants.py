@@ -18,7 +18,6 @@ from torch import nn
 
 from .trees import mapped, tensors_of
 
-ENGINES = ("eager", "compile", "aotinductor", "onnxruntime")
 PRECISIONS = ("as_is", "bfloat16", "float16", "int8_dynamic", "int8_weight_only", "int8_static")
 HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 ONNX, PACKAGE, ANSWER = "model.onnx", "model.pt2", "answer.json"

@@ -20,7 +20,7 @@ from autoopt_strategies.common import (
     seconds_of,
 )
 
-FIRST, EACH, BLOCK_ONLY = 7.0, 0.8, 0.5
+FIRST, EACH = 7.0, 0.8
 """Seconds of compilation: a part that is always paid, and one for each module with parameters of its own.
 
 Fitted to measured first steps on two cores: 9.5 s (small MLP), 33 s (small ResNet), 46 s (small GPT).

@@ -47,11 +47,6 @@ def is_eager(module: Any) -> bool:
     )
 
 
-def can_switch(model: Any) -> bool:
-    """Whether there is anything to switch."""
-    return any(is_eager(module) or getattr(module, "fused_attn", None) is False for module in model.modules())
-
-
 def transforms(setting: Setting) -> list[Callable[[Any], Any]]:
     """``model -> model`` of a setting, in their order."""
     found: list[Callable[[Any], Any]] = [SwitchAttention()] if setting.get("switch") else []
