@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from simulated import World, product, strategy
 
 from autoopt.options import Options
 from autoopt.records import Change, JsonDict, Plan
 from autoopt.search.apart import take_apart
-from autoopt.search.baseline import benchmark, inspected
+from autoopt.search.baseline import benchmark, described
 from autoopt.search.state import Part, SearchState
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
 from autoopt.testing.fakes import NoiseModel
+from simulated import World, product, strategy
 
 NOISE = NoiseModel("normal", process_sd=0.01)
 
@@ -24,7 +20,7 @@ NOISE = NoiseModel("normal", process_sd=0.01)
 def stack(world: World, parts: dict[str, Part]) -> SearchState:
     """The state after the parts were kept together, with the gains that looks showed of them."""
     options = Options(budget_seconds=world.budget)
-    state = inspected(world.context, options)
+    state = described(world.context, options)
     benchmark(world.context, state, options)
     plan = Plan(changes=tuple(Change(strategy=name) for name in parts))
     state.incumbent, state.together = world.context.runner.registry.order(plan), dict(parts)
