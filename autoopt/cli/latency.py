@@ -83,7 +83,7 @@ def latency_command(
 
 
 def _refuse(workload: str, checkpoint: Path | None) -> None:
-    """What can be refused before torch is imported."""
+    """Checks of everything that can be refused before torch is imported."""
     if ":" not in workload:
         hint = "autoopt latency my_module:build, or examples/photos.py:build"
         raise UsageError(f"{workload} names no function that builds the model", hint=hint)

@@ -16,7 +16,7 @@ _OWN = Path(autoopt.__file__).resolve().parents[1]
 
 
 def git(*words: str, folder: Path | None = None) -> str | None:
-    """What git prints; None where it fails."""
+    """The output of a git command; None where it fails."""
     try:
         done = subprocess.run(
             ["git", *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
@@ -81,7 +81,7 @@ def moved(paths: list[str], root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def python_path(python: str, root: Path, folder: Path) -> tuple[str, ...]:
-    """What an interpreter must look at first, so that it finds the checkout's modules where it would find today's."""
+    """Folders that an interpreter looks at first, to find the checkout's modules in place of today's."""
     words = [python, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)

@@ -54,7 +54,7 @@ class Rounding:
         self._steps, self._seconds = steps, seconds
 
     def judged(self, weights: list[str]) -> Quality:
-        """What the probes of both sides tell, at these files of weights, start to end of a training."""
+        """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
         try:
             before = self._probe("baseline", self._steps, self._seconds, weights)
             after = self._probe("candidate", before.probe.steps, _CANDIDATE * self._seconds, weights)

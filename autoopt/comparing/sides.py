@@ -82,7 +82,7 @@ class Side:
 
 
 def workload_of(given: tuple[str, ...], workload: str | None) -> str | None:
-    """What plans, patches and revisions are of: what was named, else the workload of the run that is one side."""
+    """The workload that plans, patches and revisions are of: the named one, else that of the run that is one side."""
     if workload is not None:
         return workload
     for each in given:
@@ -158,7 +158,7 @@ def _is_run(given: str) -> bool:
 
 
 def _of_run(given: str, today: Side) -> Side:
-    """What a run ended with, on today's files: its patch where it has one, else its plan."""
+    """The end of a run put on today's files: its patch where it has one, else its plan."""
     result = read_result(Path(given))
     if result.patch is not None and result.patch.diff and today.command is not None:
         whole = all(change.how == "patched" for change in result.patch.changes)

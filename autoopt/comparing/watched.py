@@ -18,7 +18,7 @@ _ASKED = 3
 
 @dataclass
 class Watch:
-    """What the judging process saw of one side: seconds of its starts, and samples and seconds of all its blocks."""
+    """One side as the judging process saw it: seconds of its starts, and samples and seconds of all its blocks."""
 
     starts: list[float] = field(default_factory=list)
     samples: int = 0

@@ -14,7 +14,7 @@ BATCHING = 8
 
 @dataclass(frozen=True)
 class Model:
-    """What the candidates depend on. ``kinds``: names of the model's module classes."""
+    """Facts that the candidates depend on. ``kinds``: names of the model's module classes."""
 
     device: str
     linear: bool

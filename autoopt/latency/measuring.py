@@ -76,7 +76,7 @@ class Servers:
 
     @property
     def shape(self) -> JsonDict:
-        """What requests look like, for the tasks."""
+        """The shape of requests, as arguments of tasks."""
         return {"sizes": list(self.serve.sizes), "lengths": list(self.serve.lengths)}
 
     def describe(self) -> JsonDict:

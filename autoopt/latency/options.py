@@ -16,7 +16,7 @@ PATTERN = 20
 
 @dataclass(frozen=True)
 class Serve:
-    """What was asked for.
+    """Options of ``autoopt latency``.
 
     Args:
         limit_seconds: of the P95; None: none.

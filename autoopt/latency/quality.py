@@ -89,7 +89,7 @@ def _resampled(
 
 
 def drop(baseline: Judged, variant: Judged, mode: Literal["max", "min"]) -> Estimate | None:
-    """What is lost of the baseline's metric, as a fraction of it; None where no interval can be had.
+    """The loss of the baseline's metric, as a fraction of it; None where no interval can be had.
 
     Args:
         mode: whether more is better.

@@ -238,7 +238,7 @@ class Search:
         return list({look.served.name: look for look in wanted}.values())[:FINALISTS]
 
     def set_seconds(self, finalists: int) -> float:
-        """What a set of fresh processes takes, about: the model as it is twice, and each finalist."""
+        """Seconds of a set of fresh processes, about: the model as it is twice, and each finalist."""
         tail = self.looks[0].tail
         least = max(BLOCK_SECONDS, LEAST * tail)
         blocks = len(self.serve.loads) * ROUNDS * least

@@ -1,4 +1,4 @@
-"""What runs in a process that serves: it opens a variant, answers blocks of requests, and judges quality."""
+"""Tasks of a process that serves: it opens a variant, answers blocks of requests, and judges quality."""
 
 from __future__ import annotations
 

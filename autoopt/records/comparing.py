@@ -34,7 +34,7 @@ class ComparedSide(Record):
 
 
 class Learning(Record):
-    """What may be said of the candidate's training beside the baseline's, from trainings whose seed neither side knew.
+    """Quality of the candidate's training beside the baseline's, from trainings whose seed neither side knew.
 
     ``apart``: distance of the weights after ``steps`` steps, over the way that the baseline's training moved them;
     ``again``: the same of the baseline against itself; ``start_apart``: of those that both started from.
@@ -55,7 +55,7 @@ class Learning(Record):
 
 
 class Requirement(Record):
-    """What was asked for. ``margin``: how much slower still counts as not slower (0.03: 3 %)."""
+    """The requirement of ``--require``. ``margin``: how much slower still counts as not slower (0.03: 3 %)."""
 
     kind: Literal["faster", "not-slower"]
     margin: float = 0.0
@@ -67,7 +67,7 @@ class Requirement(Record):
 
 
 class LedgerEntry(Record):
-    """What a ledger says of this ask. ``alpha``: the error that this ask may spend; ``left``: what later ones may.
+    """A ledger's account of this ask. ``alpha``: the error that this ask may spend; ``left``: what later ones may.
 
     ``e_value``: the evidence for what was asked; ``needed``: how much of it this ask must reach, 1 over its alpha.
     """

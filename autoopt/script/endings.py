@@ -21,7 +21,7 @@ class ScriptEnded(TrialFailed):
 
 
 def of_reading(error: BaseException) -> WorkloadError | None:
-    """What to say of a script that asks its user; None of any other error."""
+    """The message on a script that asks its user; None of any other error."""
     if isinstance(error, EOFError) and "reading a line" in str(error):
         return WorkloadError(
             "the script asks for something on standard input, which is empty while it is measured",
@@ -31,7 +31,7 @@ def of_reading(error: BaseException) -> WorkloadError | None:
 
 
 def of_leaving(error: BaseException) -> WorkloadError | None:
-    """What to say of a script that leaves before it has trained, as it does over unknown words; None of others."""
+    """The message on a script that leaves before it has trained, as it does over unknown words; None of others."""
     if not isinstance(error, SystemExit):
         return None
     how = error.code if isinstance(error.code, str) else f"exit code {error.code}"

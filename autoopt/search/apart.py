@@ -132,7 +132,7 @@ class _Taking:
         return max(pairs_to_prove(gain, self.state.noise, self.context.min_gain), FEWEST_PAIRS)
 
     def _without(self, names: Iterable[str]) -> Plan:
-        """What is left without these, as the plan before had them."""
+        """The plan that is left without these, as the plan before had them."""
         plan = self.left
         for name in names:
             old = next((change for change in self.before.changes if change.strategy == name), None)
@@ -140,7 +140,7 @@ class _Taking:
         return self.context.runner.registry.order(plan)
 
     def told(self, names: Sequence[str]) -> list[str]:
-        """What was dropped, and what stays without a proof of its own."""
+        """Sentences on the changes that were dropped, and on those that stay without a proof of their own."""
         found = []
         if names:
             found.append(

@@ -67,7 +67,7 @@ def configuration(
 
 
 def _cost(plan: Plan, environment: Environment, price: float | None, seconds: Estimate | None) -> float | None:
-    """What the devices cost until the target: each process has one of its own, but for those that share a CPU."""
+    """Cost of the devices until the target: each process has one of its own, but for those that share a CPU."""
     if not price or seconds is None:
         return None
     devices = 1 if environment.device == "cpu" else plan.processes

@@ -24,7 +24,7 @@ from autoopt.strategy import Risk
 
 @dataclass(frozen=True)
 class Costs:
-    """What deciding a candidate takes here.
+    """Costs of deciding a candidate here.
 
     Args:
         context, state: of the run.
@@ -49,7 +49,7 @@ class Costs:
         return screened.gain / (self.pairs(screened) + last)
 
     def in_order(self, found: Iterable[Screened]) -> list[Screened]:
-        """What is worth most for a second of its proof comes first."""
+        """Candidates in their order: the one worth most for a second of its proof first."""
         return sorted(found, key=self.worth, reverse=True)
 
 

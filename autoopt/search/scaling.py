@@ -72,7 +72,7 @@ def _measured(
 
 
 def _of_trial(state: SearchState, count: int) -> ScalingPoint | None:
-    """What the trial showed that made it so many, on the plan of its time."""
+    """The speedup of the trial that made it so many processes, on the plan of its time."""
     for trial in state.trials:
         made = {"processes": count}.items() <= trial.setting.items()
         if made and trial.verdict.value == "kept" and trial.throughput is not None:

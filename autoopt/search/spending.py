@@ -49,7 +49,7 @@ def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:
 
 
 def spent_on(kind: str, purpose: str) -> str:
-    """What a step of a journal was for."""
+    """The purpose of a step of a journal."""
     named = _BY_PURPOSE.get(purpose.partition(" ")[0].rstrip(":"))
     return named or _BY_KIND.get(kind, kind)
 

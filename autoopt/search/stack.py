@@ -109,7 +109,7 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Screened])
 
 
 def _parts(state: SearchState, members: Sequence[Screened]) -> dict[str, Part]:
-    """What was seen of each change; one that came with another is not told from it."""
+    """The gain that looks showed of each change; one that came with another is not told from it."""
     rivals, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
     for member in members:
         for change in member.candidate.changes:

@@ -41,7 +41,7 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
 
 
 def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
-    """What processes that train together spend on messages (``records.distributed.Communication``); empty of one.
+    """Messages between processes that train together (``records.distributed.Communication``); empty of one process.
 
     Args:
         seconds: for all of it, about.

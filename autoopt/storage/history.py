@@ -71,7 +71,7 @@ class History:
         self._put("workloads", key, found)
 
     def noise(self, device: str) -> KnownNoise:
-        """What is known of the noise of a device; empty where nothing is, or it cannot be read."""
+        """Known noise of a device; empty where there is none, or it cannot be read."""
         try:
             return KnownNoise.model_validate(self._entries("noise").get(device, {}))
         except ValidationError:

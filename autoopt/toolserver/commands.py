@@ -53,7 +53,7 @@ class Commands:
         return json.loads(text)
 
     async def text(self, words: Sequence[str], report: Report) -> str:
-        """What a command prints on standard output; its progress goes to ``report``, line by line."""
+        """The standard output of a command; its progress goes to ``report``, line by line."""
         async with self._turn:
             process = await anyio.open_process(
                 [*self._words, *words],

@@ -49,7 +49,7 @@ def _run(directory: str | None) -> str | None:
 
 
 def opportunities(found: Profile) -> JsonDict:
-    """What could be changed, the largest predicted gain first; then what only a person can change.
+    """Changes to try, the largest predicted gain first; then what only a person can change.
 
     ``predicted`` is a speedup of the step at its very best, not a promise. ``how``: whether ``apply`` can put the
     change on the script, only a plan can, or a person must.

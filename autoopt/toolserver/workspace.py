@@ -1,4 +1,4 @@
-"""What a client may name: nothing that lies outside of the workspace is read, run or written on its behalf."""
+"""Limits of what a client may name: nothing outside of the workspace is read, run or written on its behalf."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ Task = str | Callable[..., Any]
 
 
 class Answering(ABC):
-    """What is asked by tasks, and tells once what its workload is."""
+    """An object that tasks are asked of, and that tells once what its workload is."""
 
     @abstractmethod
     def call(
@@ -208,7 +208,7 @@ class TrialProcess(Answering):
             raise self._gone(where) from None
 
     def ends(self) -> list[Channel]:
-        """What may have something to read."""
+        """Channels that may have something to read."""
         return [self._channel] if self._end is not None else [self._channel, self._supervisor]
 
     def _hear_supervisor(self) -> None:
@@ -261,7 +261,7 @@ class TrialProcess(Answering):
         return TrialFailed(failure.failure, failure.message, where=where, detail=self.tail())
 
     def error(self, failure: Failure) -> AutooptError:
-        """What is raised for a failure that the trial told."""
+        """The exception for a failure that the trial told."""
         if failure.exit_code and not self.spec.plan.changes:
             kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
             kind = kinds.get(failure.exit_code, AutooptError)

@@ -143,7 +143,7 @@ def scripts(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _facts(directory: Path) -> WorkloadFacts:
-    """What the run found out of the workload, as its own script was written with."""
+    """Facts that the run found of the workload, as its own script was written with."""
     records = read_journal(directory / "journal.jsonl")
     step = next(r["step"] for r in records if r["type"] == "start" and r["kind"] == "inspect")
     document = next(r["document"] for r in records if r["type"] == "end" and r["step"] == step)
@@ -177,7 +177,7 @@ def own(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def table(document: dict[str, Any]) -> str:
-    """What was measured, one example a line."""
+    """The measurements, one example a line."""
     if not document.get("examples"):
         return "Not measured yet.\n"
     lines = [

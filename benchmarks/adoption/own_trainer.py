@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def exported(result: Result, target: str, folder: Path) -> None:
-    """What a user gets by ``autoopt export RUN --to TARGET --code optimized_trainer.py``, where a side finds it."""
+    """The export of ``autoopt export RUN --to TARGET --code optimized_trainer.py``, where a side finds it."""
     code = trainer_code(result, target, load_strategies(result.reproduce.strategies))
     text, notes = export(result, target, code=code, module="optimized_trainer")
     if notes:

@@ -57,7 +57,7 @@ class Gate:
 
 
 class Side:
-    """What a trial of own_trainer.py makes of its spec: the Trainer, not yet running."""
+    """The Trainer of a trial of own_trainer.py, made from its spec and not yet running."""
 
     def __init__(self, spec: Any, registry: Any, emit: Any = None) -> None:
         from autoopt.benchmark.device import open_device

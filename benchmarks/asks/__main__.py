@@ -1,4 +1,4 @@
-"""What ``autoopt compare`` answers to changes that do nothing, asked again and again, and to one that does something.
+"""Answers of ``autoopt compare`` to changes that do nothing, asked again and again, and to one that does something.
 
     python -m benchmarks.asks --simulated 20                # ledgers of 200 asks each, in simulated time
     python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def table(document: dict[str, Any]) -> str:
-    """What was measured, in a few lines."""
+    """The measurements in a few lines."""
     lines = []
     for kind, found in document.get("simulated", {}).items():
         asks = found["ledgers"] * found["asks_each"]

@@ -24,7 +24,7 @@ KEPT = (
     ),
     ('image = Image.open(self.files[index]).convert("RGB")', "image = Image.fromarray(self.images[index])"),
 )
-"""What the second revision changes: a line below the first, and the second in place of its own."""
+"""The second revision's change: a line below the first, and the second in place of its own."""
 
 
 def measure(seconds: float) -> tuple[dict[str, Any], str]:

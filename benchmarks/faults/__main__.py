@@ -35,7 +35,7 @@ KNOBS = ("TINY_", "FAULTY_")
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a fault. ``left``: what should have gone and has not."""
+    """The outcome of a fault. ``left``: what should have gone and has not."""
 
     fault: str
     expected: str
@@ -105,7 +105,7 @@ def _things() -> _Things:
 
 
 def _left(before: _Things) -> tuple[str, ...]:
-    """What has come since; it gets a moment, since others on the machine make things of the same kinds."""
+    """Things that have come since; they get a moment, since others on the machine make things of the same kinds."""
     deadline = time.monotonic() + 5.0
     while True:
         now = _things()

@@ -88,7 +88,7 @@ def killed_after(command: Command, seconds: float) -> bool:
 
 
 def count(out: Path, tally: Tally) -> None:
-    """What the journal tells of steps that were lost, and of steps that were measured again."""
+    """Steps that were lost, and steps that were measured again, as the journal tells them."""
     under_way: dict[int, str] = {}
     recorded: Counter[str] = Counter()
     for record in records(out):

@@ -29,7 +29,7 @@ STEPS = "0.002"
 
 @dataclass
 class Ran:
-    """What a command came to."""
+    """The end of a command."""
 
     code: int
     out: str
@@ -152,7 +152,7 @@ def result(out: Path) -> Result | None:
 
 @dataclass
 class Outcome:
-    """What became of a fault of a run, and what of it is not as it must be."""
+    """The outcome of a fault of a run, and what of it is not as it must be."""
 
     fault: str
     code: int

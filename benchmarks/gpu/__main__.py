@@ -159,7 +159,7 @@ def fit_of(result: Any) -> dict[str, Any]:
 
 
 def tried_lines(detail: str) -> list[dict[str, Any]]:
-    """What the error of a workload that nothing makes fit lists: ``plan: why not`` in each line."""
+    """Lines of the error of a workload that nothing makes fit: ``plan: why not`` each."""
     pairs = (line.partition(": ") for line in detail.splitlines())
     return [{"plan": [plan], "outcome": outcome} for plan, _, outcome in pairs]
 

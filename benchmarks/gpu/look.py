@@ -1,4 +1,4 @@
-"""What a first look at a CUDA device measures, a part each; any of it may fail, and the others go on."""
+"""Parts of a first look at a CUDA device; any of them may fail, and the others go on."""
 
 from __future__ import annotations
 
@@ -282,5 +282,5 @@ def _bare(live: Any, look: Look) -> Callable[[int], float]:
 
 
 def failed(error: BaseException) -> Found:
-    """What stands in place of figures."""
+    """The text in place of figures."""
     return {"not measured": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}

@@ -14,7 +14,7 @@ PREDICTED = ("cuda_graphs", "fused_optimizer", "device_dataset", "matmul_precisi
 
 
 def predictions(look: Look) -> Found:
-    """What strategies predict on ``tiny``, beside a direct comparison of each in pairs of processes."""
+    """Predictions of strategies on ``tiny``, beside a direct comparison of each in pairs of processes."""
     from autoopt.options import Options
     from autoopt.records import Plan
     from autoopt.registry import load_strategies

@@ -16,11 +16,11 @@ import psutil
 from benchmarks.gpu import rivals
 
 LEAST_SECONDS = 20.0
-"""What an answer is waited for at least, however near the deadline is."""
+"""Least seconds to wait for an answer, however near the deadline is."""
 MOST_SECONDS = 900.0
-"""What an answer is waited for at most: building, compiling and warming up, where there is no deadline."""
+"""Most seconds to wait for an answer: building, compiling and warming up, where there is no deadline."""
 END_SECONDS = 5.0
-"""What a process has to end by itself, its loader's workers and their shared memory with it."""
+"""Seconds that a process has to end by itself, its loader's workers and their shared memory with it."""
 
 
 def serve(connection: Any, case: str, contender: str, device: str, toy: bool, plan: Any) -> None:
@@ -199,7 +199,7 @@ class Race:
             process.close()
 
     def results(self) -> dict[str, Any]:
-        """What is known of each contender so far."""
+        """The state of each arm so far."""
         return {name: self._result(name) for name in self.blocks}
 
     def _result(self, name: str) -> dict[str, Any]:

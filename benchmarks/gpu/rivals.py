@@ -1,4 +1,4 @@
-"""What else one would do: the untouched script, all tips on, one line of compile with bf16; beside autoopt's plan.
+"""Rivals of autoopt's plan: the untouched script, all tips on, one line of compile with bf16.
 
 Each contender is a process of its own that trains so many steps when it is told to, in turns, the others
 stopped meanwhile. The first three are plain loops that use nothing of the engine.
@@ -207,7 +207,7 @@ class Served:
 
 
 def summary(blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the blocks of one contender come to: the median rate, and the most memory."""
+    """The blocks of one arm as one figure: the median rate, and the most memory."""
     peaks = [block["peak_memory_bytes"] for block in blocks if block["peak_memory_bytes"] is not None]
     return {
         "samples_per_second": statistics.median(block["samples"] / block["seconds"] for block in blocks),

@@ -10,7 +10,7 @@ NOTHING = "not measured"
 
 
 def of_result(result: Any) -> dict[str, Any]:
-    """What a case keeps of an ``autoopt.Result``; what was not measured is None."""
+    """A case's figures of an ``autoopt.Result``; what was not measured is None."""
     last = result.rounds[-1] if result.rounds else None
     return {
         "baseline": side(result.baseline),

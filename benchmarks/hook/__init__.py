@@ -1,1 +1,1 @@
-"""What listening to a script costs it: the same training bare and listened to, in turns."""
+"""Cost of listening to a script: the same training bare and listened to, in turns."""

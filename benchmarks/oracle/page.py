@@ -43,7 +43,7 @@ def render(document: dict[str, Any]) -> str:
 
 
 def _outcome(document: dict[str, Any]) -> list[str]:
-    """What was to be shown, and whether it is."""
+    """The goals, and whether each is reached."""
     examples, means = document["examples"], document["means"]
     lines = [
         "To show: at least 95 % of the oracle's speedup, by the lower end of its interval, in at most 25 % of its "
@@ -103,7 +103,7 @@ def _knobs(found: dict[str, Any]) -> list[str]:
 
 
 def _compiling(found: dict[str, Any]) -> str:
-    """What compiling pays once, and whether it could pay at all."""
+    """One-off cost of compiling, and whether it could pay at all."""
     if not found.get("compile"):
         return "what it pays once was not measured"
     fixed = found["compile"].get("fixed_seconds")

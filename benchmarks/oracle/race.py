@@ -19,7 +19,7 @@ def again(s: Slice) -> None:
 
 
 def contestants(s: Slice) -> dict[str, Plan]:
-    """What each of them chose; the baseline against itself is the control."""
+    """The choice of each rival; the baseline against itself is the control."""
     found = {"baseline": Plan(), "oracle": best_again(s)}
     chosen = s.state.one(s.example, "autoopt")
     if chosen is not None and "plan" in chosen:
@@ -32,7 +32,7 @@ def contestants(s: Slice) -> dict[str, Plan]:
 
 
 def _rival(s: Slice, sampler: str) -> space.Point | None:
-    """What the sampler's own study chose; in replays, the middle one of what it would choose."""
+    """The choice of the sampler's own study; in replays, the middle one of what it would choose."""
     own, spent = s.of(sampler), s.state.one(s.example, "autoopt")
     if own or not s.replays or spent is None:
         return rivals.best(own)

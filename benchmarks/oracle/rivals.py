@@ -74,7 +74,7 @@ def best(records: Iterable[dict[str, Any]]) -> Point | None:
 
 
 def replayed(sampler: str, space: Knobs, table: Table, budget: float, seed: int) -> Point | None:
-    """What the sampler would have chosen, from readings that are there already; each costs what it took.
+    """The sampler's choice from readings that are there already; each costs what it took.
 
     Args:
         table: the lattice's readings, as :func:`table_of` gives them.
@@ -89,7 +89,7 @@ def replayed(sampler: str, space: Knobs, table: Table, budget: float, seed: int)
 
 
 def replays(sampler: str, space: Knobs, table: Table, budget: float, seeds: int) -> list[tuple[float, Point]]:
-    """What it would have chosen from each of so many seeds, with its reading, the best first."""
+    """The sampler's choice from each of so many seeds, with its reading, the best first."""
     chosen = [replayed(sampler, space, table, budget, seed) for seed in range(1, seeds + 1)]
     return sorted(
         ((table[key(point)]["value"], point) for point in chosen if point is not None), key=lambda item: item[0]

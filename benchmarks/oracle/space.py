@@ -61,7 +61,7 @@ def _change(strategy: str, **setting: Any) -> dict[str, Any]:
 
 
 def knobs(registry: Registry, case: Case) -> Knobs:
-    """What can be set for a workload on this machine, by what the strategies themselves say of it.
+    """The settings of a workload on this machine, by what the strategies themselves say of it.
 
     Args:
         case: the untouched workload, inspected and profiled.

@@ -25,7 +25,7 @@ from benchmarks.oracle.trials import Trials, trials
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE_SECONDS = 8.0
 OVERHEAD_SECONDS = 2.0
-"""What a reading takes beside its steady steps, about: the start of the process and its warm-up."""
+"""Seconds of a reading beside its steady steps, about: the start of the process and its warm-up."""
 LEAST, MOST = 0.6, 8.0
 AFTER_BUDGET = 8.0
 """Seconds that the command takes beside its budget: imports, the start of the server, the report."""
@@ -73,7 +73,7 @@ def _compile_setting(s: Slice, case: Case) -> Record | None:
 
 
 def compiling(s: Slice) -> None:
-    """What compiling pays once: whether it could pay at all."""
+    """One-off cost of compiling: whether it could pay at all."""
     setting = s.setup["compile"]
     if setting is None or s.of("compile"):
         return

@@ -1,4 +1,4 @@
-"""What was measured so far, one JSON line for each reading, so that a run may go on in slices."""
+"""Readings so far, one JSON line each, so that a run may go on in slices."""
 
 from __future__ import annotations
 

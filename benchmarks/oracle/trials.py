@@ -57,7 +57,7 @@ class Trials:
         return search.case(self.registry, pipeline, None)
 
     def baseline(self, case: Case) -> Parts:
-        """What the untouched workload needs to its target.
+        """The untouched workload's training to its target.
 
         Raises:
             TrialFailed: it does not train.
@@ -89,7 +89,7 @@ class Trials:
         return {**found, "seconds": time.monotonic() - began}
 
     def compiling(self, plan: Plan) -> dict[str, Any]:
-        """What a plan that compiles pays once, nothing cached before."""
+        """One-off cost of a plan that compiles, nothing cached before."""
         try:
             contender = self.bench.start(plan, "compile")
             try:

@@ -25,7 +25,7 @@ UNTOUCHED = "untouched"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is run: a folder with the script, or a plan that is put on the untouched one."""
+    """A side that is run: a folder with the script, or a plan that is put on the untouched one."""
 
     name: str
     folder: Path

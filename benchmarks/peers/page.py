@@ -59,7 +59,7 @@ def figure(estimate: dict[str, Any] | None) -> str:
 
 
 def verdict(workload: dict[str, Any], rival: str) -> tuple[str, float | None]:
-    """What stands in the table for a tool on a script, and the logarithm that counts in the mean."""
+    """The table's cell for a tool on a script, and the logarithm that counts in the mean."""
     outcome = workload["rivals"][rival]
     if outcome is None:
         return "-", None

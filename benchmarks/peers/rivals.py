@@ -29,7 +29,7 @@ TOOLS = Path(os.environ.get("PEERS_TOOLS", BIN))
 
 @dataclass(slots=True)
 class Outcome:
-    """What a tool did within the budget.
+    """A tool's run within the budget.
 
     Attributes:
         status: ``result`` (something to judge), ``nothing`` (it finished and changes nothing), ``stopped`` (the budget
@@ -116,7 +116,7 @@ def by_autoopt(workload: Workload, folder: Path, budget: float) -> Outcome:
 
 
 def _table_of_script(result: dict[str, Any]) -> dict[str, Any]:
-    """What the table of scripts tells of one run: sites, what was tried, what was kept, what the patch holds."""
+    """A run's row in the table of scripts: sites, changes tried, changes kept, changes in the patch."""
     sites = result.get("sites") or {}
     verdicts: dict[str, list[str]] = {}
     for trial in result["trials"]:
@@ -276,7 +276,7 @@ def by_optuna(workload: Workload, folder: Path, budget: float) -> Outcome:
 
 
 TIPS = [change for values in KNOBS.values() for change in values[-1] if change["strategy"] != "threads"]
-"""What a page of tips says to switch on: workers, mixed precision, channels-last, a fused optimizer, compile."""
+"""The switches of a page of tips: workers, mixed precision, channels-last, a fused optimizer, compile."""
 
 
 def by_tips(workload: Workload, folder: Path, budget: float) -> Outcome:

@@ -1,4 +1,4 @@
-"""What autoopt finds in a script: its sites, and what becomes of each known change as a patch. No timing.
+"""Sites that autoopt finds in a script, and the fate of each known change as a patch. No timing.
 
 ``python -m benchmarks.peers.sites NAME``, in a process of its own, for it goes to the script's folder.
 """

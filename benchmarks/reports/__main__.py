@@ -1,4 +1,4 @@
-"""What does autoopt say of slow trainings as they are reported, and what does it reach?
+"""Slow trainings as they are reported: autoopt's findings on each, and what they reach.
 
     python -m benchmarks.reports --seconds 280     # measures what is missing or was disturbed; call again to go on
     python -m benchmarks.reports --page            # docs/reported-cases.md from what was measured
@@ -48,7 +48,7 @@ interval. These workloads are made to show one cause; in a run of your own it ma
 
 
 def answer(report: Report) -> dict[str, Any]:
-    """What the strategy says of the workload, and what its first setting reaches."""
+    """The strategy's findings on the workload, and what its first setting reaches."""
     registry = load_strategies()
     spec = TrialSpec(workload=report.spec, directory=str(ROOT), search_path=(str(ROOT),))
     with tempfile.TemporaryDirectory() as logs, Launcher() as launcher:

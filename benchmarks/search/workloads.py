@@ -21,7 +21,7 @@ import autoopt
 TEXT = 64
 VOCABULARY = 64
 READ_SECONDS = 0.004
-"""What reading one sample from slow storage takes."""
+"""Seconds of reading one sample from slow storage."""
 
 
 def _accuracy(model: nn.Module, batches: Any) -> dict[str, float]:

@@ -111,7 +111,7 @@ def placebos(document: dict[str, Any], wanted: int, deadline: float, save: Save)
 
 
 def calibrated(live: dict[str, Any], save: Save) -> float:
-    """What a step costs beside its work, in units of the work; measured once on each kind of processor."""
+    """Cost of a step beside its work, in units of the work; measured once on each kind of processor."""
     cpu = environment()["cpu"]
     known = live.setdefault("calibration", {})
     if cpu not in known:

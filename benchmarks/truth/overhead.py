@@ -1,4 +1,4 @@
-"""What the instrumented loop costs beside a bare hand-written one, on the examples.
+"""Overhead of the instrumented loop beside a bare hand-written one, on the examples.
 
     python -m benchmarks.truth.overhead digits [PAIRS]     # one process; truth.py --overhead runs several
 

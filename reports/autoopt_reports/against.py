@@ -56,7 +56,7 @@ def tables(new: Result, old: Result) -> Iterator[Table]:
 
 
 def differences(new: Result, old: Result) -> Iterator[str]:
-    """What was not the same in both runs, so that their figures differ for other reasons, too."""
+    """Differences between two runs' conditions, for which their figures differ, too."""
     if new.workload.spec != old.workload.spec:
         yield f"workload: {old.workload.spec} → {new.workload.spec}"
     for field in _SAME:

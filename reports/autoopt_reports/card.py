@@ -46,7 +46,7 @@ Shape = Box | Text
 
 
 def shapes(result: Result) -> list[Shape]:
-    """What is on the card, in pixels from the upper left corner."""
+    """The items on the card, in pixels from the upper left corner."""
     verdict = verdict_view(result)
     found: list[Shape] = [Box(0, 0, WIDTH, HEIGHT, _PAPER), Box(0, 0, 6, HEIGHT, _AFTER)]
     found.append(_fitted(_LEFT, 46, str(verdict.headline), 28, bold=True))

@@ -1,4 +1,4 @@
-"""What processes that train together spend on messages: alone, exposed in the step, and by size."""
+"""Communication of processes that train together: seconds of messages alone, exposed in the step, and by size."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ class Group:
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """What each process has, by rank."""
+        """The values of all processes, by rank."""
         return [value]
 
     def agree(self, value: T) -> T:
-        """What the first process has."""
+        """The first process's value."""
         return value
 
     def on_first(self, work: Callable[[], T]) -> T:
@@ -195,7 +195,7 @@ def present(processes: int, device: torch.device) -> Group:
 
 
 def variables(place: Place) -> dict[str, str]:
-    """What torchrun tells the processes that it starts, for code that asks."""
+    """The variables that torchrun sets for the processes that it starts, for code that asks."""
     rank, size = str(place.rank), str(place.size)
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
     return {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, **where}

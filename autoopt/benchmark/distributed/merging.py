@@ -1,4 +1,4 @@
-"""What several processes measured of one training, as one: time is the slowest one's, samples are those of all."""
+"""Measurements of several processes of one training as one: time is the slowest one's, samples are those of all."""
 
 from __future__ import annotations
 

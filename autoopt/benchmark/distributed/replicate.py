@@ -42,7 +42,7 @@ def shared_out(model: nn.Module, how: Distributed) -> nn.Module:
 
 
 def replicate(model: nn.Module, how: Distributed, device: torch.device) -> nn.Module:
-    """What the steps call in place of the model: its gradients are the mean over the processes."""
+    """The model as the steps call it: its gradients are the mean over the processes."""
     if how.processes == 1 or how.fully_sharded or isinstance(model, DistributedDataParallel):
         return model
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -30,7 +30,7 @@ Argument = tuple[cst.BaseExpression, Sequence[str]]
 
 @dataclass
 class Edits:
-    """What is to become of one file; nothing is done before ``code``."""
+    """The edits of one file, collected; nothing is done before ``code``."""
 
     source: Source
     arguments: dict[cst.CSTNode, dict[str, Argument]] = field(default_factory=lambda: defaultdict(dict))

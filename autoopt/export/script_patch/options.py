@@ -149,7 +149,7 @@ def _all(source: Source) -> Iterator[Option]:
 
 
 def _leaves(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What an expression takes from elsewhere: names, attributes as a whole, and calls of unknown functions."""
+    """Names that an expression takes from elsewhere, attributes as a whole and calls of unknown functions included."""
     if isinstance(node, (cst.Attribute, cst.Subscript, cst.Lambda, cst.BaseComp)):
         yield node
     elif isinstance(node, cst.Name):

@@ -141,7 +141,7 @@ class Placing:
 
     @staticmethod
     def _passed_on(call: cst.Call, site: Site) -> cst.Arg | None:
-        """What a call passes on with two stars, into which arguments can be merged.
+        """The mapping that a call passes on with two stars, into which arguments can be merged.
 
         Raises:
             NoHonestEditError: it passes on positions, several mappings, or what was not seen to arrive.
@@ -322,7 +322,7 @@ class Placing:
 
 
 def _without_workers(site: Site, edit: Edit) -> JsonDict:
-    """What torch refuses beside no workers and the live loader has, as it is where nothing sets it."""
+    """Arguments of the live loader that torch refuses beside no workers, each as it is where nothing sets it."""
     if edit.at not in ("loader", "evaluation") or edit.arguments.get("num_workers", 1) != 0:
         return {}
     unset: JsonDict = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}

@@ -135,7 +135,7 @@ class Source:
         return call.func.value if isinstance(call.func, cst.Name) else ""
 
     def _aliases(self, name: str) -> set[str]:
-        """What the file's imports call this name."""
+        """Other names that the file's imports give this one."""
         found = set()
         for node in self.all_of(cst.ImportAlias):
             if node.evaluated_name.rpartition(".")[2] == name and node.evaluated_alias:
@@ -143,7 +143,7 @@ class Source:
         return found
 
     def module_name(self, module: str) -> str | None:
-        """What a module that is imported as a whole is called in this file; None where it is not."""
+        """The name in this file of a module that is imported as a whole; None where it is not."""
         for statement in self.all_of(cst.Import):
             for alias in statement.names:
                 if alias.evaluated_name == module:

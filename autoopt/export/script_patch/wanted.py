@@ -32,7 +32,7 @@ _BY_BUILD = {
 def edits_of(
     change: Change, before: Plan, registry: Registry, sites: Sites
 ) -> tuple[list[Edit], Precision | None, str]:
-    """What one change puts into a script.
+    """The edits by which one change goes into a script.
 
     Args:
         change: of the plan.

@@ -31,7 +31,7 @@ APART = 0.02
 
 
 class Given(types.SimpleNamespace):
-    """What a workload was given, by name; None for what was not."""
+    """The arguments of a workload by name; None for one that was not given."""
 
     def __getattr__(self, name: str) -> Any:
         return None
@@ -52,7 +52,7 @@ def stand_in() -> None:
 
 
 def built(spec: str, search_path: list[str]) -> Any:
-    """What the user's function returns: ``module:attribute``, or a file in place of the module."""
+    """The return value of the user's function: ``module:attribute``, or a file in place of the module."""
     stand_in()
     name, _, attribute = spec.rpartition(":")
     sys.path[:0] = [folder for folder in search_path if folder not in sys.path]

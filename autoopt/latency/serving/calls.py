@@ -1,4 +1,4 @@
-"""What a workload's own evaluation asks of its model: the requests, and metrics of recorded answers."""
+"""Calls of a workload's own evaluation to its model: the requests, and metrics of recorded answers."""
 
 from __future__ import annotations
 

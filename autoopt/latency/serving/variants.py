@@ -209,7 +209,7 @@ def free_dimensions(calls: list[list[torch.Tensor]]) -> list[dict[int, Any]]:
 
 
 class _Calibration:
-    """What ``onnxruntime`` asks for calibration data."""
+    """Calibration data as ``onnxruntime`` reads it."""
 
     def __init__(self, names: list[str], calls: Iterable[tuple[Any, Any]]) -> None:
         self._names, self._calls = names, iter(calls)
@@ -262,7 +262,7 @@ def _session(path: Path, threads: int | None) -> Any:
 
 
 def load(model: nn.Module | None, variant: Variant, folder: Path | None = None) -> nn.Module:
-    """What answers requests.
+    """A predictor: it answers requests.
 
     Args:
         model: in eval mode, on its device; it is changed in place. None where the artefact holds all of it.

@@ -38,7 +38,7 @@ class Host:
         self._trials: dict[int, Trial] = {}
 
     def kind(self) -> JsonDict:
-        """What must be alike for two measurements to be compared: device, driver, torch, processor."""
+        """Facts that must be alike for two measurements to be compared: device, driver, torch, processor."""
         import torch
 
         from autoopt.benchmark.environment import cpu_name, usable_cores
@@ -126,7 +126,7 @@ def _told(error: AutooptError) -> JsonDict:
 
 
 def as_users(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """What of this machine's environment a host must have as it is here."""
+    """Variables of this machine's environment that a host must have as they are here."""
     mine: dict[str, Any] = {THREADS: environment.get(THREADS)}
     mine |= {name: value for name, value in environment.items() if name.startswith(("MKL_", "KMP_", "TORCH"))}
     return mine

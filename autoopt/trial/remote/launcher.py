@@ -24,10 +24,10 @@ class RemoteHost(Protocol):
     """A host on another machine; every method may raise ``NodeLost``."""
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What a method of :class:`autoopt.trial.remote.host.Host` returns."""
+        """The answer of a method of :class:`autoopt.trial.remote.host.Host`."""
 
     def stream(self, method: str, *arguments: Any) -> Iterator[JsonDict]:
-        """What a generator of its gives."""
+        """The documents that a generator of its gives."""
 
     def release(self) -> None:
         """Gives the machine back; never raises."""
@@ -48,7 +48,7 @@ class Cluster(Protocol):
 
 
 class RemoteLauncher:
-    """What ``Launcher`` is on this machine, over the machines of a cluster.
+    """A ``Launcher`` over the machines of a cluster.
 
     Args:
         cluster: where hosts are started.

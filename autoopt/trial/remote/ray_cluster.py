@@ -15,7 +15,7 @@ from autoopt.trial.remote.host import Host, as_users
 PLACE_SECONDS = 600.0
 """How long a free place is waited for: a cluster may have to start a machine."""
 UPLOADED = ("autoopt-runs", ".git", ".venv", "__pycache__", "*.pt", "*.ckpt")
-"""What is in the working directory and is not the user's code."""
+"""Files of the working directory that are not the user's code."""
 
 
 class RayCluster:
@@ -105,7 +105,7 @@ class RayHost:
 
 
 def bundle_of(nodes: list[Mapping[str, float]], processes: int, cuda: bool) -> dict[str, float]:
-    """What a pair of trials has of a machine: all its cores, or its devices with their share of the cores.
+    """A machine's resources for a pair of trials: all its cores, or its devices with their share of the cores.
 
     Args:
         nodes: resources of each live machine.

@@ -1,4 +1,4 @@
-"""What the cases that tell classes apart share: cross-entropy, and the share that is right."""
+"""The common part of cases that tell classes apart: cross-entropy, and the share that is right."""
 
 import torch.nn.functional as F
 

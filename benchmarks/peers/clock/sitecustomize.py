@@ -19,7 +19,7 @@ _STEPS = int(os.environ.get("PEERS_STEPS", "0"))
 
 
 class _Clock:
-    """What is noted of one process."""
+    """Notes of one process."""
 
     def __init__(self) -> None:
         self.first = None

@@ -94,7 +94,7 @@ def _spent(result: Result) -> tuple[Spent, ...]:
 
 
 def _by_strategy(result: Result) -> tuple[Spent, ...]:
-    """What no trial accounts for is benchmarks, checks and starts."""
+    """Seconds of each strategy's trials; what no trial accounts for is benchmarks, checks and starts."""
     totals: dict[str, tuple[float, list[str]]] = {}
     for index, trial in enumerate(result.trials):
         if trial.seconds:

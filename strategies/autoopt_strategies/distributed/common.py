@@ -1,4 +1,4 @@
-"""What the strategies of several processes ask of a case."""
+"""Questions that strategies of several processes ask of a case."""
 
 from __future__ import annotations
 

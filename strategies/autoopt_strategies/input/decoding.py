@@ -1,4 +1,4 @@
-"""What ways to decode images have in common: samples read one by one, each time, and what reading them takes."""
+"""The common part of ways to decode images: samples read one by one, each time, and what reading them takes."""
 
 from __future__ import annotations
 

@@ -35,5 +35,5 @@ def larger(case: Case) -> list[Change]:
 
 
 def predicted(case: Case) -> Estimate | None:
-    """What the larger batch is expected to bring, if samples teach as much in it."""
+    """The expected gain of the larger batch, if samples teach as much in it."""
     return next((BatchSize().predict(case, change.setting) for change in islice(larger(case), 1)), None)
