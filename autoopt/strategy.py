@@ -138,7 +138,8 @@ class Case:
 
     ``fits``: False while ``plan`` runs out of device memory and one that does not is looked for. ``sites``: of a
     script that is run as it is; a setup that cannot be put on it from outside is not tried. ``processes``: the most
-    that may train together.
+    that may train together. ``page_faults``: minor faults of a step of the incumbent's main process; None where they
+    were not counted.
     """
 
     workload: WorkloadFacts
@@ -153,6 +154,7 @@ class Case:
     fits: bool = True
     sites: Sites | None = None
     processes: int = 1
+    page_faults: float | None = None
 
     @property
     def device(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import compilations
-from autoopt.benchmark.cputime import cpu_times, foreign_seconds
+from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
 from autoopt.benchmark.distributed.group import Group
 from autoopt.benchmark.distributed.merging import merged
 from autoopt.benchmark.fast_path import Enough, FastPath
@@ -55,6 +55,7 @@ def run_block(
         recompilations=compilations() - compiled,
         late_seconds=ramp_paid + paid,
         first_step=first,
+        page_faults=page_faults(before, after),
     )
     group = group_of(training)
     return block if group is None else merged(group.gather(block))

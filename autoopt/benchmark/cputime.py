@@ -8,20 +8,33 @@ from dataclasses import dataclass
 
 from autoopt.benchmark.processes import descendants
 
+try:
+    import resource
+except ImportError:  # Windows has none
+    resource = None  # type: ignore[assignment]
+
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """``own``: this process and its descendants; ``busy``: the whole machine, stolen time included."""
+    """``own``: this process and its descendants; ``busy``: the whole machine, stolen time included.
+
+    ``page_faults``: pages that this process has touched first, each of which the system had to give it (minor faults).
+    """
 
     own: float
     busy: float | None
+    page_faults: int | None = None
 
 
 def cpu_times(*, with_children: bool) -> CpuTimes:
     """Counters now; differences between two of them mean something."""
-    return CpuTimes(own_seconds(with_children=with_children), busy_seconds())
+    return CpuTimes(own_seconds(with_children=with_children), busy_seconds(), _page_faults())
+
+
+def _page_faults() -> int | None:
+    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def own_seconds(*, with_children: bool) -> float:
@@ -49,6 +62,13 @@ def foreign_seconds(before: CpuTimes, after: CpuTimes) -> float | None:
     if before.busy is None or after.busy is None:
         return None
     return max((after.busy - before.busy) - (after.own - before.own), 0.0)
+
+
+def page_faults(before: CpuTimes, after: CpuTimes) -> int | None:
+    """Minor page faults of this process between two readings; None where the system does not count them."""
+    if before.page_faults is None or after.page_faults is None:
+        return None
+    return after.page_faults - before.page_faults
 
 
 def foreign_cores(before: CpuTimes, after: CpuTimes, seconds: float) -> float | None:

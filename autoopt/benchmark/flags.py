@@ -11,9 +11,18 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.affinity import bind
+from autoopt.benchmark.freed_memory import keep_freed_memory
 from autoopt.setup import Setup
 
-_KNOWN = {"threads", "interop_threads", "cudnn_benchmark", "affinity", "multiprocessing_sharing_strategy", "env"}
+_KNOWN = {
+    "threads",
+    "interop_threads",
+    "cudnn_benchmark",
+    "affinity",
+    "multiprocessing_sharing_strategy",
+    "keep_freed_memory",
+    "env",
+}
 
 
 def apply_flags(setup: Setup) -> None:
@@ -40,6 +49,8 @@ def apply_flags(setup: Setup) -> None:
             warnings.warn("interop_threads can only be set before torch runs anything in parallel", stacklevel=2)
     if flags.get("cudnn_benchmark") is not None:
         torch.backends.cudnn.benchmark = bool(flags["cudnn_benchmark"])
+    if flags.get("keep_freed_memory"):
+        keep_freed_memory()
     if flags.get("multiprocessing_sharing_strategy"):
         torch.multiprocessing.set_sharing_strategy(flags["multiprocessing_sharing_strategy"])  # type: ignore[no-untyped-call]
     if setup.precision.matmul is not None:

@@ -16,6 +16,7 @@ class Block(Record):
     ``foreign_cpu_seconds``: CPU seconds of other processes and stolen time during the block.
     ``allocated_memory_bytes``: of ``peak_memory_bytes``, what tensors held at once.
     ``late_seconds``: paid once, by compiling again or by a search; in none of the other times.
+    ``page_faults``: pages that the trial's main process touched first, which the system had to give it (minor faults).
     """
 
     steps: int
@@ -33,6 +34,7 @@ class Block(Record):
     recompilations: int = 0
     late_seconds: float = 0.0
     first_step: int = 0
+    page_faults: int | None = None
 
 
 class Startup(Record):

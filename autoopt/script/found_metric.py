@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 LEAST_EVALUATIONS = 2
-"""Evaluations that must have printed the same line: in one alone, a counter looks like anything else."""
+"""Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
+name held-out data."""
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
@@ -56,7 +57,8 @@ def candidates(told: Sequence[Told]) -> tuple[str, ...]:
             if all(_value(number.pattern, other.text) is not None for other in line):
                 found[number.pattern] = _held_out(number, line[0].text)
     held = [pattern for pattern, own in found.items() if own]
-    return tuple(held or found)
+    enough = len({line.evaluation for line in told}) >= LEAST_EVALUATIONS
+    return tuple(held or (found if enough else ()))
 
 
 def values(pattern: str, told: Sequence[Told]) -> list[tuple[int, float, float]]:
@@ -68,8 +70,6 @@ def values(pattern: str, told: Sequence[Told]) -> list[tuple[int, float, float]]
 def _lines_of_each(told: Sequence[Told]) -> list[list[Told]]:
     """The lines that are alike but for their numbers, one of each evaluation."""
     evaluations = {line.evaluation for line in told}
-    if len(evaluations) < LEAST_EVALUATIONS:
-        return []
     alike: dict[str, list[Told]] = {}
     for line in told:
         if not _PROGRESS.search(line.text):

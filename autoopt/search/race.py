@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from math import log
 
 import numpy as np
 
@@ -22,6 +23,13 @@ from autoopt.search.compare.side_statistics import SideStatistics
 
 MOST_BLOCKS = 10
 """Block pairs of a look at most: more of them serve less than another process would."""
+
+AGED = 0.05
+"""Change of an incumbent's pace (log) since its first blocks, from which on each candidate gets a fresh one. Pages that
+it keeps by now, kernels that it has found, may be a fifth of a step, and a candidate that was just started has neither.
+"""
+_YOUNG = 3
+"""Blocks that are compared for it, first and last."""
 
 OnProgress = Callable[[str, Estimate | None], None]
 
@@ -45,6 +53,8 @@ class Race:
         self.incumbent = incumbent
         self.crowded = False
         self._live: LiveArm | None = None
+        self._pace: float | None = None
+        self._ages = False
 
     def look(
         self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
@@ -55,19 +65,29 @@ class Race:
             noise: the A/A control and what was learned since.
             warm_up_seconds: the most that either side may take to become steady.
         """
+        older, began = self._live is not None, self._clock()
+        seen = self._look(candidate, noise, warm_up_seconds, on_progress, began)
+        if older and self._ages and seen.failure is None:  # against an incumbent as old as itself
+            seen = self._look(candidate, noise, warm_up_seconds, on_progress, began)
+        return seen
+
+    def _look(
+        self, candidate: Plan, noise: Noise, warm_up_seconds: float, on_progress: OnProgress | None, began: float
+    ) -> Comparison:
         sides: dict[SideName, SideStatistics] = {
             "incumbent": SideStatistics(self.incumbent),
             "candidate": SideStatistics(candidate),
         }
         rule = self._rule.model_copy(update={"warm_up_seconds": warm_up_seconds})
-        test, began = SequentialTest(rule, noise), self._clock()
+        test = SequentialTest(rule, noise)
         pair = Pair(self._start, sides, rule, self._rng, self._clock, self._live)
         self._live = None
         failure: SideFailure | None = None
         try:
             pair.open()
             self._measure(pair, test, rule, on_progress)
-            self._live = pair.release()
+            self._ages = self._ages or self._aged(sides["incumbent"])
+            self._live = None if self._ages else pair.release()
         except SideFailedError as failed:
             self.crowded = self.crowded or (failed.error.for_want_of_room and failed.both_alive)
             self._live = pair.release() if failed.side == "candidate" else None
@@ -75,6 +95,15 @@ class Race:
         finally:
             pair.close()
         return self._document(test, sides, failure, began)
+
+    def _aged(self, incumbent: SideStatistics) -> bool:
+        """Whether the incumbent's process steps faster or slower by now than in its first blocks."""
+        seconds = [block.seconds / max(block.steps, 1) for block in incumbent.blocks]
+        if len(seconds) < _YOUNG:
+            return False
+        if self._pace is None:
+            self._pace = float(np.median(seconds[:_YOUNG]))
+        return abs(log(float(np.median(seconds[-_YOUNG:])) / self._pace)) > AGED
 
     def _measure(self, pair: Pair, test: SequentialTest, rule: Rule, on_progress: OnProgress | None) -> None:
         while True:

@@ -123,7 +123,14 @@ class SearchState:
             fits=fits,
             sites=self.sites,
             processes=self.processes,
+            page_faults=self._page_faults(plan),
         )
+
+    def _page_faults(self, plan: Plan) -> float | None:
+        """Of a step of a plan, the most that was seen: processes of one program differ in what they give back."""
+        seen = [self.control.comparison] if self.control is not None else []
+        sides = [side for pair in (*seen, *self.comparisons.values()) for side in (pair.incumbent, pair.candidate)]
+        return max((s.page_faults for s in sides if s.plan == plan and s.page_faults is not None), default=None)
 
     def adopt(self, baseline: Plan) -> None:
         """Makes a plan the baseline, from which the search starts."""

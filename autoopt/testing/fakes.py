@@ -83,6 +83,7 @@ class Behaviour:
     ``loss``: loss by step, the same for every process of this plan.
     ``process_sd``: how its processes scatter (log), where that is not as the machine's do.
     ``quality``: what a probe of it shows beside one of the baseline.
+    ``young``: how much longer a process's first ``young_steps`` steps take, such as while it asks for pages anew.
     """
 
     step_seconds: float = 0.02
@@ -96,6 +97,8 @@ class Behaviour:
     fails_at: int = 0
     process_sd: float | None = None
     quality: Literal["identical", "equivalent", "undecided", "another"] = "identical"
+    young: float = 1.0
+    young_steps: int = 0
 
 
 @dataclass
@@ -230,7 +233,8 @@ class FakeArm:
         self.steps += steps
         if behaviour.fails and self.steps > behaviour.fails_at:
             raise behaviour.fails
-        true = steps * behaviour.step_seconds
+        young = max(min(self.steps, behaviour.young_steps) - first, 0)
+        true = (steps + (behaviour.young - 1.0) * young) * behaviour.step_seconds
         burst = machine.burst(true)
         slow = self._between + machine.noise.block(machine.rng, true, machine.clock.now)
         seconds = true * exp(slow) * (1.0 + 0.5 * burst)

@@ -16,6 +16,7 @@ BUILTIN: tuple[str, ...] = (
     "input.trim_padding:TrimPadding",
     "input.pin_memory:PinMemory",
     "input.device_prefetch:DevicePrefetch",
+    "memory.allocator:Allocator",
     "compute.amp:Amp",
     "compute.matmul_precision:MatmulPrecision",
     "compute.channels_last:ChannelsLast",

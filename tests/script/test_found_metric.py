@@ -63,6 +63,11 @@ def test_what_is_no_measure_of_quality_is_not_taken(lines: list[str]) -> None:
     assert candidates(told(*lines)) == ()
 
 
+def test_one_evaluation_is_enough_where_the_words_name_held_out_data() -> None:
+    (pattern,) = candidates(told("epoch 0 loss 0.6133 val acc 0.9500 3.2s"))
+    assert name_of(pattern) == "val acc"
+
+
 def test_two_measures_are_left_to_the_user() -> None:
     lines = told("val loss 0.5 val acc 0.7", "val loss 0.4 val acc 0.8")
     assert [name_of(pattern) for pattern in candidates(lines)] == ["val loss", "val acc"]

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from autoopt.adapters import adapt
 from autoopt.benchmark.compiling import compile_blocks, compile_in_place
 from autoopt.benchmark.evaluation import evaluating
+from autoopt.benchmark.freed_memory import keep_freed_memory
 from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.losses import Loss, as_closure
 from autoopt.benchmark.optimizer import RebuiltOptimizer
@@ -44,6 +45,8 @@ def set_switches() -> None:
         torch.set_num_interop_threads(plan.interop_threads)
     if plan.cudnn_benchmark is not None:
         torch.backends.cudnn.benchmark = plan.cudnn_benchmark
+    if plan.keeps_freed_memory is not None:
+        keep_freed_memory()
     if plan.sharing_strategy is not None:
         torch.multiprocessing.set_sharing_strategy(plan.sharing_strategy)  # type: ignore[no-untyped-call]
     if plan.matmul is not None:

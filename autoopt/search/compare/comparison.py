@@ -75,7 +75,8 @@ class LossPath(Record):
 class Side(Record):
     """One arm over all its processes. Rates per second (median of blocks), sizes in bytes.
 
-    ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted.
+    ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted. ``page_faults``: minor
+    faults of a step, the mean of all blocks; None where the system does not count them.
     """
 
     plan: Plan = Plan()
@@ -94,6 +95,7 @@ class Side(Record):
     allocation_retries: int = 0
     recompilations: int = 0
     evaluated_samples: int | None = None
+    page_faults: float | None = None
     blocks: int = 0
     seconds: float = 0.0
 

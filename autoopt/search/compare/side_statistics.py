@@ -36,6 +36,11 @@ def _most(old: int | None, new: int | None) -> int | None:
     return max((value for value in (old, new) if value is not None), default=None)
 
 
+def _of_a_step(counts: list[int | None], steps: int) -> float | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) / steps if steps and len(known) == len(counts) else None
+
+
 @dataclass
 class SideStatistics:
     """One side while it is measured."""
@@ -99,6 +104,7 @@ class SideStatistics:
             allocation_retries=sum(block.allocation_retries for block in blocks),
             recompilations=sum(block.recompilations for block in blocks),
             evaluated_samples=self.evaluated_samples,
+            page_faults=_of_a_step([block.page_faults for block in blocks], steps),
             blocks=len(blocks),
             seconds=sum(block.seconds for block in blocks),
         )

@@ -1,0 +1,103 @@
+"""The C library's allocator: what a step frees is kept for the next one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import COMPUTE, Setting, seconds_of, tried_gain
+
+LEAST_SHARE = 0.005
+"""Share of a step that new pages must take to be worth a try."""
+PAGES = 8192
+TURNS = 5
+REPLACED = ("jemalloc", "tcmalloc", "mimalloc")
+
+
+class Allocator(Strategy):
+    """Keeps the memory that a step frees for the next step, in a process that computes on the CPU.
+
+    What it does: ``mallopt(M_MMAP_MAX, 0)`` and ``mallopt(M_TRIM_THRESHOLD, -1)``: glibc takes large tensors from the
+        heap, and does not give its end back to the system.
+    When it helps: activations of megabytes. Freed, they go back to the system, and in the next step it has to give and
+        zero each of their pages again: thousands of page faults a step, in some processes and not in others.
+    When it does not: small tensors; a device that holds them; another allocator (jemalloc, tcmalloc).
+    What it costs: memory that was needed once stays with the process.
+    Source: https://man7.org/linux/man-pages/man3/mallopt.3.html;
+        https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (memory allocators)
+    """
+
+    name = "allocator"
+    title = "freed memory kept"
+    stages = frozenset({"forward", "backward", "optimizer", "preparation", "collate"})
+    risk = Risk.EXACT
+    example = Example(inspected={"page_seconds": 1e-6, "allocator": ""})
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if case.device != "cpu":
+            return Applies.no(f"tensors are in the memory of {case.environment.device}, which torch keeps by itself")
+        if "page_seconds" not in found:
+            return Applies.no("the C library is not glibc: it has no mallopt")
+        if found.get("allocator"):
+            return Applies.no(f"another allocator is loaded: {found['allocator']}")
+        share = _share(case)
+        if share is not None and share < LEAST_SHARE:
+            return Applies.no(f"new pages take {share:.1%} of a step ({case.page_faults:.0f} page faults, measured)")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """Stages without their share of what the page faults of a step take."""
+        share = _share(case)
+        return None if share is None else tried_gain(case, dict.fromkeys(_stages(case), 1.0 - share))
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_flags(keep_freed_memory=True)
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = (
+            "libc = ctypes.CDLL(None)\n"
+            "libc.mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap\n"
+            "libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next"
+        )
+        note = {"_note": "before training: ctypes.CDLL(None).mallopt(-4, 0); ctypes.CDLL(None).mallopt(-1, -1)"}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Seconds that a new page takes here, and the allocator that is loaded in place of glibc's."""
+        import ctypes
+        import os
+
+        if not hasattr(ctypes.CDLL(None), "mallopt"):
+            return {}
+        preloaded = os.environ.get("LD_PRELOAD", "")
+        return {"page_seconds": page_seconds(), "allocator": next((n for n in REPLACED if n in preloaded), "")}
+
+
+def page_seconds() -> float:
+    """Seconds to be given one new page, to write to it and to give it back: the median of several turns."""
+    import mmap
+    import statistics
+    from time import perf_counter
+
+    def each() -> float:
+        began = perf_counter()
+        with mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            memory[:: mmap.PAGESIZE] = bytes(PAGES)
+        return (perf_counter() - began) / PAGES
+
+    return statistics.median(each() for _ in range(TURNS))
+
+
+def _stages(case: Case) -> tuple[str, ...]:
+    """Stages of the main process."""
+    own = () if case.loader_option("num_workers") else ("preparation", "collate")
+    return (*COMPUTE, "optimizer", *own)
+
+
+def _share(case: Case) -> float | None:
+    """Share of those stages that page faults take; None where neither was measured."""
+    cost, whole = case.inspected(Allocator.name).get("page_seconds"), sum(seconds_of(case, s) for s in _stages(case))
+    if case.page_faults is None or cost is None or whole <= 0:
+        return None
+    return float(min(0.9, case.page_faults * cost / whole))

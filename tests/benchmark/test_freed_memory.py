@@ -1,0 +1,74 @@
+"""Freed memory that stays with the process: counted in real processes, since nothing else shows it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from autoopt.records import Change, Plan
+from autoopt.registry import load_strategies
+from autoopt.testing.strategies import example_case, sample_case
+
+STRATEGY = load_strategies()["allocator"]
+TOUCHED = """
+import sys
+import torch
+from autoopt.benchmark.cputime import cpu_times, page_faults
+from autoopt.benchmark.freed_memory import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+for step in range(6):
+    before = cpu_times(with_children=False)
+    torch.ones(40_000_000 // 4), torch.ones(12_000_000 // 4)
+    faults = page_faults(before, cpu_times(with_children=False))
+print(faults)
+"""
+
+
+def faults_of_a_step(keep: str) -> int:
+    done = subprocess.run([sys.executable, "-c", TOUCHED, keep], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_pages_of_large_tensors_are_asked_for_in_every_step_and_kept_where_that_is_wanted() -> None:
+    pytest.importorskip("resource")
+    if not STRATEGY.inspect(None):
+        pytest.skip("the C library is not glibc")
+    assert faults_of_a_step("as it is") > 40_000_000 // 65_536
+    assert faults_of_a_step("keep") < 100
+
+
+def test_it_is_tried_where_new_pages_take_a_share_of_the_step() -> None:
+    import dataclasses
+
+    case = example_case(STRATEGY)
+    assert STRATEGY.applies(case)
+    assert STRATEGY.predict(case, {}) is None, "page faults were not counted"
+    none = dataclasses.replace(case, page_faults=3.0)
+    assert "(3 page faults, measured)" in STRATEGY.applies(none).reason
+    many = dataclasses.replace(case, page_faults=40_000.0)
+    predicted = STRATEGY.predict(many, {})
+    assert STRATEGY.applies(many)
+    assert predicted is not None
+    assert predicted.value > 1.1
+
+
+@pytest.mark.parametrize(
+    ("device", "inspected", "reason"),
+    [
+        ("cuda:0", {"page_seconds": 1e-6, "allocator": ""}, "memory of cuda:0"),
+        ("cpu", {}, "not glibc"),
+        ("cpu", {"page_seconds": 1e-6, "allocator": "jemalloc"}, "another allocator is loaded: jemalloc"),
+    ],
+)
+def test_elsewhere_it_does_not_apply(device: str, inspected: dict[str, object], reason: str) -> None:
+    assert reason in STRATEGY.applies(sample_case(device, inspected={"allocator": inspected})).reason
+
+
+def test_the_switch_is_set_before_anything_is_built() -> None:
+    plan = Plan(changes=(Change(strategy="allocator", setting={}),))
+    assert load_strategies().fold(plan).flags == {"keep_freed_memory": True}
