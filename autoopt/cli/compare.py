@@ -25,15 +25,33 @@ TODAY = "."
 @click.command("compare")
 @click.argument("workload", metavar="[SCRIPT|MODULE:ATTR]", required=False)
 @click.argument("words", metavar="[-- WORDS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--baseline", metavar="SIDE", default=TODAY, help="See above.  [default: ., the files as they are]")
-@click.option("--candidate", metavar="SIDE", default=TODAY, help="See above.  [default: ., the files as they are]")
+@click.option("--baseline", metavar="SIDE", default=TODAY, help="What is compared with.  [default: .]")
+@click.option("--candidate", metavar="SIDE", default=TODAY, help="What may be faster.  [default: .]")
 @click.option("--baseline-python", metavar="FILE", help="The interpreter of a script's baseline: its own environment.")
 @click.option("--candidate-python", metavar="FILE", help="The same of its candidate.")
-@click.option("--require", metavar="WHAT", help="faster, or not-slower (=3%); exit code 5 where it does not hold.")
-@click.option("--ledger", type=click.Path(path_type=Path), metavar="FILE", help="One alpha over all asks in this file.")
+@click.option(
+    "--require",
+    metavar="WHAT",
+    help="faster, not-slower, or not-slower=3% (at most 3 % slower). Exit code 5 where that is not shown.",
+)
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="For who asks often: all asks in this file share one error of 5 %.",
+)
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write a page.")
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FILE", help="Also write a table for a comment.")
-@optimize_options("budget", "device", "strategies", "json", "quiet")
+@optimize_options(
+    "budget",
+    "metric",
+    "device",
+    "strategies",
+    "json",
+    "quiet",
+    budget="Wall-clock time of the comparison: 2m, 90s, 1h.  [default: 5m]",
+    strategies="Strategies of your own that a plan names (comma-separated).",
+)
 def compare_command(
     workload: str | None,
     words: tuple[str, ...],
@@ -47,13 +65,27 @@ def compare_command(
     markdown: Path | None,
     **given: Any,
 ) -> int:
-    """Compares two sides: is one faster, and the same training.
+    """Compares two sides: is one faster, and does it train the same.
 
-    A SIDE is a git revision (main, HEAD~1), a plan.json, a patch (change.diff), a run directory, a command
-    ('python train.py'), a function (my_module:build), or . for the files as they are. Revisions, plans and patches are
-    of the script behind --, or of MODULE:ATTR: autoopt compare --baseline main -- python train.py --epochs 10. Time is
-    taken outside the candidate's process; weights are compared after trainings from a seed that neither side knew.
-    --budget is 5m unless it is given.
+    A SIDE is
+
+    \b
+      .                          the files as they are, committed or not
+      main, HEAD~1, v1.2         a git revision
+      plan.json                  a plan, put on from outside
+      change.diff                a patch of a script
+      autoopt-runs/RUN           what a run ended with
+      "python train.py --amp"    a command
+      my_module:build            a function
+
+    Revisions, plans, patches and . are of the script behind --, or of MODULE:ATTR:
+
+    \b
+      autoopt compare --baseline main -- python train.py --epochs 10
+      autoopt compare --baseline main --candidate HEAD --require faster my_module:build
+
+    Both run in turns. Time is taken outside of the candidate's process; weights are compared after trainings from a
+    seed that neither side knew. Exit code 0 without --require, whatever the answer; undecided never meets --require.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     wanted = _requirement(require) if require is not None else None
@@ -83,6 +115,7 @@ def compare_command(
         "baseline": baseline,
         "candidate": candidate,
         "require": require,
+        "metric": given["metric"],
         "budget": given["budget"] or BUDGET,
     }
     found = found.model_copy(update={"command": _command(words_again, spec)})

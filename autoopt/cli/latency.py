@@ -32,7 +32,10 @@ T = TypeVar("T")
 @click.option("--batch", metavar="SHARES", default="1", help="Samples of a request: 1, or 1=80%,8=20%.  [default: 1]")
 @click.option("--lengths", metavar="SHARES", help="Tokens of a request, cut to: 128, or 32=50%,128=50%.")
 @click.option("--student", "students", metavar="MODULE:ATTR", multiple=True, help="Another model that is tried, too.")
-@optimize_options("budget", "device", "seed", "price", "out", "json", "quiet", "open")
+@optimize_options(
+    "budget", "device", "seed", "price", "out", "json", "quiet", "open",
+    budget="Wall-clock time of the whole search: 10m, 90s, 1h.  [default: 5m]",
+)  # fmt: skip
 def latency_command(
     workload: str,
     p95: str | None,
@@ -50,7 +53,7 @@ def latency_command(
 
     MODULE:ATTR is a workload as for `autoopt optimize`; its validation data are the requests and its evaluate the
     judge. Precisions, engines, layouts and threads are compared in processes that take turns; the winner is exported
-    with an acceptance test that runs without autoopt. --budget is 5m unless it is given.
+    with an acceptance test that runs without autoopt.
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     serve = Serve(

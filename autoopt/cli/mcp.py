@@ -8,12 +8,19 @@ import click
 
 
 @click.command("mcp")
-@click.option("--workspace", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="[default: .]")
+@click.option(
+    "--workspace",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The folder that clients may name files of.  [default: .]",
+)
 def mcp_command(workspace: Path) -> int:
-    """Serves profile, compare and the rest over MCP.
+    """Serves coding agents on stdio (Model Context Protocol).
 
-    Tools: profile, opportunities, compare, apply, report. Nothing outside of the workspace is read or run on a
-    client's behalf; a script that lies in it is the user's own, and reads what it reads.
+    It speaks on standard input and output: a client starts it, not a person. Tools: profile, opportunities, compare,
+    apply, report. Nothing outside of the workspace is read or run on a client's behalf; a script that lies in it is
+    the user's own, and reads what it reads.
     """
     from autoopt.toolserver.server import make_server
     from autoopt.toolserver.workspace import Workspace

@@ -55,10 +55,14 @@ _FLAGS = {
 }
 
 
-def optimize_options(*keys: str) -> Callable[[F], F]:
-    """Adds options of ``optimize`` to a command, with the same spelling and help everywhere.
+def optimize_options(*keys: str, **helps: str) -> Callable[[F], F]:
+    """Adds options of ``optimize`` to a command, with the same spelling everywhere.
 
     Values stay text: they are read by :func:`read_options`, as those of ``[tool.autoopt]`` are.
+
+    Args:
+        keys: which of them.
+        helps: of a key that means another thing here, or has another default.
     """
 
     def decorate(function: F) -> F:
@@ -66,7 +70,7 @@ def optimize_options(*keys: str) -> Callable[[F], F]:
             if key in _FLAGS:
                 option = click.option(f"--{key}/--no-{key}", default=None, help=_FLAGS[key])
             else:
-                option = click.option(f"--{key}", **_OPTIONS[key])
+                option = click.option(f"--{key}", **{**_OPTIONS[key], "help": helps.get(key, _OPTIONS[key]["help"])})
             function = option(function)
         return function
 

@@ -15,14 +15,14 @@ from autoopt.cli.parameters import optimize_options, read_options
 @click.command("verify")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run; measures nothing."
+    "--against", type=click.Path(path_type=Path), metavar="RUN", help="Compare with another run, without measuring."
 )
-@optimize_options("budget", "json", "quiet")
+@optimize_options("budget", "json", "quiet", budget="Wall-clock time of the measurement: 10m, 90s, 1h.  [default: 3m]")
 def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     """Measures the exported result of a run again, end to end.
 
     RUN is the run directory. Its exported script and its baseline are trained to the target in turns, where a pair
-    of trainings fits half of the time (3 minutes, or --budget), then compared in throughput. Exits with 1 where
+    of trainings fits half of --budget, then compared in throughput. Exits with 1 where
     either falls outside the reported interval, and with 5 where --against finds the run worse.
     """
     options = read_options(given)

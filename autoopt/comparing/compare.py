@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import autoopt
 from autoopt.comparing.answer import answer_of
@@ -74,7 +75,8 @@ def compare_sides(
         launcher = stack.enter_context(Launcher())
         comparing = Comparing(sides, options, registry, launcher, folder, seed, entry, requirement, clock, say)
         found = comparing.run(began + options.budget_seconds)
-        tampered = changed_sources(records["baseline"].sources, sides["baseline"].sources)
+        changed = [changed_sources(name, records[name].sources, sides[name].sources) for name in sides]
+        tampered = next(filter(None, changed), "")
     document = Compared(
         autoopt_version=autoopt.__version__,
         created=created,
@@ -91,7 +93,7 @@ def compare_sides(
         planned_run=comparing.planned_run(found),
         planned_steps=comparing.facts.max_steps if comparing.facts else None,
         pairs=found.ratios if found else (),
-        metric=comparing.facts.metric if comparing.facts else None,
+        **_metric(comparing),
         learning=comparing.learning,
         requirement=requirement,
         ledger=entry.model_copy(update={"e_value": found.e_value if found else None}) if entry else None,
@@ -116,14 +118,28 @@ def _name(record: ComparedSide) -> str:
 
 def _measured(record: ComparedSide, comparing: Comparing, name: str, found: Comparison | None) -> ComparedSide:
     stats = None if found is None else found.incumbent if name == "baseline" else found.candidate
-    metrics = comparing.judge.metrics.get(name) if comparing.judge else None
-    metric = comparing.facts.metric if comparing.facts else None
+    evaluating = comparing.judge.evaluating if comparing.judge else None
     return record.model_copy(
         update={
             "samples_per_second": rate_of(found, name),
             "samples_per_step": stats.samples_per_step if stats else None,
             "step_seconds": step_seconds(found, name) if found else None,
             "start_seconds": comparing.start_seconds(name),
-            "metric": metrics.get(metric) if metrics and metric else None,
+            "metric": evaluating.value(name) if evaluating else None,
+            "loss": evaluating.loss(name) if evaluating else None,
         }
     )
+
+
+def _metric(comparing: Comparing) -> dict[str, Any]:
+    """What is said of the metric, beside its value on each side."""
+    evaluating = comparing.judge.evaluating if comparing.judge else None
+    if evaluating is None:
+        return {"metric": comparing.facts.metric if comparing.facts else None}
+    one, two = evaluating.value("baseline"), evaluating.value("candidate")
+    return {
+        "metric": evaluating.metric,
+        "metric_difference": two - one if one is not None and two is not None else None,
+        "metric_note": evaluating.note,
+        "loss_batches": evaluating.loss_batches or None,
+    }

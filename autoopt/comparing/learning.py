@@ -8,17 +8,21 @@ whether it is rounding (``autoopt.comparing.rounding``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autoopt.comparing.evaluating import Evaluating
 from autoopt.comparing.rounding import Rounding
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.comparing import Learning
 from autoopt.records.facts import WorkloadFacts
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.trial.remote.launcher import AnyTrial
+
+PATIENCE = 60.0
+"""Seconds that an answer is waited for at least, however little of the budget is left."""
 
 LEAST_STEPS, MOST_STEPS = 5, 64
 """Of each of the two stretches: in more, rounding alone may part two trainings."""
@@ -39,7 +43,7 @@ _TASKS = "autoopt.comparing.tasks"
 
 @dataclass
 class Trained:
-    """A side's trainings. ``seconds``: of the second stretch, on the judge's clock.
+    """A side's trainings. ``seconds``: of the second stretch, on the judge's clock; ``samples``: that it counted.
 
     ``first``, ``middle``: weights of the first training before it and after the first stretch; ``weights``: of each
     after both.
@@ -47,6 +51,7 @@ class Trained:
 
     weights: list[Path] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
     first: Path | None = None
     middle: Path | None = None
 
@@ -62,9 +67,11 @@ class Judge:
         seconds: for all trainings, about.
         facts: of the baseline.
         rounding: tells rounding from another training; None leaves what is not identical undecided.
+        script: both are scripts.
+        deadline: on the clock; who does not answer until then has hung, but for :data:`PATIENCE` seconds.
 
     Attributes:
-        tampered: why the evaluation is not what it was before the candidate ran; empty where it is.
+        evaluating: the baseline's evaluation of both sides' weights.
     """
 
     def __init__(
@@ -77,16 +84,32 @@ class Judge:
         *,
         facts: WorkloadFacts | None = None,
         rounding: Rounding | None = None,
+        script: bool = False,
+        deadline: float | None = None,
     ) -> None:
         self._runners, self._plans, self._folder, self._clock = runners, plans, folder, clock
-        self._seconds, self._rounding = seconds, rounding
+        self._seconds, self._rounding, self._deadline = seconds, rounding, deadline
         planned = facts.max_steps if facts is not None else None
-        self._evaluates = facts is None or facts.has_evaluate
+        self.evaluating = Evaluating(
+            runners, plans, metric=facts.metric if facts else None, seconds=seconds / 3,
+            script=script, evaluates=facts is None or facts.has_evaluate,
+        )  # fmt: skip
         self._most = max(min(MOST_STEPS, planned // 2 - 1), 1) if planned else MOST_STEPS
         self.steps = min(LEAST_STEPS, self._most)
         self.trained = {"baseline": Trained(), "candidate": Trained()}
-        self.metrics: dict[str, JsonDict | None] = {}
-        self.tampered = ""
+
+    def fix_baseline(self) -> None:
+        """What is known of the baseline before any line of the candidate has run: its evaluation, its first training.
+
+        Raises:
+            TrialFailed: it failed; ``where`` names it.
+        """
+        try:
+            self.evaluating.pin()
+        except TrialFailed as failure:
+            raise _of("baseline", failure) from None
+        self._trained_once("baseline")
+        self.evaluating.baseline(str(self.trained["baseline"].weights[0]))
 
     def learning(self) -> Learning:
         """The level of quality.
@@ -94,37 +117,25 @@ class Judge:
         Raises:
             TrialFailed: a side failed, or showed a loss that is not finite; ``where`` names the side.
         """
-        pinned = self._pinned()
-        for name in ("baseline", "candidate", "candidate", "baseline"):
-            try:
-                self._train(name)
-            except TrialFailed as failure:
-                raise TrialFailed(failure.kind, failure.message, detail=failure.detail, where=name) from None
+        if not self.trained["baseline"].weights:
+            self.fix_baseline()
+        for name in ("candidate", "candidate", "baseline"):
+            self._trained_once(name)
         one, two = self.trained["baseline"], self.trained["candidate"]
         end = str(one.weights[0])
         pairs = [[end, str(other)] for other in (one.weights[1], *two.weights)] + [[str(one.first), str(two.first)]]
         with self._runners["baseline"].trial(self._plans["baseline"], "judge") as judge:
             arguments: JsonDict = {"first": str(one.first), "last": end, "pairs": pairs}
             again, *found, start = judge.call(f"{_TASKS}:apart", timeout=300.0, **arguments)["apart"]
-            if pinned is not None and judge.call(f"{_TASKS}:pin", timeout=600.0)["digest"] != pinned:
-                self.tampered = "what the baseline's evaluation reads was changed while it was compared"
-            if self._evaluates:
-                self._evaluate(judge)
-        learning = Learning(steps=2 * self.steps, again=again, start_apart=start, evaluation=pinned)
+            self.evaluating.candidate(judge, end, str(two.weights[0]))
+        learning = Learning(steps=2 * self.steps, again=again, start_apart=start, evaluation=self.evaluating.pinned)
         return self._level(learning, found)
 
-    def _pinned(self) -> str | None:
-        """A digest of what the evaluation reads, before the candidate runs; None where it is not the same twice."""
-        digests: set[str | None] = set()
-        for _ in range(2 if self._evaluates else 0):
-            with self._runners["baseline"].trial(self._plans["baseline"], "pin") as process:
-                digests.add(process.call(f"{_TASKS}:pin", timeout=600.0)["digest"])
-        return digests.pop() if len(digests) == 1 else None
-
-    def _evaluate(self, judge: AnyTrial) -> None:
-        for name, trained in self.trained.items():
-            answer = judge.call(f"{_TASKS}:evaluate", timeout=600.0, weights=str(trained.weights[0]))
-            self.metrics[name] = answer["metrics"]
+    def _trained_once(self, name: str) -> None:
+        try:
+            self._train(name)
+        except TrialFailed as failure:
+            raise _of(name, failure) from None
 
     def _level(self, learning: Learning, found: list[float | None]) -> Learning:
         steps, again = learning.steps, learning.again
@@ -161,11 +172,14 @@ class Judge:
         number = len(trained.weights)
         out = self._folder / f"{name}-{number}.pt"
         losses: list[float | None] = []
+        samples = 0
         with runner.trial(self._plans[name], f"train-{name}") as process:
 
             def step(steps: int) -> None:
-                timeout = 120.0 + 20 * self._seconds
-                losses.extend(process.call(_STEPS, timeout=timeout, steps=steps)["losses"])
+                nonlocal samples
+                found = process.call(_STEPS, timeout=self._patience(), steps=steps)
+                losses.extend(found["losses"])
+                samples += found.get("samples", 0)
 
             def keep(path: Path) -> Path:
                 process.call(f"{_TASKS}:keep", timeout=300.0, out=str(path))
@@ -193,6 +207,11 @@ class Judge:
         if any(loss is None for loss in losses):
             raise TrialFailed("not_finite", "a loss is not finite")
         trained.weights.append(out)
+        trained.samples.append(samples)
+
+    def _patience(self) -> float:
+        left = math.inf if self._deadline is None else self._deadline - self._clock()
+        return max(min(left, 20 * self._seconds), PATIENCE)
 
     def ratio(self) -> float | None:
         """The most that these trainings let the candidate be faster, step for step; None where they are too short.
@@ -207,3 +226,7 @@ class Judge:
 
 _SHORTEST = 0.1
 """Seconds of training below which asking and answering would be what is compared."""
+
+
+def _of(name: str, failure: TrialFailed) -> TrialFailed:
+    return TrialFailed(failure.kind, failure.message, detail=failure.detail, where=name)

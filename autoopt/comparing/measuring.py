@@ -7,8 +7,9 @@ import os
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from autoopt.comparing.learning import Judge
+from autoopt.comparing.learning import PATIENCE, Judge
 from autoopt.comparing.refusals import step_seconds
 from autoopt.comparing.rounding import Rounding
 from autoopt.comparing.sides import Side, check_files
@@ -26,6 +27,7 @@ from autoopt.search.accept.probes import SECONDS, STEPS
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.noise import control, doubts
+from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
@@ -75,6 +77,7 @@ class Comparing:
             name: TrialRunner(launcher, _spec(each, options, registry, seed), registry, folder / name)
             for name, each in sides.items()
         }
+        self.deadline = clock() + self.budget
         self.watches = {"baseline": Watch(), "candidate": Watch()}
         self.facts: WorkloadFacts | None = None
         self.environment: Environment | None = None
@@ -87,13 +90,15 @@ class Comparing:
 
     def run(self, deadline: float) -> Comparison | None:
         """The throughput of both; None where the candidate failed before it could be measured."""
+        self.deadline = deadline
         facts = self._describe()
         self.say("training both sides for their weights")
         try:
+            self.judge = self._judge(facts)
+            self.judge.fix_baseline()
             if self.sides["candidate"].command is not None:
                 with self._first_run("candidate"):
                     pass
-            self.judge = self._judge(facts)
             self.learning = self.judge.learning()
         except TrialFailed as failure:
             if failure.where == "baseline":
@@ -143,13 +148,15 @@ class Comparing:
             UsageError: the side's plan cannot be put on it.
         """
         each, runner = self.sides[name], self.runners[name]
+        runner.limits = TimeLimits(start=self._patience(), ready=self._patience())
         if each.command is None:
             with runner.trial(self.plans[name], "describe") as process:
                 yield process
             return
         self.say(f"watching the {name}'s first steps")
         with runner.trial(Plan(), "watch") as process:
-            sites = Sites.model_validate(process.call(SITES, timeout=WATCH_SECONDS))
+            timeout = min(WATCH_SECONDS, self._patience())
+            sites = Sites.model_validate(process.call(SITES, timeout=timeout))
             runner.knows(sites)
             reason = unsayable(self.registry.fold(each.plan), sites)
             if reason:
@@ -173,7 +180,15 @@ class Comparing:
             seconds=min(SECONDS, _PROBED * self.budget),
         )  # fmt: skip
         seconds = _LEARNING * self.budget
-        return Judge(self.runners, self.plans, self.folder, self.clock, seconds, facts=facts, rounding=rounding)
+        script = self.sides["baseline"].command is not None
+        return Judge(
+            self.runners, self.plans, self.folder, self.clock, seconds,
+            facts=facts, rounding=rounding, script=script, deadline=self.deadline,
+        )  # fmt: skip
+
+    def _patience(self) -> float:
+        """Seconds after which who does not answer has hung: to the end of the budget, and a little in any case."""
+        return max(self.deadline - self.clock(), PATIENCE)
 
     def _ceiling(self) -> float | None:
         """Seconds that a step's operations take at the best of this machine's measured peaks; None where not known."""
@@ -189,12 +204,15 @@ class Comparing:
     def _start(self, only: str | None = None) -> Callable[[Plan, str], WatchedArm]:
         def start(plan: Plan, label: str) -> WatchedArm:
             name = only or NAMES[label]
-            runner, began, watch = self.runners[name], self.clock(), self.watches[name]
+            runner, patience = self.runners[name], self._patience()
+            runner.limits = TimeLimits(start=patience, ready=patience)
+            given: Any = {
+                "clock": self.clock, "began": self.clock(), "watch": self.watches[name],
+                "ready_seconds": patience, "warm_up_seconds": patience,
+            }  # fmt: skip
             if self.sides[name].command is not None:
-                return WatchedScriptArm(
-                    lambda: runner.launch(plan, label), plan, clock=self.clock, began=began, watch=watch
-                )
-            return WatchedArm(runner.launch(plan, label), plan, clock=self.clock, began=began, watch=watch)
+                return WatchedScriptArm(lambda: runner.launch(plan, label), plan, **given)
+            return WatchedArm(runner.launch(plan, label), plan, **given)
 
         return start
 
@@ -229,5 +247,8 @@ class Comparing:
 
 
 def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialSpec:
-    own = {"seed": seed, "directory": os.fspath(each.folder), "search_path": each.search_path, "script": each.script}
+    script = each.script
+    if script is not None:
+        script = script.model_copy(update={"metric": options.metric})
+    own = {"seed": seed, "directory": os.fspath(each.folder), "search_path": each.search_path, "script": script}
     return baseline_spec(each.spec, options, registry).model_copy(update=own)

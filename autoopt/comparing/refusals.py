@@ -7,8 +7,9 @@ from autoopt.comparing.watched import Watch
 from autoopt.records.comparing import Learning
 from autoopt.search.compare.comparison import Comparison
 
-_COUNTED, _OUTSIDE, _CEILING = 1e-3, 1.5, 0.8
-"""How far counts, the two ratios, and a step and its ceiling may lie apart by error of measurement."""
+_COUNTED, _OUTSIDE, _CEILING = 0.02, 1.5, 0.8
+"""How far counts, the two ratios, and a step and its ceiling may lie apart by error of measurement. The count of the
+trainings is exact; in blocks, an epoch's last and smaller batch may fall into one side's alone."""
 
 
 def refusal(found: Comparison | None, learning: Learning, judge: Judge | None, ceiling: float | None) -> str | None:
@@ -20,13 +21,14 @@ def refusal(found: Comparison | None, learning: Learning, judge: Judge | None, c
         judge: which trained both.
         ceiling: seconds that a step's operations take at the best of the machine's measured peaks, where known.
     """
-    if judge is not None and judge.tampered:
-        return judge.tampered
+    if judge is not None and judge.evaluating.tampered:
+        return judge.evaluating.tampered
     if found is None or found.estimate is None or judge is None:
         return None
-    before, after = found.incumbent.samples_per_step, found.candidate.samples_per_step
-    if learning.level != "undecided" and before and after and abs(after / before - 1) > _COUNTED:
-        return f"it counts {after:g} samples a step where {before:g} lead to the same weights"
+    if learning.level != "undecided":
+        counted = _counted(found, judge)
+        if counted:
+            return counted
     step = step_seconds(found, "candidate")
     if ceiling is not None and step is not None and step < _CEILING * ceiling:
         return (
@@ -42,10 +44,28 @@ def refusal(found: Comparison | None, learning: Learning, judge: Judge | None, c
     return None
 
 
-def changed_sources(before: dict[str, str], now: dict[str, str]) -> str:
-    """A sentence where the baseline's files are not those that were fixed before; empty where they are."""
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    return f"the baseline's {names[0]} was changed while it was compared" if names else ""
+def _counted(found: Comparison, judge: Judge) -> str:
+    """A sentence where the candidate counts other samples than those that led to the same weights."""
+    one, two = judge.trained["baseline"].samples, judge.trained["candidate"].samples
+    if one and two and one[0] != two[0]:
+        return f"it counts {two[0]} samples where the baseline came to the same weights with {one[0]}"
+    before, after, rate = (
+        found.incumbent.samples_per_step,
+        found.candidate.samples_per_step,
+        found.candidate.samples_per_second,
+    )
+    if not before or not after:
+        return ""
+    steps = found.candidate.seconds * (rate or 0.0) / after
+    if abs(after / before - 1) > max(_COUNTED, 2 / steps if steps else 0.0):
+        return f"it counts {after:g} samples a step where {before:g} lead to the same weights"
+    return ""
+
+
+def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> str:
+    """A sentence where a side's files are not those that were fixed before the seed was drawn; empty where they are."""
+    files = sorted(file for file in {*before, *now} if before.get(file) != now.get(file))
+    return f"the {name}'s {files[0]} was changed while it was compared" if files else ""
 
 
 def whole_ratio(watches: dict[str, Watch]) -> float | None:

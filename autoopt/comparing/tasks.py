@@ -14,8 +14,10 @@ import torch
 
 from autoopt.benchmark.evaluation import evaluating
 from autoopt.benchmark.fingerprint import digest
+from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import JsonDict
+from autoopt.script.held import LOSSES
 
 _PINNED = 512
 
@@ -52,17 +54,32 @@ def _distance(left: Any, right: Any) -> float | None:
     return math.sqrt(sum(squares))
 
 
-def evaluate(live: TrialContext, weights: str) -> JsonDict:
-    """The metrics that this workload's own evaluation gives for weights of another: ``{"metrics": {...} | None}``."""
+def evaluate(live: TrialContext, weights: list[str]) -> JsonDict:
+    """What this workload says of weights of others: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
+
+    ``metrics``: by its own evaluation; empty where it has none, and then ``losses``: of the same training batches.
+    """
     training = live.training
     model = getattr(training.model, "_orig_mod", training.model)
-    try:
-        model.load_state_dict(torch.load(Path(weights), weights_only=True))
-    except RuntimeError:
-        return {"metrics": None}
-    if training.evaluation is None:
-        return {"metrics": {}}
-    return {"metrics": {name: float(value) for name, value in training.evaluate().items()}}
+    batches = [] if training.evaluation is not None else [training.next() for _ in range(LOSSES)]
+    found = []
+    for path in weights:
+        try:
+            model.load_state_dict(torch.load(Path(path), weights_only=True))
+        except RuntimeError:
+            found.append({"fits": False})
+            continue
+        metrics = {} if batches else {name: float(value) for name, value in training.evaluate().items()}
+        found.append({"fits": True, "metrics": metrics, "losses": [_loss(live, group) for group in batches]})
+    return {"found": found}
+
+
+def _loss(live: TrialContext, group: list[Any]) -> float | None:
+    """The mean loss of a step's micro-batches, whose draws are the same for all weights; None where not finite."""
+    seed_everything(mix("loss", live.seed))
+    with torch.no_grad():
+        value = sum(float(live.training.forward(batch)) for batch in group) / len(group)
+    return value if math.isfinite(value) else None
 
 
 def pin(live: Any) -> JsonDict:

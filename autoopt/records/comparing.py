@@ -17,7 +17,8 @@ class ComparedSide(Record):
     """One side. ``given``: as the command named it; ``commit``: of a revision; ``sources``: hashes of its files.
 
     Rates per second by the clock of the judging process. ``start_seconds``: from the start of a process to its steady
-    state, without the steps that it trained meanwhile.
+    state, without the steps that it trained meanwhile. ``metric``, ``loss``: of its weights after the steps of
+    ``Learning``, by the baseline's evaluation and on its training batches, in a process of the judge's.
     """
 
     given: str
@@ -31,6 +32,7 @@ class ComparedSide(Record):
     step_seconds: float | None = None
     start_seconds: float | None = None
     metric: float | None = None
+    loss: float | None = None
 
 
 class Learning(Record):
@@ -89,6 +91,8 @@ class Compared(Record):
     ``throughput``: of a step's samples, from paired blocks. ``planned_run``: of the run that the workload plans, with
     what each side pays once; None where no length is planned. ``whole``: of all samples over all seconds of the pairs'
     blocks, without an interval: what is rare and long counts in it. ``control``: the baseline against itself.
+    ``metric``: its name; ``metric_difference``: candidate less baseline; ``metric_note``: why there is none, where
+    there is none. ``loss_batches``: of the training, that the sides' losses are means over.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -109,6 +113,9 @@ class Compared(Record):
     planned_steps: int | None = None
     pairs: tuple[float, ...] = ()
     metric: str | None = None
+    metric_difference: float | None = None
+    metric_note: str = ""
+    loss_batches: int | None = None
     learning: Learning = Learning()
     requirement: Requirement | None = None
     ledger: LedgerEntry | None = None

@@ -43,12 +43,17 @@ class _Number:
     pattern: str
 
 
-def candidates(told: Sequence[Told]) -> tuple[str, ...]:
+def candidates(told: Sequence[Told], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
     """Patterns of what may be the metric, as ``--metric`` takes them; one alone is the metric.
 
     A candidate stands in a line that each evaluation printed once, its words name a measure of quality, and it is
     neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
     before all others.
+
+    Args:
+        told: what was printed.
+        least: evaluations that must have printed it, unless its words name held-out data; below two, whoever asks shows
+            the name that was found.
     """
     lines = _lines_of_each(told)
     found: dict[str, bool] = {}
@@ -57,7 +62,7 @@ def candidates(told: Sequence[Told]) -> tuple[str, ...]:
             if all(_value(number.pattern, other.text) is not None for other in line):
                 found[number.pattern] = _held_out(number, line[0].text)
     held = [pattern for pattern, own in found.items() if own]
-    enough = len({line.evaluation for line in told}) >= LEAST_EVALUATIONS
+    enough = len({line.evaluation for line in told}) >= least
     return tuple(held or (found if enough else ()))
 
 

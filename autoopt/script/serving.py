@@ -24,6 +24,7 @@ DRIVING = frozenset(
         "autoopt.benchmark.tasks:cpu_clock",
         "autoopt.simplify.tasks:running",
         "autoopt.script.tasks:sites",
+        "autoopt.script.held:evaluate",
     }
 )
 """Tasks that let the script train on. All others compute, in the main thread, which stands at a step's end."""

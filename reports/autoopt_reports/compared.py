@@ -25,12 +25,14 @@ def summary(found: Compared) -> Iterator[str]:
     yield (
         f"quality: {found.learning.level}; {found.learning.detail}" if found.learning.detail else "quality: not tested"
     )
-    for title, before, after in rows(found):
-        yield f"  {title}: {before} -> {after}"
+    for title, before, after, difference in rows(found):
+        yield f"  {title}: {before} -> {after}" + (f" ({difference})" if difference != "-" else "")
     if found.requirement is not None:
         yield f"required {found.requirement.text}: {'holds' if found.requirement.holds else 'does not hold'}"
     if found.ledger is not None:
         yield f"ask {found.ledger.ask} of its ledger: {_ledger(found.ledger)}"
+    if found.metric_note:
+        yield f"metric not measured: {found.metric_note}"
     for warning in found.warnings:
         yield f"warning: {warning}"
 
@@ -41,25 +43,35 @@ def _ledger(ledger: LedgerEntry) -> str:
     return f"{needs}; {ledger.left:.2g} of {ledger.total:g} is left for all later asks"
 
 
-def rows(found: Compared) -> list[tuple[str, str, str]]:
-    """Rows of both sides' measurements: title, baseline, candidate; "-" where it was not measured."""
+def rows(found: Compared) -> list[tuple[str, str, str, str]]:
+    """Rows of both sides' measurements: title, baseline, candidate, difference; "-" where it was not measured."""
     sides = (found.baseline, found.candidate)
 
-    def row(title: str, name: str, unit: str, scale: float = 1.0) -> tuple[str, str, str]:
-        shown = [_number(getattr(side, name), unit, scale) for side in sides]
-        return title, shown[0], shown[1]
+    def row(title: str, name: str, unit: str, scale: float = 1.0) -> tuple[str, str, str, str]:
+        one, two = (getattr(side, name) for side in sides)
+        change = f"{100 * (two / one - 1):+.1f} %" if one and two is not None else "-"
+        return title, _number(one, unit, scale), _number(two, unit, scale), change
+
+    def learnt(title: str, name: str) -> tuple[str, str, str, str]:
+        one, two = (getattr(side, name) for side in sides)
+        change = "-" if one is None or two is None else f"{two - one:+.4g}" if two != one else "0"
+        return title, _number(one), _number(two), change
 
     table = [
         row("step", "step_seconds", "ms", 1000.0),
         row("throughput", "samples_per_second", "samples/s"),
         row("start to first step", "start_seconds", "s"),
     ]
-    if found.metric:
-        table.append(row(f"{found.metric} after {found.learning.steps} steps", "metric", ""))
+    after = f"after {found.learning.steps} steps"
+    if found.learning.steps and (found.metric or found.metric_note):
+        table.append(learnt(f"{found.metric or 'metric'} {after}", "metric"))
+    if found.loss_batches:
+        batches = "1 batch" if found.loss_batches == 1 else f"{found.loss_batches} batches"
+        table.append(learnt(f"training loss {after}, {batches}", "loss"))
     return table
 
 
-def _number(value: float | None, unit: str, scale: float) -> str:
+def _number(value: float | None, unit: str = "", scale: float = 1.0) -> str:
     return "-" if value is None else f"{value * scale:.4g} {unit}".rstrip()
 
 
@@ -83,6 +95,8 @@ def facts(found: Compared) -> list[tuple[str, str]]:
         (f"Speedup of the planned run ({found.planned_steps} steps)", _ratio(found.planned_run)),
         ("Quality", f"{found.learning.level}: {found.learning.detail or 'not tested'}"),
     ]
+    if found.metric_note:
+        told.append(("Metric", f"not measured: {found.metric_note}"))
     if found.requirement is not None:
         verdict = "holds" if found.requirement.holds else "does not hold"
         told.append(("Required", f"{found.requirement.text}: {verdict}"))
@@ -100,8 +114,9 @@ def markdown(found: Compared) -> str:
     """A table for a comment on a pull request; what users named is escaped."""
     lines = [f"**autoopt compare: {ANSWERS[found.answer]}**", "", "| | |", "| --- | --- |"]
     lines += [f"| {_cell(title)} | {_cell(text)} |" for title, text in facts(found)]
-    lines += ["", f"| | {_cell(_side(found.baseline))} | {_cell(_side(found.candidate))} |", "| --- | --- | --- |"]
-    lines += [f"| {_cell(title)} | {before} | {after} |" for title, before, after in rows(found)]
+    lines += ["", f"| | {_cell(_side(found.baseline))} | {_cell(_side(found.candidate))} | difference |"]
+    lines += ["| --- | --- | --- | --- |"]
+    lines += [f"| {_cell(title)} | {before} | {after} | {change} |" for title, before, after, change in rows(found)]
     return "\n".join(lines) + "\n"
 
 
@@ -119,6 +134,6 @@ def page(found: Compared) -> str:
         headline=f"{_side(found.candidate)} against {_side(found.baseline)}: {answer}",
         tone="win" if found.answer in ("faster", "not_slower") else "none",
         facts=facts(found),
-        heads=("", _side(found.baseline), _side(found.candidate)),
+        heads=("", _side(found.baseline), _side(found.candidate), "difference"),
         rows=rows(found),
     )

@@ -93,9 +93,31 @@ def test_it_is_told_in_a_terminal_a_comment_and_a_page() -> None:
     assert "0.02 of 0.05 is left" in lines
     assert "an e-value of 1e+03 is needed and 12.3 was reached" in lines
     assert "throughput: - -> -" in lines
+    assert "accuracy" not in lines
     comment = compared.markdown(found)
     assert "main (aaaaaaaaaaaa)" in comment
     assert "<script>" not in comment.replace("\\<script\\>", "")
     page = compared.page(found)
     assert page.lower().startswith("<!doctype html>")
     assert "m:b|&lt;script&gt; against main" in page
+
+
+def test_the_metric_of_both_sides_stands_beside_the_speed() -> None:
+    sides = {"given": "m:b", "kind": "script", "spec": "m:b"}
+    fields: dict[str, Any] = {
+        "baseline": ComparedSide(**sides, step_seconds=0.02, metric=0.9, loss=0.5),
+        "candidate": ComparedSide(**sides, step_seconds=0.01, metric=0.88, loss=0.5),
+        "metric": "val acc",
+        "metric_difference": -0.02,
+        "loss_batches": 32,
+    }
+    found = document(ratio(1.9, 2.1)).model_copy(update=fields)
+    lines = list(compared.summary(found))
+    assert "  step: 20 ms -> 10 ms (-50.0 %)" in lines
+    assert "  val acc after 32 steps: 0.9 -> 0.88 (-0.02)" in lines
+    assert "  training loss after 32 steps, 32 batches: 0.5 -> 0.5 (0)" in lines
+    assert "| val acc after 32 steps | 0.9 | 0.88 | -0.02 |" in compared.markdown(found)
+    assert "<td>val acc after 32 steps</td><td>0.9</td><td>0.88</td><td>-0.02</td>" in compared.page(found)
+    unknown = found.model_copy(update={"metric": None, "metric_note": "ended without an evaluation"})
+    assert "metric not measured: ended without an evaluation" in list(compared.summary(unknown))
+    assert "not measured: ended without an evaluation" in compared.markdown(unknown)

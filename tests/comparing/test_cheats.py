@@ -22,6 +22,7 @@ from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
 from autoopt.records.messages import Block
 from autoopt.registry import Registry
+from autoopt.script.held import LOSSES
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.trial.protocol import TrialSpec
 
@@ -144,7 +145,7 @@ def test_the_same_training_has_the_same_weights(tmp_path: Path) -> None:
     assert (found.level, found.again) == ("identical", 0.0)
     assert found.apart is not None
     assert found.apart <= IDENTICAL
-    assert judge.metrics["baseline"] == judge.metrics["candidate"]
+    assert judge.evaluating.metrics["baseline"] == judge.evaluating.metrics["candidate"]
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -155,13 +156,24 @@ def test_another_training_is_not_called_the_same(tmp_path: Path, cheat: str) -> 
     assert found.detail
 
 
+def test_samples_that_were_not_trained_on_are_not_counted(tmp_path: Path) -> None:
+    judge = judged(tmp_path, "counted", "unused = 1")
+    found = judge.learning()
+    one, two = judge.trained["baseline"].samples, judge.trained["candidate"].samples
+    assert one == two
+    assert one[0] == 16 * judge.steps * 2
+    assert refusal(measured(1.3), found, judge, None) is None
+    two[0] += 1
+    assert f"counts {two[0]} samples where the baseline" in str(refusal(measured(1.3), found, judge, None))
+
+
 def test_the_evaluator_is_the_baselines(tmp_path: Path) -> None:
     extra = """
         def build():
             return autoopt.Workload(**{**fields(), "evaluate": lambda m, b: {"accuracy": 1.0}})"""
     judge = judged(tmp_path, "evaluator", extra)
     assert judge.learning().level == "identical", "it trains the same; what it says of itself is not asked"
-    assert judge.metrics["candidate"] == judge.metrics["baseline"]
+    assert judge.evaluating.metrics["candidate"] == judge.evaluating.metrics["baseline"]
 
 
 def test_rounding_is_told_from_another_training(tmp_path: Path) -> None:
@@ -197,7 +209,7 @@ def build():
         found = judge.learning()
         assert found.level == "identical"
         assert found.evaluation is not None
-        assert bool(judge.tampered) == bool(extra)
+        assert bool(judge.evaluating.tampered) == bool(extra)
     why = refusal(measured(1.3), found, judge, None)
     assert why is not None
     assert "was changed while it was compared" in why
@@ -228,9 +240,33 @@ class Ending:
         return {"losses": [], "steps": 0}
 
 
-def test_files_of_the_baseline_are_pinned() -> None:
-    assert changed_sources({"job.py": "a"}, {"job.py": "a"}) == ""
-    assert "job.py was changed" in changed_sources({"job.py": "a"}, {"job.py": "b"})
+@pytest.mark.parametrize("name", ["baseline", "candidate"])
+def test_files_of_both_sides_are_pinned(name: str) -> None:
+    assert changed_sources(name, {"job.py": "a"}, {"job.py": "a"}) == ""
+    assert f"the {name}'s job.py was changed" in changed_sources(name, {"job.py": "a"}, {"job.py": "b"})
+
+
+def test_the_baseline_is_pinned_before_the_candidate_runs(tmp_path: Path) -> None:
+    judge = judged(tmp_path, "order")
+    judge._runners["candidate"] = Ending("error", "")  # type: ignore[assignment]
+    judge.fix_baseline()
+    assert judge.evaluating.pinned is not None
+    assert judge.trained["baseline"].weights
+
+
+def test_without_an_evaluation_the_loss_of_the_same_batches_is_told(tmp_path: Path) -> None:
+    both = "def fields(whole=fields):\n    kept = whole()\n" + "".join(
+        f"    del kept[{name!r}]\n" for name in ("valid_data", "evaluate", "target")
+    )
+    judge = judged(tmp_path, "bare", "unused = 1", both + "    return kept\n")
+    judge.evaluating._evaluates = False
+    assert judge.learning().level == "identical"
+    assert judge.evaluating.value("baseline") is None
+    assert judge.evaluating.note == "the workload has no evaluation"
+    assert judge.evaluating.loss_batches == LOSSES
+    loss = judge.evaluating.loss("baseline")
+    assert loss is not None
+    assert loss == judge.evaluating.loss("candidate")
 
 
 def test_rare_and_long_work_counts() -> None:
@@ -287,6 +323,7 @@ def measured(ratio: float, samples: float = 16.0) -> Comparison:
     [
         (measured(1.3), 1e-4, (1.0, 0.8), None),
         (measured(1.3, samples=32.0), 1e-4, (1.0, 0.8), "it counts 32 samples a step where 16"),
+        (measured(1.3, samples=16.1), 1e-4, (1.0, 0.8), None),
         (measured(4.0), 1e-4, (1.0, 0.9), "its blocks say 4.00x"),
         (measured(1.3), 0.05, (1.0, 0.8), "at the highest rate that this machine"),
         (measured(4.0), None, (0.01, 0.01), None),

@@ -9,17 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from autoopt.comparing.compare import compare_sides
+from autoopt.comparing.evaluating import Evaluating
 from autoopt.comparing.learning import IDENTICAL, Judge
 from autoopt.comparing.measuring import Comparing, _spec
+from autoopt.comparing.refusals import refusal
 from autoopt.comparing.sides import Side, side
 from autoopt.comparing.watched import WatchedScriptArm
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
-from autoopt.records import Plan
+from autoopt.records import Estimate, Plan
 from autoopt.records.comparing import Compared, Learning, Requirement
 from autoopt.registry import Registry, load_strategies
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.comparison import Side as Measured
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from tests.script.conftest import SCRIPTS
@@ -27,6 +33,7 @@ from tests.script.conftest import SCRIPTS
 COMMAND = "plain.py 100000"
 STEP = "optimizer.step()"
 LOSS = "loss = criterion(model(x), y)"
+WIDE = "nn.Linear(12, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2)"
 
 CHEATS = {
     "another seed": ("torch.manual_seed(3)", "torch.manual_seed(4)", "other weights"),
@@ -81,14 +88,18 @@ def runner(each: Side, launcher: Launcher, logs: Path, seed: int = 4711) -> Tria
     return TrialRunner(launcher, _spec(each, Options(device="cpu"), Registry(), seed), Registry(), logs)
 
 
+def judge_of(runners: dict[str, TrialRunner], tmp_path: Path) -> Judge:
+    plans = {"baseline": Plan(), "candidate": Plan()}
+    return Judge(runners, plans, tmp_path, time.monotonic, 4.0, script=True)
+
+
 def learning(old: str, new: str, launcher: Launcher, tmp_path: Path) -> Learning:
     with side(".", COMMAND) as today:
         sides = {"baseline": today, "candidate": cheating(today, old, new)}
         runners = {name: runner(each, launcher, tmp_path / name) for name, each in sides.items()}
         for each in runners.values():
             each.watched()
-        judge = Judge(runners, {"baseline": Plan(), "candidate": Plan()}, tmp_path, time.monotonic, 4.0)
-        return judge.learning()
+        return judge_of(runners, tmp_path).learning()
 
 
 @pytest.mark.slow
@@ -112,6 +123,117 @@ def test_a_script_that_fails_its_trainings_failed(
         learning(old, new, launcher, tmp_path)
     assert failed.value.where == "candidate"
     assert told in failed.value.reason
+
+
+@pytest.mark.slow
+def test_a_script_that_hangs_failed(
+    scripts: Path, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever does not answer to the end of the budget has failed; waiting longer would never end."""
+    with side(".", COMMAND) as today:
+        hanging = cheating(today, STEP, f"{STEP}; step > 4 and __import__('threading').Event().wait()")
+        runners = {
+            name: runner(each, launcher, tmp_path / name)
+            for name, each in {"baseline": today, "candidate": hanging}.items()
+        }
+        runners["candidate"].knows(runners["baseline"].watched())
+        judge = judge_of(runners, tmp_path)
+        judge.fix_baseline()
+        monkeypatch.setattr("autoopt.comparing.learning.PATIENCE", 1.0)
+        judge._deadline = time.monotonic()
+        with pytest.raises(TrialFailed) as failed:
+            judge.learning()
+    assert (failed.value.kind, failed.value.where) == ("timeout", "candidate")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tampered", [False, True])
+def test_what_a_scripts_evaluation_reads_is_pinned(
+    tampered: bool, scripts: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    """The baseline's own evaluation of both sides' weights, and data that became easier between the two."""
+    text = (scripts / "plain.py").read_text()
+    stored = "TensorDataset(*torch.load('valid.pt'))"
+    (scripts / "plain.py").write_text(text.replace("DataLoader(data, batch_size=64)", f"DataLoader({stored})"))
+    torch.save((torch.randn(32, 12), torch.zeros(32).long()), scripts / "valid.pt")
+    weights = tmp_path / "weights.pt"
+    torch.save(nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)).state_dict(), weights)
+    with side(".", COMMAND) as today:
+        runners = {"baseline": runner(today, launcher, tmp_path / "logs")}
+        runners["baseline"].watched()
+        evaluating = Evaluating(runners, {"baseline": Plan()}, seconds=60.0, script=True)
+        evaluating.baseline(str(weights))
+        assert evaluating.pinned is not None
+        assert evaluating.metric == "val acc"
+        if tampered:
+            torch.save((torch.zeros(32, 12), torch.zeros(32).long()), scripts / "valid.pt")
+        with runners["baseline"].trial(Plan(), "judge") as process:
+            evaluating.candidate(process, str(weights), str(weights))
+    assert bool(evaluating.tampered) == tampered
+    if not tampered:
+        assert evaluating.value("baseline") is not None
+        assert evaluating.value("candidate") == evaluating.value("baseline")
+        assert evaluating.loss("candidate") == evaluating.loss("baseline")
+
+
+@pytest.mark.slow
+def test_a_script_that_is_faster_than_its_operations_is_refused(
+    scripts: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    with side(".", COMMAND) as today:
+        sides = {"baseline": today, "candidate": today}
+        options = Options(budget_seconds=20.0, device="cpu")
+        comparing = Comparing(
+            sides, options, load_strategies([]), launcher, tmp_path, 4711, None, None, time.monotonic, print
+        )
+        judge = comparing._judge(comparing._describe())
+        ceiling = comparing._ceiling()
+    assert ceiling is not None
+    assert ceiling > 0
+    for factor, refused in ((0.5, True), (2.0, False)):
+        rate = 16 / (factor * ceiling)
+        side_of = {"incumbent": Measured(samples_per_second=rate / 1.5, samples_per_step=16.0)}
+        side_of["candidate"] = Measured(samples_per_second=rate, samples_per_step=16.0)
+        estimate = Estimate(value=1.5, low=1.4, high=1.6, n=3)
+        found = Comparison(decision=Decision.ACCEPT, estimate=estimate, **side_of)
+        why = refusal(found, Learning(level="identical"), judge, ceiling)
+        assert ("at the highest rate that this machine was measured to reach" in str(why)) == refused
+
+
+@pytest.mark.slow
+def test_a_script_that_trains_honestly_as_long_as_it_is_checked(scripts: Path, tmp_path: Path) -> None:
+    """Later steps count without any work, after as many as the weights are compared over."""
+    text = (scripts / "plain.py").read_text().replace("nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)", WIDE)
+    (scripts / "plain.py").write_text(text)
+    honest = "        loss = criterion(model(x), y)\n        loss.backward()\n"
+    assert honest in text
+    lazy = "        if step < 2 * 64 + 8:\n" + "".join(f"    {line}\n" for line in honest.splitlines())
+    (scripts / "lazy.py").write_text(text.replace(honest, lazy))
+    options = Options(budget_seconds=45.0, device="cpu")
+    found = compare_sides(
+        COMMAND, COMMAND.replace("plain", "lazy"), None, options, requirement=Requirement(kind="faster")
+    )
+    assert found.answer not in ("faster", "not_slower"), found.reason
+    assert found.requirement is not None
+    assert not found.requirement.holds
+
+
+@pytest.mark.slow
+def test_work_that_is_moved_to_a_scripts_start_is_charged(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
+    """The start is taken on the judge's clock, from before its imports to its steady state."""
+    with side(".", COMMAND) as today:
+        trials, looks = runner(today, launcher, tmp_path / "logs"), iter(range(100))
+        trials.watched()
+        arm = WatchedScriptArm(
+            lambda: trials.launch(Plan(), "candidate"), Plan(), clock=lambda: float(next(looks)), began=-1000.0
+        )
+        try:
+            arm.ready()
+            startup = arm.warm_up(0.2)
+        finally:
+            arm.close()
+    assert startup.fixed_seconds == arm.watch.starts[0]
+    assert startup.fixed_seconds > 1000.0 - startup.warmup_steps - 10
 
 
 def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:

@@ -275,7 +275,9 @@ def test_from_diagnosis_to_an_applied_patch(tmp_path: Path) -> None:
                 return content(await client.call_tool(tool, arguments, progress_callback=note))
 
             profiled = await ask("profile", **words, budget="30s")
-            assert profiled["bottleneck"] in ("preparation", None), "None where the machine was too busy to tell"
+            names = {each["stage"] for each in profiled["stages"]}
+            assert "preparation" in names
+            assert profiled["bottleneck"] in {*names, None}, "which one it is depends on what else the machine does"
             assert {site["kind"] for site in profiled["sites"]} >= {"loader_training", "model", "optimizer"}
             found = await ask("opportunities", run=profiled["run"])
             able = [each for each in found["changes"] if each["how"] == "patched"]
@@ -285,7 +287,7 @@ def test_from_diagnosis_to_an_applied_patch(tmp_path: Path) -> None:
             changes = [{"strategy": best["strategy"], "setting": best["setting"]}]
             judged = await ask("compare", **words, changes=changes, budget="40s", ledger="asks.jsonl")
             assert judged["quality"] == "identical", judged
-            assert judged["answer"] in ("faster", "slower", "undecided"), judged
+            assert judged["answer"] in ("faster", "slower", "no_difference", "undecided"), judged
             applied = await ask("apply", run=profiled["run"], changes=changes)
             assert applied["files"] == ["train.py"]
             assert "num_workers=" in (tmp_path / "train.py").read_text()

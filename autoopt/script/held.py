@@ -1,0 +1,135 @@
+"""A script's own evaluation of weights that are not its own: put back after every step until it has evaluated them.
+
+A script evaluates within its loop, so it trains on, and its weights are held: what it tells, the loss of its next steps
+and the batches of its evaluation are those of the held weights, and of the script's own code and data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoopt.benchmark.fingerprint import digest
+from autoopt.benchmark.probe import kept_state
+from autoopt.records import JsonDict
+from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, values
+from autoopt.script.joints import Listener
+from autoopt.script.metric import name_of
+from autoopt.script.session import Goal
+
+LOSSES = 32
+"""Steps whose loss is told; more would say little more."""
+
+_HASHED = 512
+
+
+def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None) -> JsonDict:
+    """What the script's own evaluation tells of weights in a file.
+
+    Args:
+        live: the trial, which stands at the end of its first step.
+        weights: a file of ``autoopt.comparing.tasks:keep``, read as tensors alone.
+        seconds: after which no evaluation is waited for.
+        pattern: of the metric, where an evaluation before has shown it.
+
+    Returns:
+        ``fits``: the weights are those of a model like this one, else nothing else is told. ``metric``, ``value``: its
+        name and what the first evaluation told, None where ``why`` says why not. ``pattern``: for the next call.
+        ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the first
+        evaluation read; None where there was none.
+    """
+    session = live.script.session
+    state = session.in_main(lambda: kept_state(live.training, weights))
+    if state is None:
+        return {"fits": False}
+    held = _Held(live, state)
+    session.in_main(held.put)
+    live.script.joints.watchers.append(held)
+    began = perf_counter()
+
+    def enough(done: int, elapsed: float) -> bool:
+        held.put()
+        goal: Goal = session.goal
+        late = perf_counter() - began > seconds
+        return late or held.told(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
+
+    goal = session.run_until_over(enough)
+    found = held.told(goal, pattern)
+    return {
+        "fits": True,
+        "metric": name_of(found[0]) if found else None,
+        "pattern": found[0] if found else None,
+        "value": found[1] if found and not held.others and held.seen else None,
+        "why": held.why(bool(found), perf_counter() - began, session.over),
+        "losses": list(goal.captured.losses()[:LOSSES]),
+        "digest": held.hashed.hexdigest() if held.evaluations else None,
+    }
+
+
+class _Held(Listener):
+    """Keeps weights in place, and looks at what the script's evaluation is called with.
+
+    ``others``: an evaluation called the model with other weights, such as the best so far; ``seen``: it was seen to
+    call the model that trains, not a copy such as an average of its weights.
+    """
+
+    def __init__(self, live: Any, state: dict[str, Any]) -> None:
+        self.session, self.metric = live.script.session, live.script.command.metric
+        self.model, self.state = live.training.model, state
+        self.hashed = hashlib.blake2b(digest_size=8)
+        self.others = False
+        self._before, self._looked, self._batches = self.session.evaluations, 0, 0
+
+    @property
+    def evaluations(self) -> int:
+        """That have begun since."""
+        return int(self.session.evaluations - self._before)
+
+    @property
+    def seen(self) -> bool:
+        return self._looked > 0
+
+    def put(self) -> None:
+        self.model.load_state_dict(self.state)
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if not training and self.evaluations <= 1 and self._batches < _HASHED:
+            self._batches += 1
+            self.hashed.update(digest(batch).encode())
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if training:
+            return
+        self.batch_given(None, (args, kwargs), training)
+        if self._looked < max(self.evaluations, 1):
+            self._looked = max(self.evaluations, 1)
+            own = self.model.state_dict()
+            self.others = self.others or not all(torch.equal(own[name], kept) for name, kept in self.state.items())
+
+    def told(self, goal: Goal, pattern: str | None) -> tuple[str, float] | None:
+        """The metric's pattern and the first value of it."""
+        if self.metric is not None:
+            return (self.metric, goal.metrics[0][2]) if goal.metrics else None
+        if pattern is None:
+            found = candidates(goal.lines, least=1)
+            pattern = found[0] if len(found) == 1 else None
+        told = values(pattern, goal.lines) if pattern is not None else []
+        return (pattern, told[0][2]) if pattern is not None and told else None
+
+    def why(self, told: bool, seconds: float, over: bool) -> str:
+        """Why no value is told; empty where one is."""
+        if told:
+            if not self.seen:
+                return "the evaluation was not seen to call the model that trains"
+            return "the evaluation puts other weights into the model" if self.others else ""
+        if not self.evaluations:
+            return f"the script {'ended' if over else f'trained {seconds:.0f} s'} without an evaluation"
+        if self.metric is not None:
+            return f"--metric {self.metric!r} was told by nothing that it printed or logged"
+        if over or self.evaluations >= LEAST_EVALUATIONS:
+            return "no one number that it prints is told to be the metric: name it with --metric"
+        return f"one evaluation in {seconds:.0f} s does not show which number it is: name it with --metric"
