@@ -62,11 +62,12 @@ def optimize(
     written = _from_notebook(workload, chosen)
     spec = workload if isinstance(workload, str) else written[0] if written else _import_string(workload)
     chosen = written[1] if written else chosen
-    with following(chosen.log) as trackers, _progress(shown=written is not None) as view:
+    inline = cells_of(vars(sys.modules["__main__"])) is not None
+    with following(chosen.log) as trackers, _progress(shown=inline) as view:
         result = optimize_run(spec, chosen, listeners=[*listeners, *trackers, *view])
         if report and result.reproduce.run_directory:
             trackers.report = _report(result, Path(result.reproduce.run_directory))
-    if written and trackers.report is not None:
+    if inline and trackers.report is not None:
         _show_inline(trackers.report)
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from autoopt.running.baseline_spec import registry_of
 from autoopt.running.document import now
 from autoopt.script.command import alone_in
 from autoopt.search.compare.comparison import Comparison
+from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
 
 DEFAULT_SECONDS = 300.0
@@ -60,6 +62,7 @@ def compare_sides(
     registry, began, created = registry_of(options), clock(), now()
     workload = workload_of((baseline, candidate), workload)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(handled(_stopped))  # checkouts are taken out of the user's repository in any case
         sides = {
             "baseline": stack.enter_context(side(baseline, workload, pythons[0])),
             "candidate": stack.enter_context(side(candidate, workload, pythons[1])),
@@ -104,6 +107,10 @@ def compare_sides(
     if ledger is not None and found_out.ledger is not None:
         answered(ledger, found_out.ledger, found_out.answer)
     return found_out
+
+
+def _stopped(number: int, frame: object) -> None:
+    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
 
 
 def _record(each: Side) -> ComparedSide:

@@ -102,11 +102,12 @@ class _Tools:
         require: str | None = None,
         ledger: str | None = None,
         budget: str = "5m",
+        metric: str | None = None,
     ) -> dict[str, Any]:
         """Judge whether a candidate trains faster than a baseline, and the same. Timed from outside of both.
 
-        target, words: as for profile. baseline, candidate: a git revision (HEAD~1), a plan (.json), a patch (.diff),
-        a run, or "." for the files as they are now. changes: instead of a candidate, changes as opportunities
+        target, words, metric: as for profile. baseline, candidate: a git revision (HEAD~1), a plan (.json), a patch
+        (.diff), a run, or "." for the files as they are now. changes: instead of a candidate, changes as opportunities
         returns them ({"strategy", "setting"}), put on without touching a file. require: "faster" or "not-slower=3%".
         ledger: a file in the workspace that spends one error budget over all asks. Answers faster, not_slower,
         slower, no_difference, undecided (no pass), failed or refused.
@@ -119,6 +120,7 @@ class _Tools:
             options = [f"--baseline={self._workspace.side(baseline)}", f"--candidate={other}", f"--budget={budget}"]
             options += ["--json", *([f"--require={require}"] if require else [])]
             options += [f"--ledger={self._workspace.path(ledger)}"] if ledger else []
+            options += [f"--metric={metric}"] if metric else []
             named = self._workspace.workload(target, words or [])
             document = await self._commands.json(["compare", *options, *named], self._report(ctx, budget))
             return told.compared(Compared.model_validate(document))

@@ -97,6 +97,13 @@ def compared(found: Compared) -> JsonDict:
         "quality_detail": found.learning.detail,
         "baseline": found.baseline.given,
         "candidate": found.candidate.given,
+        "metric": {
+            "name": found.metric,
+            "baseline": found.baseline.metric,
+            "candidate": found.candidate.metric,
+            "difference": found.metric_difference,
+            "note": found.metric_note,
+        },
         "warnings": list(found.warnings),
     }
     if found.requirement is not None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from autoopt.comparing.compare import compare_sides
+from autoopt.comparing.measuring import Comparing
 from autoopt.comparing.sides import side
 from autoopt.errors import UsageError, WorkloadError
 from autoopt.loading.importing import parse
+from autoopt.options import Options
 
 
 def git(folder: Path, *words: str) -> str:
@@ -81,3 +86,20 @@ def test_what_is_no_side_is_said(
 ) -> None:
     with pytest.raises(error, match=said), side(given, workload):
         pass
+
+
+def test_a_comparison_that_is_ended_takes_its_checkouts_out_again(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled job of CI gets SIGTERM; its repository must not be left with worktrees that are gone."""
+
+    def cancelled(self: Comparing, deadline: float) -> None:
+        assert git(repository, "worktree", "list").count("\n") == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Comparing, "run", cancelled)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        compare_sides("HEAD~1", ".", "pkg/job.py:build", Options(budget_seconds=1.0))
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block
 from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
@@ -78,3 +79,11 @@ def test_the_names_of_the_tasks_are_those_of_the_benchmark() -> None:
     for name in (READY, WARM_UP, RUN_BLOCK):
         module, _, function = name.partition(":")
         assert callable(getattr(import_module(module), function))
+
+
+def test_steps_that_train_on_no_sample_are_a_failure_of_that_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process()
+    empty = {**process.inner.block(0.3, 4, 0.1).model_dump(mode="json"), "samples": 0}
+    monkeypatch.setattr(process, "call", lambda task, **arguments: empty)
+    with pytest.raises(TrialFailed, match="trained on no sample"):
+        TrialArm(process, Plan()).block(0.3, 4, 0.1)

@@ -42,7 +42,7 @@ def a_comparison() -> Compared:
         autoopt_version="0", created="", seconds=1.0, seed=1, answer="faster", reason="a step 1.20x [1.10, 1.30]",
         baseline=ComparedSide(given=".", kind="script", spec="train.py"),
         candidate=ComparedSide(given="plan.json", kind="plan", spec="train.py", plan=Plan()),
-        throughput=ratio, learning=Learning(level="identical"),
+        throughput=ratio, learning=Learning(level="identical"), metric="val acc", metric_difference=-0.01,
     )  # fmt: skip
 
 
@@ -115,6 +115,7 @@ def test_a_call_is_a_command_with_progress_and_a_short_answer(workspace: Workspa
     assert f"--ledger={workspace.root / 'asks.jsonl'}" in asked.words[1]
     assert compared["answer"] == "faster"
     assert compared["speedup_of_a_step"]["low"] == 1.1
+    assert (compared["metric"]["name"], compared["metric"]["difference"]) == ("val acc", -0.01)
     assert lines == ["compare begins of 300.0"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Block, Ready, Startup
 
@@ -110,7 +111,10 @@ class TrialArm:
             min_steps=min_steps,
             ramp_seconds=ramp_seconds,
         )
-        return Block.model_validate(answer)
+        block = Block.model_validate(answer)
+        if not block.samples:
+            raise TrialFailed("error", f"{block.steps} steps trained on no sample")
+        return block
 
     def evaluated(self, max_seconds: float) -> int | None:
         timeout = self._patience * max_seconds + 60.0
