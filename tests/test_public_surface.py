@@ -99,7 +99,7 @@ OPTIONS = {
     "verify": SEARCH | {"--against", "--budget"},
     "compare": SEARCH
     | {"--baseline", "--candidate", "--require", "--ledger", "--html", "--markdown", "--budget", "--device"}
-    | {"--strategies", "--baseline-python", "--candidate-python"},
+    | {"--strategies", "--metric", "--baseline-python", "--candidate-python"},
     "latency": SEARCH
     | {"--p95", "--max-drop", "--clients", "--checkpoint", "--batch", "--lengths", "--student", "--budget", "--device"}
     | {"--seed", "--price", "--out", "--open", "--no-open"},
