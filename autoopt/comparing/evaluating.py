@@ -109,7 +109,7 @@ class Evaluating:
 
     def _held(self, weights: str, name: str) -> JsonDict:
         """One side's weights in a process of the baseline; what goes wrong there is noted and fails nobody."""
-        arguments = {"weights": weights, "seconds": self._seconds, "pattern": self._pattern}
+        arguments: JsonDict = {"weights": weights, "seconds": self._seconds, "pattern": self._pattern}
         try:
             with self._process(f"evaluate-{name}") as process:
                 found = process.call(_HELD, timeout=3 * self._seconds + 60.0, **arguments)

@@ -62,7 +62,7 @@ def evaluate(live: TrialContext, weights: list[str]) -> JsonDict:
     training = live.training
     model = getattr(training.model, "_orig_mod", training.model)
     batches = [] if training.evaluation is not None else [training.next() for _ in range(LOSSES)]
-    found = []
+    found: list[JsonDict] = []
     for path in weights:
         try:
             model.load_state_dict(torch.load(Path(path), weights_only=True))

@@ -17,7 +17,7 @@ from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.probe import kept_state
 from autoopt.records import JsonDict
 from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, values
-from autoopt.script.joints import Listener
+from autoopt.script.joints import Watcher
 from autoopt.script.metric import name_of
 from autoopt.script.session import Goal
 
@@ -70,7 +70,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     }
 
 
-class _Held(Listener):
+class _Held(Watcher):
     """Keeps weights in place, and looks at what the script's evaluation is called with.
 
     ``others``: an evaluation called the model with other weights, such as the best so far; ``seen``: it was seen to
