@@ -166,7 +166,7 @@ def time_ratio(
     """Speedup of the time to target, paired across seeds, with its interval.
 
     Drawn again and again: the step ratio from the interval of the interleaved comparison (which
-    holds blocks and the luck of processes), and the seeds. A bootstrap over two or three seeds is too
+    holds blocks and the between-process variance), and the seeds. A bootstrap over two or three seeds is too
     narrow (Hesterberg, The American Statistician 69, 2015), so the mean over seeds is drawn from
     Student's t with a prior guess of a tenth for their spread, worth three seeds.
 

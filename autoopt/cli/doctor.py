@@ -28,7 +28,7 @@ def doctor_command(**given: Any) -> int:
     """
     options = read_options(given)
     with stdout_kept():
-        environment, found = examine(options.device)
+        environment, found = describe_machine(options.device)
     if options.json:
         write_json(
             {
@@ -43,7 +43,7 @@ def doctor_command(**given: Any) -> int:
     return 0
 
 
-def examine(device_name: str) -> tuple[Environment, list[Doubt]]:
+def describe_machine(device_name: str) -> tuple[Environment, list[Doubt]]:
     """The environment with its peaks, and the doubts.
 
     Raises:

@@ -48,7 +48,7 @@ class Checked(Record):
 
 
 class _ScriptArm(TrialArm):
-    """A contender that trains with the exported script."""
+    """An arm that trains with the exported script."""
 
     def __init__(self, process: Any, plan: Plan, script: str) -> None:
         super().__init__(_Redirected(process, script), plan)

@@ -46,7 +46,7 @@ def _beside(program: str) -> bool:
     return (Path(sys.executable).parent / program).exists()
 
 
-def profile_with(bench: TrialRunner, tools: Iterable[str], folder: Path, steps: int = 20) -> tuple[Profiled, ...]:
+def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path, steps: int = 20) -> tuple[Profiled, ...]:
     """Runs profilers over the baseline, each in a process of its own.
 
     Args:
@@ -65,9 +65,9 @@ def profile_with(bench: TrialRunner, tools: Iterable[str], folder: Path, steps: 
         if tool == "nsys":
             from autoopt.profilers.nsys import run_nsys
 
-            found.append(Profiled.model_validate(run_nsys(bench.base, folder, steps)))
+            found.append(Profiled.model_validate(run_nsys(runner.base, folder, steps)))
             continue
-        answer = bench.ask(
+        answer = runner.ask(
             Plan(),
             f"autoopt.profilers.tasks:{_TASKS.get(tool, tool)}",
             timeout=_SECONDS,

@@ -46,14 +46,14 @@ def profile_run(
     base = baseline_spec(spec, options, registry, str(directory.path))
     alone = alone_in(base.directory) if base.script is not None else contextlib.nullcontext()
     with alone, Launcher(compiler_cache=directory.compiler_cache) as launcher:
-        bench = TrialRunner(launcher, base, registry, directory.logs)
+        runner = TrialRunner(launcher, base, registry, directory.logs)
         try:
-            found = profile(bench, options, choice, traces=str(directory.traces))
+            found = profile(runner, options, choice, traces=str(directory.traces))
         except TrialFailed as failure:
             raise BaselineFailed(failure, "while it was profiled") from failure
         profilers = []
         for tool in tools:
-            seen = _profiled(bench, tool, directory.path / "profilers")
+            seen = _profiled(runner, tool, directory.path / "profilers")
             on_profiled(seen)
             profilers.append(_within(seen, directory.path))
     words = ["autoopt profile", spec, *(["--with", ",".join(tools)] if tools else [])]
@@ -83,10 +83,10 @@ def _placed(prediction: Prediction, found: Profile, registry: Registry) -> Predi
     return prediction.model_copy(update={"how": change.how, "file": change.file, "line": change.line})
 
 
-def _profiled(bench: TrialRunner, tool: str, folder: Path) -> Profiled:
+def _profiled(runner: TrialRunner, tool: str, folder: Path) -> Profiled:
     """Findings of a profiler; that it failed, where it did: the profile itself stands."""
     try:
-        return profile_with(bench, (tool,), folder)[0]
+        return profile_with(runner, (tool,), folder)[0]
     except (TrialFailed, EnvironmentLacks) as failure:
         return Profiled(tool=tool, lines=tuple(text for text in (f"failed: {failure.message}", failure.hint) if text))
 

@@ -17,7 +17,7 @@ def configuration(
     plan: Plan,
     environment: Environment,
     *,
-    examined: StageProfile | None = None,
+    profile: StageProfile | None = None,
     side: Side | None = None,
     runs: tuple[TrainingRun, ...] = (),
     time_to_target: Estimate | None = None,
@@ -27,7 +27,7 @@ def configuration(
     """Puts together what trials of one plan showed; what none showed is None.
 
     Args:
-        examined: the plan from the inside; gives FLOP/s and CPU utilization.
+        profile: the plan from the inside; gives FLOP/s and CPU utilization.
         side: the plan in an interleaved comparison, the better source of step times.
         runs: its trainings to the target.
         time_to_target: seconds, with interval.
@@ -38,10 +38,10 @@ def configuration(
     last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
     step = side.step_seconds if side and side.step_seconds else None
     rate = side.samples_per_second if side else None
-    if examined is not None:
-        step = step or percentiles(list(examined.block.step_seconds))
-        rate = rate or examined.block.samples / examined.block.seconds
-    flops = _flops(examined)
+    if profile is not None:
+        step = step or percentiles(list(profile.block.step_seconds))
+        rate = rate or profile.block.samples / profile.block.seconds
+    flops = _flops(profile)
     return Configuration(
         plan=plan,
         samples_per_second=rate,
@@ -49,18 +49,18 @@ def configuration(
         time_to_target_seconds=time_to_target,
         time_to_target_source=source if time_to_target else None,
         fixed_seconds=_median([run.fixed_seconds for run in runs])
-        or (examined.startup.fixed_seconds if examined else None),
+        or (profile.startup.fixed_seconds if profile else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),
         steps_to_target=_steps(reached),
         metric=last,
-        peak_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_memory_bytes"),
-        peak_host_memory_bytes=_most([side, *runs, examined.block if examined else None], "peak_host_memory_bytes"),
+        peak_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_memory_bytes"),
+        peak_host_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_host_memory_bytes"),
         trained_parameters=runs[-1].trained_parameters if runs else None,
-        device_utilization=examined.monitor.get("device_utilization") if examined else None,
-        cpu_utilization=_cpu(examined, environment),
+        device_utilization=profile.monitor.get("device_utilization") if profile else None,
+        cpu_utilization=_cpu(profile, environment),
         flops_per_second=flops,
         mfu=_mfu(flops, environment.peaks),
-        energy_joules_per_step=examined.joules_per_step if examined else None,
+        energy_joules_per_step=profile.joules_per_step if profile else None,
         cost_to_target=_cost(plan, environment, price_per_hour, time_to_target),
         curves=tuple(run.curve for run in runs),
     )
@@ -85,10 +85,10 @@ def best_matmul(peaks: Peaks) -> float | None:
     return max((rate for rate in rates if rate), default=None)
 
 
-def _flops(examined: StageProfile | None) -> float | None:
-    if examined is None or not examined.flops_per_step:
+def _flops(profile: StageProfile | None) -> float | None:
+    if profile is None or not profile.flops_per_step:
         return None
-    return examined.flops_per_step * examined.block.steps / examined.block.seconds
+    return profile.flops_per_step * profile.block.steps / profile.block.seconds
 
 
 def _mfu(flops: float | None, peaks: Peaks) -> float | None:
@@ -96,10 +96,10 @@ def _mfu(flops: float | None, peaks: Peaks) -> float | None:
     return flops / peak if flops and peak else None
 
 
-def _cpu(examined: StageProfile | None, environment: Environment) -> float | None:
-    if examined is None or examined.block.cpu_seconds is None or not environment.cores:
+def _cpu(profile: StageProfile | None, environment: Environment) -> float | None:
+    if profile is None or profile.block.cpu_seconds is None or not environment.cores:
         return None
-    return min(1.0, examined.block.cpu_seconds / (examined.block.seconds * environment.cores))
+    return min(1.0, profile.block.cpu_seconds / (profile.block.seconds * environment.cores))
 
 
 def _median(values: list[float]) -> float | None:

@@ -46,9 +46,9 @@ def may_wait(context: RunContext, state: SearchState) -> bool:
     """Whether the first training comes once there is a plan to train beside it."""
     budget, side = context.allocation.budget, state.aa.side
     limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
-    crowded = limit is not None and peak is not None and peak > ROOM * limit
+    near_limit = limit is not None and peak is not None and peak > ROOM * limit
     unnamed = state.sites is not None and state.objective.metric is None  # the first training finds a script's metric
-    return budget <= LATER_UP_TO and not crowded and not unnamed and expected(context, state) > LATER_SHARE * budget
+    return budget <= LATER_UP_TO and not near_limit and not unnamed and expected(context, state) > LATER_SHARE * budget
 
 
 def expected(context: RunContext, state: SearchState) -> float:

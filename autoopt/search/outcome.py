@@ -76,7 +76,7 @@ def outcome_of(
         return configuration(
             plan,
             state.environment,
-            examined=state.profiles.get(plan.key),
+            profile=state.profiles.get(plan.key),
             side=side,
             runs=runs,
             time_to_target=seconds,

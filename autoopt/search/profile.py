@@ -20,32 +20,32 @@ SECONDS = 20.0
 UNSET = "not set"
 
 
-def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str | None = None) -> Profile:
+def profile(runner: TrialRunner, options: Options, choice: Choice, *, traces: str | None = None) -> Profile:
     """Measures the baseline from the inside and asks every strategy for its prediction.
 
     Raises:
         TrialFailed: the baseline does not train.
     """
     began = time.monotonic()
-    sites = bench.watched()
-    description = describe(bench)
+    sites = runner.watched()
+    description = describe(runner)
     least, most = options.processes
     check_devices(most, description.environment)
-    plan = together(bench, least) if least > 1 else Plan()
+    plan = together(runner, least) if least > 1 else Plan()
     seconds = min(SECONDS, options.budget_seconds / 3)
     seen = least_doubtful(
-        lambda: profile_stages(bench, plan, seconds=seconds, advise=True, trace=traces),
+        lambda: profile_stages(runner, plan, seconds=seconds, advise=True, trace=traces),
         lambda seen: doubt_of(seen, None, model_error(description, seen)),
     )
     round_, pipeline = build_round(description, seen)
-    predictions = _predictions(bench, options, choice, description, seen, pipeline, plan)
+    predictions = _predictions(runner, options, choice, description, seen, pipeline, plan)
     return Profile(
         autoopt_version=UNSET,
         created=UNSET,
         seconds=time.monotonic() - began,
         workload=WorkloadSummary.model_validate(description.facts.model_dump()),
         environment=description.environment,
-        baseline=configuration(plan, description.environment, examined=seen),
+        baseline=configuration(plan, description.environment, profile=seen),
         round=round_,
         predictions=predictions,
         advice=(*seen.advice, *(advice_of(sites) if sites is not None else ())),
@@ -55,7 +55,7 @@ def profile(bench: TrialRunner, options: Options, choice: Choice, *, traces: str
 
 
 def _predictions(
-    bench: TrialRunner,
+    runner: TrialRunner,
     options: Options,
     choice: Choice,
     description: Description,
@@ -64,17 +64,17 @@ def _predictions(
     baseline: Plan,
 ) -> tuple[Prediction, ...]:
     facts = description.facts.model_copy(update={"inspected": seen.inspected})
-    search = SearchState(
+    state = SearchState(
         facts=facts,
         environment=description.environment,
         objective=objective_of(facts, options),
         planned_steps=facts.max_steps,
-        sites=bench.watched(),
+        sites=runner.watched(),
         baseline=baseline,
         incumbent=baseline,
         processes=options.processes[1],
     )
-    plan = build_queue(bench.registry, search.case(bench.registry, pipeline, None), choice, 1 + options.min_gain)
+    plan = build_queue(runner.registry, state.case(runner.registry, pipeline, None), choice, 1 + options.min_gain)
     found = {
         p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)
         for p in plan.proposals
@@ -87,4 +87,4 @@ def _predictions(
             applies=item.verdict is not Verdict.NOT_APPLICABLE,
             reason=item.reason,
         )
-    return tuple(found[name] for name in bench.registry if name in found)
+    return tuple(found[name] for name in runner.registry if name in found)

@@ -42,14 +42,14 @@ def measured_peaks(device: torch.device, *, time_limit: float = 6.0, cache: Path
     known = _read(file)
     if known is not None:
         return known
-    peaks = _calmly(device, time_limit)
-    calm = peaks.foreign_cores is None or peaks.foreign_cores <= FOREIGN_CORES
-    if calm:  # else others kept the cores busy: measured again next time
+    peaks = _undisturbed(device, time_limit)
+    undisturbed = peaks.foreign_cores is None or peaks.foreign_cores <= FOREIGN_CORES
+    if undisturbed:  # else others kept the cores busy: measured again next time
         _write(file, peaks)
     return peaks
 
 
-def _calmly(device: torch.device, time_limit: float) -> Peaks:
+def _undisturbed(device: torch.device, time_limit: float) -> Peaks:
     """The best of what was reached in two goes where the first was disturbed: a peak is no peak under load."""
     first = measure(device, time_limit)
     if first.foreign_cores is None or first.foreign_cores <= FOREIGN_CORES:

@@ -32,7 +32,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setitem(sys.modules, "autoopt.api", module)
-        patch.setattr("autoopt.cli.doctor.examine", lambda device: (result.environment, []))
+        patch.setattr("autoopt.cli.doctor.describe_machine", lambda device: (result.environment, []))
         patch.setattr("autoopt.cli.finish.show", lambda page: None)
         yield folder
 

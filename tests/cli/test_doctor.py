@@ -71,7 +71,7 @@ def test_it_asks_the_engine_for_the_device_that_was_named(monkeypatch: pytest.Mo
         "autoopt.benchmark.environment.environment", lambda device: asked.append(str(device)) or MACHINE
     )
     monkeypatch.setattr("autoopt.simplify.peaks.measured_peaks", lambda device: asked.append(str(device)) or peaks)
-    environment, _ = doctor.examine("cpu")
+    environment, _ = doctor.describe_machine("cpu")
     assert asked == ["cpu", "cpu"]
     assert environment.peaks == peaks
     assert environment.cpu == "Some CPU"

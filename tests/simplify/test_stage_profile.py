@@ -57,7 +57,7 @@ def test_a_cuda_device_is_watched() -> None:
         measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": monitor, "other_users": [7]}
     )
     found = profile(trials)
-    shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
+    shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), profile=found)
     assert (shown.device_utilization, shown.energy_joules_per_step) == (0.8, 5.0)
     assert "pid 7" in found.doubts[0]
     assert "50%" in found.doubts[1]
@@ -68,7 +68,7 @@ def test_what_it_does_not_tell_is_none() -> None:
         measure_stages={"device": "cuda"}, monitored_block={"block": BLOCK, "monitor": {}, "other_users": []}
     )
     found = profile(trials)
-    shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), examined=found)
+    shown = configuration(Plan(), Environment(python="3.12", device="cuda:0"), profile=found)
     assert shown.device_utilization is None
     assert shown.energy_joules_per_step is None
     assert found.doubts == []

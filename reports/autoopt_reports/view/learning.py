@@ -39,7 +39,7 @@ class CurveTable:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One contender: each seed's points, and the band that the seeds span, as (x, low, high)."""
+    """One arm: each seed's points, and the band that the seeds span, as (x, low, high)."""
 
     who: str
     seeds: tuple[tuple[tuple[float, float], ...], ...]

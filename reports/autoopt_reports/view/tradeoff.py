@@ -13,7 +13,7 @@ from autoopt_reports.view.text import Name, Number, Phrase, change_name, name, n
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One contender. ``kind``: "baseline", "final" or a verdict; ``front``: nothing beats it on both axes."""
+    """One arm. ``kind``: "baseline", "final" or a verdict; ``front``: nothing beats it on both axes."""
 
     label: Name | str
     kind: str
