@@ -13,7 +13,7 @@ from autoopt.comparing.learning import PATIENCE, Judge
 from autoopt.comparing.refusals import step_seconds
 from autoopt.comparing.rounding import Rounding
 from autoopt.comparing.sides import Side, check_files
-from autoopt.comparing.watched import Watch, WatchedArm, WatchedScriptArm
+from autoopt.comparing.watched import SideSeconds, WatchedArm, WatchedScriptArm
 from autoopt.errors import AutooptError, TrialFailed, UsageError, WorkloadError
 from autoopt.options import Options
 from autoopt.records import Environment, Estimate, Objective, Plan, Sites
@@ -78,7 +78,7 @@ class Comparing:
             for name, each in sides.items()
         }
         self.deadline = clock() + self.budget
-        self.watches = {"baseline": Watch(), "candidate": Watch()}
+        self.watches = {"baseline": SideSeconds(), "candidate": SideSeconds()}
         self.facts: WorkloadFacts | None = None
         self.environment: Environment | None = None
         self.learning = Learning()
@@ -116,7 +116,7 @@ class Comparing:
         )  # fmt: skip
         self.control = noise.aa_ratio
         self.warnings += doubts(noise, controlled, self.environment)
-        self.watches = {name: Watch(starts=watch.starts) for name, watch in self.watches.items()}
+        self.watches = {name: SideSeconds(starts=watch.starts) for name, watch in self.watches.items()}
         self.say("comparing in pairs of processes")
         found = compare(
             self._start(), self.plans["baseline"], self.plans["candidate"], self._rule(deadline - self.clock()),

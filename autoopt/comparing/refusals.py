@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoopt.comparing.learning import Judge
-from autoopt.comparing.watched import Watch
+from autoopt.comparing.watched import SideSeconds
 from autoopt.records.comparing import Learning
 from autoopt.search.compare.comparison import Comparison
 
@@ -68,7 +68,7 @@ def changed_sources(name: str, before: dict[str, str], now: dict[str, str]) -> s
     return f"the {name}'s {files[0]} was changed while it was compared" if files else ""
 
 
-def whole_ratio(watches: dict[str, Watch]) -> float | None:
+def whole_ratio(watches: dict[str, SideSeconds]) -> float | None:
     """Candidate over baseline of all samples over all seconds: what is rare and long counts in it."""
     one, two = watches["baseline"].rate, watches["candidate"].rate
     return two / one if one and two else None

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
 
 from autoopt.errors import TrialFailed
-from autoopt.records import JsonDict, Objective, Plan, Quality
+from autoopt.records import Objective, Plan, Quality
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import Seen, level_of
+from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks
+from autoopt.search.trial_runner import PROBE
 from autoopt.strategy import Risk
-
-PROBE = "autoopt.benchmark.tasks:probe"
-_TIMEOUT = 600.0
-_CANDIDATE = 5.0
-"""The candidate may take this many times the seconds for as many steps: it may have to compile."""
-
-
-class Asks(Protocol):
-    """The part that is used of ``autoopt.search.trial_runner.TrialRunner``."""
-
-    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict: ...
 
 
 class Rounding:
@@ -57,7 +47,7 @@ class Rounding:
         """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
         try:
             before = self._probe("baseline", self._steps, self._seconds, weights)
-            after = self._probe("candidate", before.probe.steps, _CANDIDATE * self._seconds, weights)
+            after = self._probe("candidate", before.probe.steps, CANDIDATE * self._seconds, weights)
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
         # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
@@ -70,11 +60,11 @@ class Rounding:
             epsilon=self._epsilon,
         )
 
-    def _probe(self, name: str, steps: int, seconds: float, weights: list[str]) -> Seen:
+    def _probe(self, name: str, steps: int, seconds: float, weights: list[str]) -> ProbeResult:
         out = self._folder / f"probe-{name}.npz"
         batches = str(self._folder / "batches.pt") if self._deterministic is False else ""
         found = self._runners[name].ask(
-            self._plans[name], PROBE, timeout=_TIMEOUT, label=f"probe-{name}",
+            self._plans[name], PROBE, timeout=PROBE_TIMEOUT, label=f"probe-{name}",
             out=str(out), steps=steps, seconds=seconds, weights=weights, batches=batches,
         )  # fmt: skip
-        return Seen(Probe.model_validate(found), Arrays.read(out))
+        return ProbeResult(Probe.model_validate(found), Arrays.read(out))

@@ -17,7 +17,7 @@ _ASKED = 3
 
 
 @dataclass
-class Watch:
+class SideSeconds:
     """One side as the judging process saw it: seconds of its starts, and samples and seconds of all its blocks."""
 
     starts: list[float] = field(default_factory=list)
@@ -53,12 +53,12 @@ class WatchedArm(TrialArm):
         *,
         clock: Clock,
         began: float,
-        watch: Watch | None = None,
+        watch: SideSeconds | None = None,
         **limits: Any,
     ) -> None:
         super().__init__(process, plan, **limits)
         self._clock, self._began = clock, began
-        self.watch = watch or Watch()
+        self.watch = watch or SideSeconds()
 
     def warm_up(self, max_seconds: float) -> Startup:
         startup = super().warm_up(max_seconds)

@@ -46,7 +46,7 @@ def is_ours(filename: str) -> bool:
 
 
 @dataclass
-class Spent:
+class LineSeconds:
     """Seconds of a line with all that it calls: by the clock, and on a core."""
 
     wall: float = 0.0
@@ -61,7 +61,7 @@ class Spent:
 class LineProfile:
     """Lines of the user's source, and which line each function was called from."""
 
-    spent: dict[Place, Spent] = field(default_factory=lambda: defaultdict(Spent))
+    spent: dict[Place, LineSeconds] = field(default_factory=lambda: defaultdict(LineSeconds))
     callers: dict[CodeType, set[Place | None]] = field(default_factory=lambda: defaultdict(set))
     runs: int = 0
 

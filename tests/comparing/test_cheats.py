@@ -16,7 +16,7 @@ from autoopt.benchmark.trial_context import TrialContext
 from autoopt.comparing.learning import DRIFTED, IDENTICAL, SAME, Judge
 from autoopt.comparing.refusals import changed_sources, refusal, whole_ratio
 from autoopt.comparing.rounding import Rounding
-from autoopt.comparing.watched import Watch, WatchedArm
+from autoopt.comparing.watched import SideSeconds, WatchedArm
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.comparing import Learning
@@ -271,9 +271,9 @@ def test_without_an_evaluation_the_loss_of_the_same_batches_is_told(tmp_path: Pa
 
 def test_rare_and_long_work_counts() -> None:
     """Most blocks are quicker, and now and then one pays for all of them."""
-    watches = {"baseline": Watch(samples=640, seconds=10.0), "candidate": Watch(samples=640, seconds=11.0)}
+    watches = {"baseline": SideSeconds(samples=640, seconds=10.0), "candidate": SideSeconds(samples=640, seconds=11.0)}
     assert whole_ratio(watches) == pytest.approx(0.909, abs=1e-3)
-    assert whole_ratio({"baseline": Watch(), "candidate": Watch()}) is None
+    assert whole_ratio({"baseline": SideSeconds(), "candidate": SideSeconds()}) is None
 
 
 def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:

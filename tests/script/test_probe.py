@@ -11,7 +11,7 @@ import pytest
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import Seen, level_of
+from autoopt.search.accept.levels import ProbeResult, level_of
 from autoopt.search.first_training import adopt_metric
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of
@@ -42,13 +42,13 @@ class Prober:
 
     def __call__(
         self, name: str, sites: Sites, plan: Plan = UNCHANGED, *, words: str = "100000", **script: object
-    ) -> Seen:
+    ) -> ProbeResult:
         self._count += 1
         out = self._out / f"{self._count}.npz"
         with self._start(name, words, sites=sites, plan=plan, **script) as process:
             arguments = {"out": str(out), "steps": 24, "seconds": 0.3, "weights": self.weights, "batches": ""}
             found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
-        return Seen(Probe.model_validate(found), Arrays.read(out))
+        return ProbeResult(Probe.model_validate(found), Arrays.read(out))
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def prober(start_script: StartScript, tmp_path: Path) -> Prober:
     return Prober(start_script, tmp_path)
 
 
-def level(risk: Risk, before: Seen, after: Seen) -> Quality:
+def level(risk: Risk, before: ProbeResult, after: ProbeResult) -> Quality:
     return level_of(risk, before, after, OBJECTIVE)
 
 

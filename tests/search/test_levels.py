@@ -16,7 +16,7 @@ from autoopt.records import Change, Objective, Plan
 from autoopt.records.messages import Probe
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import Seen, level_of
+from autoopt.search.accept.levels import ProbeResult, level_of
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
 from workloads import breakers, later_breakers
@@ -43,7 +43,7 @@ class Probes:
         self.weights = list(run.document().kept)
         self.before = self.of(Plan())
 
-    def of(self, plan: Plan, steps: int = STEPS) -> Seen:
+    def of(self, plan: Plan, steps: int = STEPS) -> ProbeResult:
         context = live(plan, self.build)
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         threads = torch.get_num_threads()
@@ -52,7 +52,7 @@ class Probes:
         finally:
             context.close()
             torch.set_num_threads(threads)
-        return Seen(Probe.model_validate(document), Arrays.read(path))
+        return ProbeResult(Probe.model_validate(document), Arrays.read(path))
 
     def level(self, breaker, risk=None):
         after = self.of(Plan(changes=(Change(strategy=breaker.name),)))
@@ -147,6 +147,6 @@ def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(prob
         for values in after.arrays.gradients
     )
     found = level_of(
-        Risk.NUMERIC, probes.before, Seen(after.probe, replace(after.arrays, gradients=rounded)), OBJECTIVE
+        Risk.NUMERIC, probes.before, ProbeResult(after.probe, replace(after.arrays, gradients=rounded)), OBJECTIVE
     )
     assert (found.passed, found.level) == (True, "equivalent"), found.detail

@@ -50,7 +50,7 @@ class Option:
 
 
 @dataclass
-class Options:
+class ScriptOptions:
     """The options of a script.
 
     Args:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
 from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
-from autoopt.export.script_patch.options import Options, files_with_options
+from autoopt.export.script_patch.options import ScriptOptions, files_with_options
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
@@ -34,7 +34,7 @@ class Placing:
         self._sources = {} if sources is None else sources
         self.touched: Place | None = None
         self.notes: list[str] = []
-        self._options = Options(sites.command, self._files_with_options)
+        self._options = ScriptOptions(sites.command, self._files_with_options)
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from autoopt.export.script_patch.options import Option, Options, is_parsed
+from autoopt.export.script_patch.options import Option, ScriptOptions, is_parsed
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 
 _LITERALS = (cst.Integer, cst.Float, cst.SimpleString, cst.UnaryOperation)
@@ -24,7 +24,9 @@ class Made:
     note: str = ""
 
 
-def made_at(source: Source, value: cst.BaseExpression, options: Options, text: str, seen: object = UNSEEN) -> Made:
+def made_at(
+    source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object = UNSEEN
+) -> Made:
     """The expression to change, so that an argument which is ``value`` gets another value.
 
     Args:
@@ -88,7 +90,7 @@ def _changed_otherwise(source: Source, name: str) -> bool:
     return added or any(source.called(call) == "exec" for call in source.all_of(cst.Call))
 
 
-def _default(source: Source, value: cst.BaseExpression, options: Options, text: str, seen: object) -> Made | None:
+def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:
     """The plain default of the one option that an argument is as it stands; None where it has none."""
     option = _itself(source, value, options, text)
     if option is None:
@@ -105,7 +107,7 @@ def _default(source: Source, value: cst.BaseExpression, options: Options, text: 
     return Made(option.source, default)
 
 
-def _itself(source: Source, value: cst.BaseExpression, options: Options, text: str) -> Option | None:
+def _itself(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str) -> Option | None:
     """The option that an expression hands on: ``args.workers``, or ``int(args.workers)`` for what is to be whole."""
     if isinstance(value, cst.Call) and source.code(value.func) == "int" and len(value.args) == 1 and text.isdigit():
         value = value.args[0].value

@@ -33,7 +33,7 @@ _ROUNDING_ERROR = 1e-3
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProbeResult:
     """A probe with its arrays."""
 
     probe: Probe
@@ -42,8 +42,8 @@ class Seen:
 
 def level_of(
     risk: Risk,
-    before: Seen,
-    after: Seen,
+    before: ProbeResult,
+    after: ProbeResult,
     objective: Objective,
     *,
     deterministic: bool | None = True,
@@ -84,7 +84,7 @@ def level_of(
 
 
 def _quality(
-    points: list[GradientFidelity], after: Seen, level: str | None, detail: str, *, passed: bool | None
+    points: list[GradientFidelity], after: ProbeResult, level: str | None, detail: str, *, passed: bool | None
 ) -> Quality:
     finite = [point for point in points if np.isfinite(point.error)]
     return Quality.model_validate(
@@ -100,7 +100,7 @@ def _quality(
     )
 
 
-def _another_training(before: Seen, after: Seen, objective: Objective, deterministic: bool | None) -> str:
+def _another_training(before: ProbeResult, after: ProbeResult, objective: Objective, deterministic: bool | None) -> str:
     """A sentence where the candidate certainly trains on other data, with other updates, or is evaluated otherwise."""
     one, other = before.probe, after.probe
     return (
@@ -144,7 +144,7 @@ def _other_rate(one: Probe, other: Probe) -> str:
     return ""
 
 
-def _other_updates(before: Seen, after: Seen) -> str:
+def _other_updates(before: ProbeResult, after: ProbeResult) -> str:
     missing = set(before.arrays.names) - set(after.arrays.names)
     if missing and set(after.arrays.names) < set(before.arrays.names):
         return f"{sorted(missing)[0]} is not trained"
@@ -176,7 +176,7 @@ def _other_evaluation(one: Probe, other: Probe, objective: Objective) -> str:
     return ""
 
 
-def _points(before: Seen, after: Seen) -> list[GradientFidelity]:
+def _points(before: ProbeResult, after: ProbeResult) -> list[GradientFidelity]:
     """Fidelity at each set of weights; empty where the parameters or the batches are not the same ones."""
     one, other = before.arrays, after.arrays
     if not one.alike(other) or not _same_batches(before.probe, after.probe):
@@ -191,7 +191,7 @@ def _same_batches(one: Probe, other: Probe) -> bool:
 
 
 def _identical(
-    before: Seen, after: Seen, points: list[GradientFidelity], deterministic: bool | None, epsilon: float
+    before: ProbeResult, after: ProbeResult, points: list[GradientFidelity], deterministic: bool | None, epsilon: float
 ) -> str:
     """A sentence where losses and weights agree to rounding over the whole probe; else empty."""
     if not before.arrays.alike(after.arrays) or before.probe.unseen or after.probe.unseen:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import Seen
+from autoopt.search.accept.levels import ProbeResult
 from autoopt.search.accept.trainings import Steps
 from autoopt.search.trial_runner import PROBE
 
@@ -16,15 +16,15 @@ STEPS = 64
 SECONDS = 4.0
 """Steps of a probe, and the seconds that each of its parts may take."""
 
-_TIMEOUT = 600.0
-_CANDIDATE = 5.0
+PROBE_TIMEOUT = 600.0
+CANDIDATE = 5.0
 """A candidate may take this many times the seconds for as many steps: it may have to compile."""
 
 
 class Asks(Protocol):
     """The part that probes use of ``autoopt.search.trial_runner.TrialRunner``."""
 
-    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: object) -> JsonDict: ...
+    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict: ...
 
 
 class Probes:
@@ -44,9 +44,9 @@ class Probes:
         self._runner, self._steps, self._directory = runner, steps, directory
         self.weights: tuple[str, ...] = ()
         self.random = False
-        self._seen: dict[tuple[str, int | None, int], Seen] = {}
+        self._seen: dict[tuple[str, int | None, int], ProbeResult] = {}
 
-    def pair(self, incumbent: Plan, candidate: Plan) -> tuple[Seen, Seen]:
+    def pair(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult]:
         """The probes of both, the candidate's over as many steps as the incumbent's.
 
         Raises:
@@ -55,7 +55,7 @@ class Probes:
         before = self._probe(incumbent, None)
         return before, self._probe(candidate, before.probe.steps)
 
-    def _probe(self, plan: Plan, steps: int | None) -> Seen:
+    def _probe(self, plan: Plan, steps: int | None) -> ProbeResult:
         wanted = steps or 0
         known, count = self._seen.items(), len(self.weights)
         mine = [seen for (key, _, w), seen in known if (key, w) == (plan.key, count) and seen.probe.steps >= wanted]
@@ -66,7 +66,7 @@ class Probes:
         probe = self._steps.step("probe", key, lambda: self._measure(plan, steps), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
             probe = self._measure(plan, steps)
-        seen = self._seen[plan.key, steps, count] = Seen(probe, Arrays.read(self._directory / probe.file))
+        seen = self._seen[plan.key, steps, count] = ProbeResult(probe, Arrays.read(self._directory / probe.file))
         return seen
 
     def _measure(self, plan: Plan, steps: int | None) -> Probe:
@@ -74,11 +74,11 @@ class Probes:
         document = self._runner.ask(
             plan,
             PROBE,
-            timeout=_TIMEOUT,
+            timeout=PROBE_TIMEOUT,
             label="probe",
             out=str(self._directory / f"probe-{number:03d}.npz"),
             steps=steps or STEPS,
-            seconds=SECONDS if steps is None else _CANDIDATE * SECONDS,
+            seconds=SECONDS if steps is None else CANDIDATE * SECONDS,
             weights=[path for path in self.weights if Path(path).exists()],
             batches=str(self._directory / "batches.pt") if self.random else "",
         )

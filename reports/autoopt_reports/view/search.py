@@ -23,7 +23,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SpentRow:
     label: Name | str
     seconds: Number
     share: Number
@@ -36,7 +36,7 @@ class SearchSection:
     marks: tuple[Mark, ...]
     untimed: int
     end: Number
-    spent: tuple[Spent, ...]
+    spent: tuple[SpentRow, ...]
     more: str
     break_even: Phrase
 
@@ -85,7 +85,7 @@ def _headline(marks: tuple[Mark, ...], result: Result) -> Phrase:
     return text + say("; the final comparison gives {} in samples per second", final.phrase) if final else text
 
 
-def _spent(result: Result) -> tuple[Spent, ...]:
+def _spent(result: Result) -> tuple[SpentRow, ...]:
     """Seconds by what they were spent on, the largest first; of a run that does not tell, by strategy."""
     if not result.spent:
         return _by_strategy(result)
@@ -93,7 +93,7 @@ def _spent(result: Result) -> tuple[Spent, ...]:
     return tuple(sorted(rows, key=lambda row: -(row.seconds.value or 0.0)))
 
 
-def _by_strategy(result: Result) -> tuple[Spent, ...]:
+def _by_strategy(result: Result) -> tuple[SpentRow, ...]:
     """Seconds of each strategy's trials; what no trial accounts for is benchmarks, checks and starts."""
     totals: dict[str, tuple[float, list[str]]] = {}
     for index, trial in enumerate(result.trials):
@@ -115,9 +115,9 @@ def _by_strategy(result: Result) -> tuple[Spent, ...]:
     return tuple(sorted(rows, key=lambda row: -(row.seconds.value or 0.0)))
 
 
-def _row(result: Result, label: Name | str, seconds: float, path: str, how: str) -> Spent:
+def _row(result: Result, label: Name | str, seconds: float, path: str, how: str) -> SpentRow:
     share = seconds / result.seconds if result.seconds else 0.0
-    return Spent(
+    return SpentRow(
         label,
         Number(units.duration(seconds), seconds, (path,), how),
         Number(units.percent(share), share, (path, "/seconds"), f"share_{how}" if how else "quotient"),
