@@ -49,7 +49,7 @@ def test_what_was_not_measured_is_never_a_number() -> None:
 
 
 def test_it_prints_one_document(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda device: (MACHINE, [Doubt(what="busy", do="wait")]))
+    monkeypatch.setattr(doctor, "describe_machine", lambda device: (MACHINE, [Doubt(what="busy", do="wait")]))
     assert main(["doctor", "--json", "--device", "cpu"]) == 0
     document = json.loads(capfd.readouterr().out)
     assert set(document) == {"autoopt", "environment", "doubts"}
