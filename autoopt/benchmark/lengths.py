@@ -63,7 +63,10 @@ def user_batch_size(workload: Workload) -> int | None:
     data = workload.train_data
     if not isinstance(data, DataLoader):
         return workload.batch_size
-    return data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+    found = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+    if found is None and data.batch_sampler is not None:  # a sampler of the user's own, which does not tell
+        return workload.batch_size
+    return found
 
 
 def user_batches(workload: Workload) -> int | None:

@@ -33,12 +33,13 @@ class Samples:
         self._loader = data if isinstance(data, DataLoader) else None
         self._dataset: Any = data.dataset if isinstance(data, DataLoader) else data
         self._size = user_batch_size(workload)
+        self._batches = bool(self._size) or (self._loader is not None and self._loader.batch_sampler is not None)
         with kept_random_state():
             self._items = self._read()
-        self.batch = self._collated(self._items if self._size else self._items[0]) if self._items else None
+        self.batch = self._collated(self._items if self._batches else self._items[0]) if self._items else None
 
     def _read(self) -> list[Any]:
-        self._wanted = count = self._size or 1
+        self._wanted = count = self._size or (_HANDFUL if self._batches else 1)
         if isinstance(self._dataset, IterableDataset):
             iterator: Any = iter(self._dataset)
             if iterator is self._dataset:
@@ -65,13 +66,13 @@ class Samples:
     @property
     def scale(self) -> float:
         """Samples in a batch of the user's over those read of a slow dataset."""
-        return self._wanted / len(self._items) if self._size and self._items else 1.0
+        return self._wanted / len(self._items) if self._batches and self._items else 1.0
 
     def _collated(self, items: Any) -> Any:
         if self._loader is not None and self._loader.collate_fn is not None:
             collate: Any = self._loader.collate_fn
         else:
-            collate = default_collate if self._size else default_convert
+            collate = default_collate if self._batches else default_convert
         with kept_random_state():
             return collate(items)
 
@@ -95,7 +96,7 @@ class Samples:
 
     def static_shapes(self) -> bool | None:
         """Whether batches have one shape, apart from how many samples they hold; None where not known."""
-        if len(self._items) < 4 or not self._size:
+        if len(self._items) < 4 or not self._batches:
             return None
         half = len(self._items) // 2
         try:

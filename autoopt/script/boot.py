@@ -16,6 +16,7 @@ from typing import Any
 
 from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
+from autoopt.script.frames import begin_here
 from autoopt.script.guard import guard
 from autoopt.script.orders import Orders
 from autoopt.trial.channel import Channel
@@ -38,6 +39,7 @@ def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
         orders: what is done with the script.
         channel: to the parent; None where the script trains for real.
     """
+    begin_here()
     process = ScriptProcess(orders)
     if orders.writable is not None:
         guard(orders.writable)

@@ -158,7 +158,7 @@ class ScriptTraining:
         self.optimizer: Optimizer = self.optimizers[0]
         self.users_optimizer = self.optimizer
         self.batches: list[MicroBatch] = script.recording.batches
-        loaders = script.joints.loaders
+        loaders = script.joints.roles.training
         self.loader = SimpleNamespace(
             loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size() or 1),
             batch_size=self._size(),
@@ -177,6 +177,7 @@ class ScriptTraining:
         self.workload = Workload(
             model=self.model,
             train_data=self.loader.loader,
+            batch_size=self._size(),
             loss=self.loss,
             optimizer=self.optimizer,
             max_steps=total,

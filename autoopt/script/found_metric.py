@@ -89,7 +89,7 @@ def _numbers(text: str) -> Iterator[_Number]:
     for found in _NUMBER.finditer(text):
         between, end_before = text[end : found.start()], end
         end = found.end()
-        own = re.search(r"([A-Za-z][\w @/-]*?)([\s:=]*)$", between)
+        own = re.search(r"([A-Za-z][\w @/-]*?)(['\"]?[\s:=]*['\"]?)$", between)
         if own is None or text[found.end() : found.end() + 1] == "/" or between.endswith("/"):
             continue
         words = own[1].strip()

@@ -21,6 +21,8 @@ _TORCH = tuple(
     for place in getattr(importlib.util.find_spec("torch"), "submodule_search_locations", None) or ()
 )
 
+_folder = ""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -62,12 +64,22 @@ def place_of(frame: FrameType) -> Place:
     return Place(file=shown(frame.f_code.co_filename), line=line, end_line=end, function=frame.f_code.co_qualname)
 
 
+def begin_here() -> None:
+    """The script begins in the present folder, which it may leave: its files are shown relative to this one."""
+    global _folder
+    _folder = os.getcwd()
+    shown.cache_clear()
+
+
+def folder() -> str:
+    """The folder that the script began in."""
+    return _folder or os.getcwd()
+
+
 @functools.cache
 def shown(file: str) -> str:
-    """A file relative to the present folder where it lies in it."""
-    path = os.path.abspath(file)
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+    """A file relative to the folder that the script began in, where it lies in it."""
+    return os.path.abspath(os.path.join(folder(), file)).removeprefix(folder() + os.sep)
 
 
 @functools.cache

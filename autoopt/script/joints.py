@@ -8,36 +8,25 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
-from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.transfer import samples_of
+from autoopt.script.refusals import no_model, no_optimizer
+from autoopt.script.roles import Roles
 from autoopt.script.session import Session
+from autoopt.script.watcher import Watcher
 
+_MOST_UNHELD = 200
+_MOST_ROOTLESS = 20
 SETTLED = 3
 """Training steps after which every root model has been called, as a rule; from then on no other call is looked at."""
-
-
-class Watcher:
-    """Who is told what the joints see, besides the session; does nothing but for what a subclass says."""
-
-    def loader_made(self, loader: Any) -> None: ...
-    def loader_opened(self, loader: Any) -> None: ...
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None: ...
-    def optimizer_made(self, optimizer: Optimizer) -> None: ...
-    def root_found(self, model: nn.Module) -> None: ...
-    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None: ...
-    def forward_done(self, model: nn.Module, output: Any) -> None: ...
-    def backward(self, loss: Any) -> None: ...
-    def stepped(self, optimizer: Optimizer) -> None: ...
-    def saved(self) -> None: ...
 
 
 class Joints:
@@ -50,7 +39,7 @@ class Joints:
             of the first steps where None.
 
     Attributes:
-        loaders: of the training, in the order in which they were first read from.
+        roles: which loaders serve the training.
         roots: models in training, in the order in which they were first called.
         optimizers: in the order in which they were made.
         merged: changes the arguments that a loader is made with.
@@ -58,6 +47,8 @@ class Joints:
         on_root: called with each root before its first training call.
         on_optimizer: called with each optimizer once it is made.
         scaled: whether a gradient scaler takes part.
+        trains_in_eval: whether models train in evaluation mode; else one that is called so with gradients on counts as
+            training once an optimizer has stepped and no other model was called.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
     """
 
@@ -67,18 +58,20 @@ class Joints:
         self.anchor = anchor
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
-        self.loaders: list[DataLoader[Any]] = []
+        self.roles = Roles()
         self.on_root: Callable[[nn.Module], None] | None = None
         self.on_optimizer: Callable[[Optimizer], None] | None = None
         self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
         self.on_loader: Callable[[Any], None] | None = None
         self.around_forward: Callable[[], None] | None = None
         self.before_backward: Callable[[], None] | None = None
-        self._roles: MutableMapping[Any, bool] = WeakIdKeyDictionary()
-        self._recent: list[tuple[Any, int]] = []
+        self.trains_in_eval = False
+        self._in_eval: list[nn.Module] = []
+        self._unheld = self._rootless = 0
         self._given = False
         self.scaled = False
         self._in_scaler = False
+        self._in_step = False
         self._depth = 0
 
     def install(self) -> None:
@@ -88,10 +81,6 @@ class Joints:
         self._backwards()
         self._optimizers()
         self._saves()
-
-    def is_training(self, loader: Any) -> bool | None:
-        """Whether batches of this loader are trained on; None where it is not known yet."""
-        return self._roles.get(loader)
 
     # loaders
 
@@ -106,6 +95,7 @@ class Joints:
             if joints.merged is not None:
                 args, kwargs = joints.merged(args, kwargs)
             made(self, *args, **kwargs)
+            joints.roles.made(self)
             if joints.on_loader is not None:
                 joints.on_loader(self)
             for watcher in joints.watchers:
@@ -117,7 +107,7 @@ class Joints:
             if joints.session.standing:
                 return opened(self)
             joints._draw(self)
-            training = joints._serves_training(self)
+            training = joints.roles.serves_training(self)
             if training:
                 joints.session.data_begin()
             else:
@@ -135,13 +125,15 @@ class Joints:
             session = joints.session
             if session.standing:
                 return advanced(self)
-            training, loader = self.__dict__.get("_autoopt_training"), None
-            if training is None:
+            roles, loader = joints.roles, None
+            training = "_autoopt_trains" in self.__dict__
+            if not training:
                 reference = getattr(self, "_autoopt_loader", None)
                 loader = reference() if reference is not None else None
-                training = joints._serves_training(loader)
-                if loader in joints._roles:  # known for good: it is not looked up in every step
-                    self._autoopt_training = training
+                roles.reads_on(id(self), loader)
+                training = roles.serves_training(loader)
+                if roles.trains(loader):  # it is not looked up in every step
+                    self._autoopt_trains, loader = True, None
             if not training:
                 session.aside("evaluate")
                 batch = advanced(self)
@@ -152,7 +144,7 @@ class Joints:
                 finally:
                     session.data_end()
                 joints._given = True
-            joints._recent.append((loader, _count(batch)))
+            roles.given(id(self), loader, _count(batch))
             if joints.watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in joints.watchers:
@@ -168,11 +160,6 @@ class Joints:
         """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
         if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-
-    def _serves_training(self, loader: Any) -> bool:
-        """By what was seen of it; a loader that was not seen before serves training where gradients are on."""
-        role = self._roles.get(loader) if loader is not None else None
-        return torch.is_grad_enabled() if role is None else role
 
     # models
 
@@ -195,14 +182,34 @@ class Joints:
 
     def _outermost(self, module: nn.Module) -> None:
         """A module is called from outside of any other: a root where an optimizer holds some of its parameters."""
-        if any(module is root for root in self.roots) or not torch.is_grad_enabled() or not module.training:
+        if any(module is root for root in self.roots):
             return
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        held = {id(p) for each in self.optimizers for group in each.param_groups for p in group["params"]}
-        if not any(id(p) in held for p in parameters):
+        if not torch.is_grad_enabled():
+            if not module.training:
+                self.roles.evaluated()
             return
+        if not self._is_held(module):
+            return
+        if module.training or self.trains_in_eval:
+            self._root(module)
+            return
+        self.roles.evaluated()
+        if not any(module is other for other in self._in_eval):
+            self._in_eval.append(module)
+
+    def _is_held(self, module: nn.Module) -> bool:
+        wanted = {id(p) for p in module.parameters() if p.requires_grad}
+        if wanted and not self.optimizers:
+            self._unheld += 1
+            if self._unheld > _MOST_UNHELD:
+                raise no_optimizer(_MOST_UNHELD)
+        if not wanted:
+            return False
+        return any(id(p) in wanted for each in self.optimizers for group in each.param_groups for p in group["params"])
+
+    def _root(self, module: nn.Module) -> None:
         if self.session.device is None:
-            self.session.train_on(parameters[0].device)
+            self.session.train_on(next(p for p in module.parameters() if p.requires_grad).device)
         self.roots.append(module)
         if self.on_root is not None:
             self.session.standing = True  # what it makes is not the script's
@@ -216,12 +223,12 @@ class Joints:
 
     def _time(self, module: nn.Module) -> None:
         inner: Any = module._compiled_call_impl or module._call_impl
-        session, joints = self.session, self
+        session, joints, always = self.session, self, not module.training
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            training = torch.is_grad_enabled() and module.training
             if joints._depth or session.standing:  # a root within a root, or autoopt's own call
                 return inner(*args, **kwargs)
+            training = torch.is_grad_enabled() and (module.training or always)
             if training:
                 joints._trains(args, kwargs)
             for watcher in joints.watchers:
@@ -242,23 +249,17 @@ class Joints:
         module._compiled_call_impl = call
 
     def _trains(self, args: Any, kwargs: Any) -> None:
-        recent, most = self._recent, 0
-        for loader, samples in recent:
-            most = max(most, samples)  # batches that belong together come from several loaders
-            if loader is not None and loader not in self._roles:
-                self._roles[loader] = True
-                self.loaders.append(loader)
-        self.session.forward_begin(prepared=not self._given and not self.loaders)
-        self.session.samples += most if self.loaders else _count(args) or _count(kwargs)
-        recent.clear()
+        roles = self.roles
+        samples = roles.trained()
+        if self._in_step:
+            self.session.mark("optimizer")
+        self.session.forward_begin(prepared=not self._given and not roles.known)
+        self.session.samples += samples if roles.known else _count(args) or _count(kwargs)
         if self.around_forward is not None:
             self.around_forward()
 
     def _evaluates(self) -> None:
-        for loader, _ in self._recent:
-            if loader is not None and loader not in self._roles:
-                self._roles[loader] = False
-        self._recent.clear()
+        self.roles.evaluated()
         self.session.aside("evaluate")
 
     # gradients
@@ -303,11 +304,15 @@ class Joints:
                 watcher.optimizer_made(self)
 
         Optimizer.__init__ = init  # type: ignore[method-assign]
+        register_optimizer_step_pre_hook(self._optimizer_steps)
         register_optimizer_step_post_hook(self._optimizer_stepped)
-        for scaler in _scalers():
-            self._scaler(scaler)
+        self._scaler(torch.amp.GradScaler)
+
+    def _optimizer_steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_step = bool(args or kwargs)  # a closure, which calls the models within the step
 
     def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_step = False
         if not self._in_scaler:
             self._after_step(optimizer)
 
@@ -334,10 +339,22 @@ class Joints:
             return
         for watcher in self.watchers:
             watcher.stepped(optimizer)
-        if self._ends(optimizer):
-            self._recent.clear()
+        if not self.roots:
+            self._without_root()
+        elif self._ends(optimizer):
+            self.roles.step_ended()
             self._given = False
             self.session.step_end()
+
+    def _without_root(self) -> None:
+        """An optimizer has stepped, and no model was seen in training: one in evaluation mode, or none at all."""
+        held = [module for module in self._in_eval if self._is_held(module)]
+        self.trains_in_eval = bool(held)
+        for module in held:
+            self._root(module)
+        self._rootless += 1
+        if self._rootless > _MOST_ROOTLESS:
+            raise no_model(_MOST_ROOTLESS)
 
     def _ends(self, optimizer: Optimizer) -> bool:
         """Whether a training step ends with this optimizer's.
@@ -376,9 +393,3 @@ def _count(batch: Any) -> int:
     if type(first) is torch.Tensor and first.ndim:
         return len(first)
     return samples_of(batch) or 0
-
-
-def _scalers() -> list[Any]:
-    """The classes whose ``step`` calls an optimizer's."""
-    base = getattr(torch.amp, "GradScaler", None)
-    return [base] if base is not None else []

@@ -25,7 +25,7 @@ _TRACKERS = (
 def name_of(metric: str) -> str:
     """The name of the metric: the words of a pattern before its number, or the key itself."""
     words = _SPECIAL.sub(" ", metric) if re.compile(metric).groups else metric
-    return " ".join(words.split()).strip(" :=") or metric
+    return " ".join(words.split()).strip(" :='\"") or metric
 
 
 def direction_of(metric: str) -> Literal["max", "min"]:

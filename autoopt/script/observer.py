@@ -21,9 +21,10 @@ from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.boot import when_imported
 from autoopt.script.frames import Found, called_by_user, user_place
-from autoopt.script.joints import Joints, Watcher
+from autoopt.script.joints import Joints
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
+from autoopt.script.watcher import Watcher
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
 TRAINERS = {
@@ -148,7 +149,7 @@ class Observer(Watcher):
         if seen is not None:
             seen.count += 1
             seen.options = _loader_options(loader)
-            role = self.joints.is_training(loader)
+            role = self.joints.roles.of(loader)
             seen.kind = "loader_training" if (training if role is None else role) else "loader_validation"
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
@@ -169,6 +170,8 @@ class Observer(Watcher):
                 "parameters": sum(p.numel() for p in parameters),
                 "device": parameters[0].device.type,
             }
+            if not model.training:
+                seen.options["mode"] = "eval"
             if inner is not model:
                 seen.options["wrapped_by"] = type(model).__name__
             self._made[model] = seen
@@ -180,7 +183,7 @@ class Observer(Watcher):
         found = user_place()
         if training:
             self._use(self._made.get(model), found)
-            if not self.joints.loaders:
+            if not self.joints.roles.known:
                 self._note("batch_without_loader", found, type(model).__name__)
         elif found is not None:
             self._note("evaluation", found, type(model).__name__)
@@ -207,6 +210,10 @@ class Observer(Watcher):
         """The sites that were seen so far."""
         steps = self.joints.session.steps
         period = period_of(self._order)
+        for reference, item in self._loaders:  # what was read last may be known for what it is by now
+            role = self.joints.roles.of(reference())
+            if role is not None:
+                item.kind = "loader_training" if role else "loader_validation"
         whole = max(len(self._order) / max(len(period), 1), 1)
         seen = [*_grouped([item for _, item in self._loaders if item.count]), *self._sites.values()]
         optimizers = set(self._order)

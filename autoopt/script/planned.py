@@ -14,6 +14,14 @@ from torch.utils.data import DataLoader
 
 from autoopt.script.frames import is_users
 
+_TRAINERS = frozenset(
+    (
+        "transformers.trainer.Trainer",
+        "lightning.pytorch.trainer.trainer.Trainer",
+        "pytorch_lightning.trainer.trainer.Trainer",
+    )
+)
+
 
 def planned_steps(batches_per_step: int) -> int | None:
     """Training steps of the run; called from within a step, in the thread that trains.
@@ -22,11 +30,14 @@ def planned_steps(batches_per_step: int) -> int | None:
         batches_per_step: batches of a loader that one training step takes.
 
     Returns:
-        The product of the loops' lengths; None where a loop does not tell its own.
+        What a library's trainer tells, else the product of the loops' lengths; None where a loop does not tell its own.
     """
     total, loads = 1, False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
+        told = _of_trainer(frame)
+        if told is not None:
+            return told
         if is_users(frame.f_code.co_filename):
             for loop in _loops(frame):
                 length = _length(loop, frame)
@@ -38,6 +49,17 @@ def planned_steps(batches_per_step: int) -> int | None:
     if total == 1:
         return None
     return max(total // max(batches_per_step, 1), 1) if loads else total
+
+
+def _of_trainer(frame: FrameType) -> int | None:
+    """Training steps of the whole run, where a library's trainer is what runs in a frame."""
+    for name in ("self", "trainer"):
+        owner: Any = frame.f_locals.get(name)
+        if any(f"{kind.__module__}.{kind.__qualname__}" in _TRAINERS for kind in type(owner).__mro__):
+            state = getattr(owner, "state", None)
+            told = getattr(state, "max_steps", None) or getattr(owner, "estimated_stepping_batches", None)
+            return told if isinstance(told, int) and told > 0 else None
+    return None
 
 
 def _loops(frame: FrameType) -> list[ast.For | ast.While | ast.AsyncFor]:
@@ -84,6 +106,8 @@ def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
             break
         expression = expression.args[0] if expression.args else ast.Constant(None)
     value = _value(expression, frame)
+    if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
+        value = getattr(value, "iterable", None)
     if isinstance(value, DataLoader):
         try:
             return len(value), True

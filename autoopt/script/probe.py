@@ -24,7 +24,7 @@ from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe
-from autoopt.script.joints import Watcher
+from autoopt.script.watcher import Watcher
 
 ROUNDS = 6
 """Batches at each set of weights. Never fewer, however long they take: both plans must come to the same batches."""
@@ -82,7 +82,7 @@ class _Recorder(Watcher):
     # what the joints tell
 
     def loader_opened(self, loader: Any) -> None:
-        if self.live.script.joints.is_training(loader) and self._keys[-1]:
+        if self.live.script.joints.roles.of(loader) and self._keys[-1]:
             self._keys.append(set())
 
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:

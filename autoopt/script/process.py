@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from autoopt.benchmark.seeding import seed_everything
 from autoopt.records import JsonDict, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
+from autoopt.script.frames import folder
 from autoopt.script.joints import Joints
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
@@ -41,6 +41,8 @@ class Script:
         sites = spec.script.sites
         self.session = Session(stops=stops)
         self.joints = Joints(self.session, anchor=anchor_of(sites.period) if sites is not None else None)
+        if sites is not None:
+            self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
         self.observer = Observer(self.joints) if sites is None else None
         self.recording = Recording()
         self.registry: Registry = load_strategies(spec.strategies)
@@ -83,8 +85,8 @@ class Script:
         if self.observer is None:
             assert self.command.sites is not None
             return self.command.sites
-        return self.observer.sites(self.command.command, os.getcwd()).model_copy(update=self._start)
+        return self.observer.sites(self.command.command, folder()).model_copy(update=self._start)
 
     def planned_steps(self) -> int | None:
         """Training steps of the whole run, where its loops tell; None where they do not."""
-        return planned_steps(len(self.recording.batches) if self.joints.loaders else 1)
+        return planned_steps(len(self.recording.batches) if self.joints.roles.known else 1)

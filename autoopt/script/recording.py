@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.transfer import samples_of
-from autoopt.script.joints import Watcher
+from autoopt.script.watcher import Watcher
 
 
 @dataclass

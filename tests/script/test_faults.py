@@ -20,6 +20,8 @@ from tests.script.conftest import StartScript, sites_of
         ("exits", "left by itself before its first training step: wrong words"),
         ("spawns", "several processes"),
         ("never", "without having called a model in training"),
+        ("updates_itself", "no optimizer of torch was made"),
+        ("calls_no_model", "no model that holds its parameters was called"),
     ],
 )
 def test_a_script_that_does_not_train_says_why(start_script: StartScript, how: str, said: str) -> None:

@@ -36,6 +36,12 @@ def told(*texts: str, each: int = 1) -> list[Told]:
             0.25,
         ),
         (["| valid ppl   148.23 |", "| valid ppl   120.51 |"], "valid ppl", "min", 120.51),
+        (
+            [f"{{'eval_loss': '{x}', 'eval_runtime': '0.01', 'epoch': '{x}'}}" for x in (0.5, 0.25)],  # transformers
+            "eval_loss",
+            "min",
+            0.25,
+        ),
         (["val_acc=9.1e-1", "val_acc=9.25e-1"], "val_acc", "max", 0.925),
     ],
 )

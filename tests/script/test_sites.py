@@ -71,12 +71,30 @@ def test_batches_without_a_loader_and_accumulation(start_script: StartScript) ->
     assert sites.seeded is False
 
 
+def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScript) -> None:
+    with start_script("wandering.py") as process:
+        sites = sites_of(process, steps=20)
+    made = line_of("wandering.py", "train, valid =")
+    (train,), (valid,) = sites.of("loader_training"), sites.of("loader_validation")
+    assert (train.file, train.line, train.calls) == ("wandering.py", made, (0,))
+    assert (valid.file, valid.line, valid.calls) == ("wandering.py", made, (1,))
+    (model,) = sites.of("model")
+    assert model.options["mode"] == "eval"
+    workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
+    with start_script("wandering.py", sites=sites, plan=workers) as process:
+        facts = process.ready.facts
+        assert (facts.batch_size, facts.loader.num_workers, facts.max_steps) == (16, 1, 500 * 16)
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=20)
+    assert block["samples"] == 20 * 16
+
+
 def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartScript) -> None:
     with start_script("closures.py") as process:
         sites = sites_of(process)
     assert [site.name for site in sites.of("optimizer")] == ["LBFGS"]
     assert sites.accumulation > 1
     assert sites.of("model")[0].function == "Fit.__init__"
+    assert sites.shares.get("data", 0.0) < 0.1, "between its closures an optimizer works, and makes no batch"
 
 
 @pytest.mark.parametrize(

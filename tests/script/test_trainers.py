@@ -48,6 +48,7 @@ def test_the_arguments_of_a_trainer_are_what_is_patched(
     assert len(sites.of("loader_training")) == len(sites.of("model")) == 1
     plan = Plan(changes=(WORKERS, BFLOAT16))
     with start_script(script, sites=sites, plan=plan) as process:
+        assert process.ready.facts.max_steps == 100000
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
     assert block["samples"] == 8 * 16
     patch = patch_of(sites, plan, load_strategies([]), "cpu")
@@ -70,6 +71,6 @@ def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
     with start_script("prepared.py", sites=sites, plan=plan) as process:
         assert process.ready.facts.loader.num_workers == 1
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
-    assert block["samples"] == 8 * 16
+    assert block["samples"] == 8 * 16, "it reads a batch ahead"
     (change,) = patch_of(sites, plan, load_strategies([]), "cpu").changes
     assert (change.how, change.line) == ("patched", loader.line)
