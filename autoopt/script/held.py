@@ -17,9 +17,9 @@ from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.probe import kept_state
 from autoopt.records import JsonDict
 from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, values
-from autoopt.script.joints import Watcher
 from autoopt.script.metric import name_of
 from autoopt.script.session import Goal
+from autoopt.script.watcher import Watcher
 
 LOSSES = 32
 """Steps whose loss is told; more would say little more."""
