@@ -148,7 +148,8 @@ class Judge:
             detail = f"the baseline does not repeat itself: {again:.2g} of its way apart after {steps} steps"
             return learning.model_copy(update={"detail": detail})
         if apart <= max(IDENTICAL, 2 * again):
-            detail = f"same weights after {steps} steps from a seed drawn for this comparison ({apart:.1g} of the way)"
+            close = "bit for bit" if apart == 0 else f"{apart:.1g} of the way that training moved them apart"
+            detail = f"same weights after {steps} steps from a seed drawn for this comparison ({close})"
             return learning.model_copy(update={"level": "identical", "detail": detail})
         told = f"other weights after {steps} steps: {apart:.2g} of the way that training moved them"
         start = learning.start_apart

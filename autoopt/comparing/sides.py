@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autoopt.comparing.revisions import commit_of, git, is_installed, moved, python_path, worktree
-from autoopt.errors import UsageError, WorkloadError
+from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
 from autoopt.export.applying import patched_texts
 from autoopt.loading.importing import check_spec, is_path, parse
 from autoopt.plan import read_plan
@@ -120,8 +120,15 @@ def side(given: str, workload: str | None, python: str | None = None) -> Iterato
 
 
 def _interpreter(python: str) -> str:
-    """Absolute: sides run in folders of their own. Links are not followed, since an environment is known by its own."""
-    return shutil.which(python) or os.path.abspath(python)
+    """Absolute: sides run in folders of their own. Links are not followed, since an environment is known by its own.
+
+    Raises:
+        EnvironmentLacks: there is none.
+    """
+    found = shutil.which(python)
+    if found is None:
+        raise EnvironmentLacks(f"there is no interpreter {python}", hint="such as other-env/bin/python")
+    return os.path.abspath(found)
 
 
 def _found(given: str, workload: str | None, stack: contextlib.ExitStack) -> Side:
@@ -209,6 +216,9 @@ def _revision(given: str, commit: str, workload: str, root: Path, folder: Path) 
         raise WorkloadError(
             f"revision {given} has no folder {below.relative_to(folder)}", hint="run it where both have"
         )
+    script = _script_of(command)
+    if "-m" not in command and script is not None and (here / script).is_file() and not (below / script).exists():
+        raise WorkloadError(f"revision {given} has no {script}", hint="name a script that both have")
     words = [_word(word, root, folder) for word in command[1:]]
     return Side(given, "revision", workload, below, commit=commit, command=(command[0], *words), root=root)
 

@@ -4,6 +4,7 @@
     python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
     python -m benchmarks.asks --revisions 300               # an example in two revisions, with the comment's text
     python -m benchmarks.asks --table                       # what was measured so far
+    python -m benchmarks.asks --page                        # the same into docs/ci.md
 
 A live ask is ``autoopt compare --require faster`` of a commit that adds a comment with the commit before it. Nothing is
 left out and nothing is asked twice: the ledger goes on where it stood.
@@ -19,6 +20,9 @@ from typing import Any
 
 from benchmarks.documents import RESULTS, environment, load, save
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ci.md"
+MARKS = ("<!-- asks: made by python -m benchmarks.asks --page -->", "<!-- end -->")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -31,6 +35,7 @@ def main() -> None:
     parser.add_argument("--revisions", type=float, metavar="SECONDS", help="compare two revisions of an example")
     parser.add_argument("--seconds", type=float, default=380.0, help="start no live ask that would end later")
     parser.add_argument("--out", type=Path, default=RESULTS / "asks.json")
+    parser.add_argument("--page", action="store_true", help="put what is there into docs/ci.md")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
     document = load(options.out)
@@ -44,7 +49,7 @@ def main() -> None:
     if options.live:
         from benchmarks.asks.live import ask
 
-        document.setdefault("live", {"budget_seconds": options.budget, "asks": []})
+        document.setdefault("live", {"asks": []})
         deadline = time.monotonic() + options.seconds
         while len(document["live"]["asks"]) < options.live and time.monotonic() + options.budget < deadline:
             number = len(document["live"]["asks"]) + 1
@@ -54,11 +59,22 @@ def main() -> None:
         from benchmarks.asks.revisions import measure
 
         found, comment = measure(options.revisions)
-        document["revisions"] = {**found, "load": environment()["load"]}
+        document["revisions"] = {**found, "load": environment()["load"], "comment": comment}
         save(options.out, document)
-        options.out.with_name("revisions.md").write_text(comment, encoding="utf-8")
         sys.stdout.write(comment)
     sys.stdout.write(table(document))
+    if options.page:
+        PAGE.write_text(paged(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
+
+
+def paged(page: str, document: dict[str, Any]) -> str:
+    """The page with what was measured between its marks."""
+    before, _, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    lines = "".join(f"* {line}\n" for line in table(document).splitlines())
+    comment = document.get("revisions", {}).get("comment")
+    shown = f"\nThe comment on `examples/train_photos.py` in two revisions:\n\n{comment}" if comment else ""
+    return f"{before}{MARKS[0]}\n{lines}{shown}{MARKS[1]}{after}"
 
 
 def table(document: dict[str, Any]) -> str:
@@ -75,7 +91,23 @@ def table(document: dict[str, Any]) -> str:
         answers = [each["answer"] for each in asks]
         counts = ", ".join(f"{answers.count(name)} {name}" for name in sorted(set(answers)))
         lines.append(f"live: {len(asks)} placebo commits under one ledger: {counts}")
+        lines.append(_measured(asks))
+    if document.get("revisions"):
+        found = document["revisions"]
+        lines.append(f"two revisions: {found['answer']}: {found['reason']}")
     return "\n".join(lines) + "\n"
+
+
+def _measured(asks: list[dict[str, Any]]) -> str:
+    """How much those on this machine could have told."""
+    told = sum(each.get("ratio") is not None for each in asks)
+    values = [each["e_value"] for each in asks if each.get("e_value") is not None]
+    budgets = sorted({f"{each['budget_seconds']:g} s" for each in asks if "budget_seconds" in each})
+    loads = [each["environment"]["load"][0] for each in asks if "environment" in each]
+    parts = [f"{told} of them came to an interval in their time" + (f" ({', '.join(budgets)})" if budgets else "")]
+    parts += [f"the largest e-value {max(values):.2g}"] if values else []
+    parts += [f"load {min(loads):.1f} to {max(loads):.1f} on {asks[-1]['environment']['cores']} cores"] if loads else []
+    return "; ".join(parts)
 
 
 if __name__ == "__main__":

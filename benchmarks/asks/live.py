@@ -51,6 +51,7 @@ def ask(number: int, budget: float) -> dict[str, Any]:
     assert ledger is not None
     return {
         "ask": ledger.ask,
+        "budget_seconds": budget,
         "alpha": ledger.alpha,
         "e_value": ledger.e_value,
         "answer": found.answer,

@@ -31,6 +31,8 @@ def summary(found: Compared) -> Iterator[str]:
         yield f"required {found.requirement.text}: {'holds' if found.requirement.holds else 'does not hold'}"
     if found.ledger is not None:
         yield f"ask {found.ledger.ask} of its ledger: {_ledger(found.ledger)}"
+    if found.answer == "undecided" and found.learning.level != "undecided":
+        yield "more --budget, or a quieter machine, may decide it"
     if found.metric_note:
         yield f"metric not measured: {found.metric_note}"
     for warning in found.warnings:

@@ -81,6 +81,8 @@ def test_an_interpreter_of_its_own(repository: Path, tmp_path: Path) -> None:
         assert today.command[0] == str(other)
     with pytest.raises(EnvironmentLacks, match="cannot import autoopt"), side(".", COMMAND, shutil.which("false")):
         pass
+    with pytest.raises(EnvironmentLacks, match="there is no interpreter nowhere/python"):
+        side(".", COMMAND, "nowhere/python").__enter__()
     Path("job.py").write_text("def build(): ...\n")
     with pytest.raises(UsageError, match="is a function"), side("job.py:build", None, str(other)):
         pass
@@ -91,7 +93,7 @@ def test_an_interpreter_of_its_own(repository: Path, tmp_path: Path) -> None:
     [
         (".", None, UsageError, "needs the workload that it is of"),
         ("nowhere.py", None, WorkloadError, "there is no script nowhere.py"),
-        ("HEAD", "late.py", WorkloadError, "there is no script late.py"),
+        ("HEAD", "late.py", WorkloadError, "revision HEAD has no late.py"),
         ("wrong.diff", COMMAND, UsageError, "the patch does not fit the files"),
         ("empty.diff", COMMAND, UsageError, "the patch changes no file"),
         ("missing.diff", COMMAND, UsageError, "cannot read missing.diff"),
