@@ -103,3 +103,22 @@ def test_a_comparison_that_is_ended_takes_its_checkouts_out_again(
         compare_sides("HEAD~1", ".", "pkg/job.py:build", Options(budget_seconds=1.0))
     assert git(repository, "worktree", "list").count("\n") == 0
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_seeds_are_drawn_after_both_sides_are_fixed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No side can have been made for the seed, and both train from the same."""
+    found: list[int] = []
+
+    def drawn(most: int) -> int:
+        found.append(git(repository, "worktree", "list").count("\n"))
+        return 7
+
+    def run(self: Comparing, deadline: float) -> None:
+        assert {runner.base.seed for runner in self.runners.values()} == {7}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autoopt.comparing.compare.secrets.randbelow", drawn)
+    monkeypatch.setattr(Comparing, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        compare_sides("HEAD", "HEAD~1", "pkg/job.py:build", Options(budget_seconds=1.0))
+    assert found == [2], "both revisions were checked out by then"
