@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import subprocess
 import textwrap
 from pathlib import Path
@@ -13,92 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoopt.cli import main
-from autoopt.export.script_patch import patch_of, patched_files
-from autoopt.records import Change, Place, Plan, Site, SiteKind, Sites
-from autoopt.registry import load_strategies
-
-REGISTRY = load_strategies([])
-WORKERS = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
-THREADS = Change(strategy="threads", setting={"threads": 1})
-BF16 = Change(strategy="amp", setting={"dtype": "bfloat16"})
-FP16 = Change(strategy="amp", setting={"dtype": "float16", "loss_scaling": True})
-COMPILE = Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False})
-
-PLAIN = '''\
-"""Trains a net."""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
-from data import Pictures  # ours
-
-
-def main():
-    # the data
-    loader = DataLoader(Pictures(), batch_size=32, shuffle=True)
-    model = nn.Linear(8, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for x, y in loader:
-
-        # one step
-        out = model(x)
-        loss = nn.functional.cross_entropy(out, y)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        print(loss.item())
-
-
-if __name__ == "__main__":
-    main()
-'''
-
-
-def sites_in(
-    folder: Path, text: str, command: tuple[str, ...] = ("python", "train.py"), **wanted: tuple[str, str]
-) -> Sites:
-    """A script written to a folder, and sites at the calls whose source begins so: kind to (call, its source)."""
-    (folder / "train.py").write_text(text)
-    tree = ast.parse(text)
-
-    def lines(start: str) -> dict[str, Any]:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and (ast.get_source_segment(text, node) or "").startswith(start):
-                return {"file": "train.py", "line": node.lineno, "end_line": node.end_lineno}
-        raise AssertionError(f"no call {start!r}")
-
-    kinds: dict[SiteKind, tuple[str, str]] = {
-        "loader_training": ("DataLoader", "DataLoader("),
-        "model": ("Linear", "nn.Linear("),
-        "optimizer": ("AdamW", "torch.optim.AdamW("),
-        "loss": ("backward", "loss.backward("),
-        "step": ("step", "optimizer.step("),
-    }
-    found = []
-    for kind, (call, start) in {**kinds, **wanted}.items():  # type: ignore[dict-item]
-        used = (Place(**lines("model(")),) if kind == "model" and "model(" in text else ()
-        found.append(Site(kind=kind, call=call, used=used, **lines(start)))
-    return Sites(command=command, cwd=str(folder), sites=tuple(found))
-
-
-def patched(folder: Path, text: str, *changes: Change, sites: Sites | None = None) -> tuple[str, Any]:
-    sites = sites or sites_in(folder, text)
-    plan = Plan(changes=changes)
-    patch = patch_of(sites, plan, REGISTRY, "cpu")
-    after = patched_files(sites, plan, REGISTRY, "cpu").get("train.py", text)
-    compile(after, "train.py", "exec")
-    if patch.diff:
-        (folder / "patch.diff").write_text(patch.diff)
-        for direction, expected in (((), after), (("-R",), text)):
-            subprocess.run(["git", "apply", *direction, "patch.diff"], cwd=folder, check=True, capture_output=True)
-            assert (folder / "train.py").read_text() == expected
-    return after, patch
-
-
-def changed_lines(diff: str) -> list[str]:
-    return [line for line in diff.splitlines() if line[:1] in "+-" and not line.startswith(("+++", "---"))]
+from autoopt.export.script_patch import patch_of, placed
+from autoopt.records import Change, Place, Plan, Site, Sites
+from scripted import BF16, COMPILE, FP16, PLAIN, REGISTRY, THREADS, WORKERS, changed_lines, patched, sites_in
 
 
 def test_loader_options_are_merged_into_the_call(tmp_path: Path) -> None:
@@ -310,10 +225,11 @@ def test_any_layout_gives_a_patch_that_applies_and_reverts(
     data = text.replace("\n", newline).encode()
     (folder / "train.py").write_bytes(data)
     plan = Plan(changes=tuple(changes))
-    patch = patch_of(sites, plan, REGISTRY, "cpu")
+    found = placed(sites, plan, REGISTRY, "cpu")
+    patch = found.patch
     assert {change.how for change in patch.changes} == {"patched"}
     (folder / "patch.diff").write_bytes(patch.diff.encode())
-    after = patched_files(sites, plan, REGISTRY, "cpu")["train.py"]
+    after = found.texts["train.py"]
     compile(after, "train.py", "exec")
     for direction, expected in (((), after.encode()), (("-R",), data)):
         subprocess.run(["git", "apply", *direction, "patch.diff"], cwd=folder, check=True, capture_output=True)
@@ -363,59 +279,6 @@ def test_the_environment_goes_with_an_import_of_os_that_is_there_if_torch_comes_
     assert after.startswith('"""Trains a net."""\nimport os\nos.environ[')
     _, patch = patched(tmp_path, PLAIN.replace("import torch\n", "import torch\nimport os\n", 1), change)
     assert (patch.diff, patch.changes[0].how) == ("", "by hand")
-
-
-# apply and revert
-
-RESULT = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
-
-
-def a_run(folder: Path, runs: Path, *changes: Change) -> Path:
-    """The directory of a run on the plain script in this folder."""
-    sites = sites_in(folder, PLAIN)
-    patch = patch_of(sites, Plan(changes=changes), REGISTRY, "cpu")
-    document = {**RESULT, "sites": sites.model_dump(mode="json"), "patch": patch.model_dump(mode="json")}
-    runs.mkdir(exist_ok=True)
-    (runs / "result.json").write_text(json.dumps(document))
-    return runs
-
-
-@pytest.mark.parametrize("where", ["alone", "repository", "below"])
-def test_apply_and_revert_wherever_the_folder_lies(
-    tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    if where != "alone":
-        subprocess.run(["git", "init", "-q", folder if where == "repository" else tmp_path], check=True)
-    run = a_run(folder, tmp_path / "run", WORKERS, THREADS)
-    assert main(["apply", str(run)]) == 0
-    assert capsys.readouterr().out == "train.py\n"
-    assert "num_workers=2" in (folder / "train.py").read_text()
-    assert main(["apply", str(run)]) == 2
-    assert "on the files already" in capsys.readouterr().err
-    assert main(["revert", str(run)]) == 0
-    assert (folder / "train.py").read_text() == PLAIN
-    assert main(["revert", str(run)]) == 2
-    assert "not on the files" in capsys.readouterr().err
-
-
-def test_a_file_that_was_changed_since_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = a_run(tmp_path, tmp_path / "run", WORKERS, THREADS)
-    theirs = PLAIN.replace("DataLoader(Pictures(), batch_size=32, shuffle=True)", "DataLoader(Others())")
-    (tmp_path / "train.py").write_text(theirs)
-    assert main(["apply", str(run)]) == 2
-    assert "not as the run saw them" in capsys.readouterr().err
-    assert (tmp_path / "train.py").read_text() == theirs
-
-
-def test_a_run_without_a_patch_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "result.json").write_text(json.dumps(RESULT))
-    assert main(["apply", str(tmp_path)]) == 2
-    assert "autoopt export RUN" in capsys.readouterr().err
-    run = a_run(tmp_path, tmp_path / "run")
-    assert main(["apply", str(run)]) == 2
-    assert "autoopt run --plan" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from autoopt.export.script_patch import patch_of, patched_files
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, ScriptPatch, Site, Sites
 from autoopt.registry import load_strategies
 
@@ -61,8 +61,8 @@ def called(folder: Path, call: str, *changes: Change, words: tuple[str, ...] = (
 def patched(sites: Sites, *changes: Change) -> ScriptPatch:
     """The patch, put on the files by git, which then are what was promised."""
     plan, folder = Plan(changes=changes), Path(sites.cwd)
-    patch = patch_of(sites, plan, REGISTRY, "cpu")
-    after = patched_files(sites, plan, REGISTRY, "cpu")
+    found = placed(sites, plan, REGISTRY, "cpu")
+    patch, after = found.patch, found.texts
     assert bool(after) == bool(patch.diff)
     if patch.diff:
         (folder / "patch.diff").write_text(patch.diff)

@@ -13,7 +13,7 @@ from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
 from autoopt.strategy import Edit
 
-__all__ = ["Placed", "patch_of", "patched_files", "placed"]
+__all__ = ["Placed", "patch_of", "placed"]
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,6 @@ def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> Scrip
         device: type of the device, such as ``cuda``.
     """
     return placed(sites, plan, registry, device).patch
-
-
-def patched_files(sites: Sites, plan: Plan, registry: Registry, device: str) -> dict[str, str]:
-    """The text of each file that the patch changes, by its name relative to the command's folder."""
-    return placed(sites, plan, registry, device).texts
 
 
 def placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> Placed:

@@ -1,0 +1,94 @@
+"""A plain script, its sites, and the patch of a plan on it, checked to go on by git and off again."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Place, Plan, Site, SiteKind, Sites
+from autoopt.registry import load_strategies
+
+REGISTRY = load_strategies([])
+WORKERS = Change(strategy="workers", setting={"num_workers": 2, "persistent_workers": True})
+THREADS = Change(strategy="threads", setting={"threads": 1})
+BF16 = Change(strategy="amp", setting={"dtype": "bfloat16"})
+FP16 = Change(strategy="amp", setting={"dtype": "float16", "loss_scaling": True})
+COMPILE = Change(strategy="compile", setting={"mode": "default", "dynamic": None, "regional": False})
+
+PLAIN = '''\
+"""Trains a net."""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from data import Pictures  # ours
+
+
+def main():
+    # the data
+    loader = DataLoader(Pictures(), batch_size=32, shuffle=True)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for x, y in loader:
+
+        # one step
+        out = model(x)
+        loss = nn.functional.cross_entropy(out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        print(loss.item())
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def sites_in(
+    folder: Path, text: str, command: tuple[str, ...] = ("python", "train.py"), **wanted: tuple[str, str]
+) -> Sites:
+    """A script written to a folder, and sites at the calls whose source begins so: kind to (call, its source)."""
+    (folder / "train.py").write_text(text)
+    tree = ast.parse(text)
+
+    def lines(start: str) -> dict[str, Any]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and (ast.get_source_segment(text, node) or "").startswith(start):
+                return {"file": "train.py", "line": node.lineno, "end_line": node.end_lineno}
+        raise AssertionError(f"no call {start!r}")
+
+    kinds: dict[SiteKind, tuple[str, str]] = {
+        "loader_training": ("DataLoader", "DataLoader("),
+        "model": ("Linear", "nn.Linear("),
+        "optimizer": ("AdamW", "torch.optim.AdamW("),
+        "loss": ("backward", "loss.backward("),
+        "step": ("step", "optimizer.step("),
+    }
+    found = []
+    for kind, (call, start) in {**kinds, **wanted}.items():  # type: ignore[dict-item]
+        used = (Place(**lines("model(")),) if kind == "model" and "model(" in text else ()
+        found.append(Site(kind=kind, call=call, used=used, **lines(start)))
+    return Sites(command=command, cwd=str(folder), sites=tuple(found))
+
+
+def patched(folder: Path, text: str, *changes: Change, sites: Sites | None = None) -> tuple[str, Any]:
+    sites = sites or sites_in(folder, text)
+    plan = Plan(changes=changes)
+    found = placed(sites, plan, REGISTRY, "cpu")
+    patch, after = found.patch, found.texts.get("train.py", text)
+    compile(after, "train.py", "exec")
+    if patch.diff:
+        (folder / "patch.diff").write_text(patch.diff)
+        for direction, expected in (((), after), (("-R",), text)):
+            subprocess.run(["git", "apply", *direction, "patch.diff"], cwd=folder, check=True, capture_output=True)
+            assert (folder / "train.py").read_text() == expected
+    return after, patch
+
+
+def changed_lines(diff: str) -> list[str]:
+    return [line for line in diff.splitlines() if line[:1] in "+-" and not line.startswith(("+++", "---"))]
