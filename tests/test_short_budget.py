@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from autoopt.records import Estimate, Plan, Verdict
+from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.planner import Proposal, most_promising
-from autoopt.strategy import Risk
+from autoopt.setup import Setup
+from autoopt.strategy import Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
 from benchmarks.search.cases import CASES
 from benchmarks.search.minutes import simulated
@@ -60,6 +61,35 @@ def test_no_proof_is_spent_on_a_quality_that_cannot_be_decided_in_time(tmp_path:
     assert verdicts(outcome)["doubtful"][0] is Verdict.INCONCLUSIVE
     proved = [comparison.candidate.plan.names() for comparison in outcome.state.comparisons.values()]
     assert proved == [("sure",)]
+
+
+class OtherSamples(Strategy):
+    """Makes samples otherwise: nearly the same pixels, by fewer of them."""
+
+    name, risk = "other_samples", Risk.NUMERIC
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup.with_dataset(list)
+
+
+def test_samples_that_are_drawn_at_random_and_made_otherwise_wait_for_what_can_be_decided(tmp_path: Path) -> None:
+    """Gradients of no two batches can be compared then: it is not in the first stack, and no probe is made of it."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="undecided" if "other_samples" in plan.names() else "equivalent")
+
+    speeds = {"other_samples": 1.5, "sure": 1.4, "also": 1.35}
+    strategies = [OtherSamples(), strategy("sure", risk=Risk.NUMERIC), strategy("also", risk=Risk.NUMERIC)]
+    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=240.0)
+    drawn = world.runner.facts.dataset.model_copy(update={"deterministic": False})
+    world.runner.facts = world.runner.facts.model_copy(update={"dataset": drawn})
+    outcome = world.go()
+    assert "sure" in outcome.best.plan.names()
+    assert ("sure", "also") in [c.candidate.plan.names() for c in outcome.state.comparisons.values()]
+    assert verdicts(outcome)["other_samples"][0] is Verdict.INCONCLUSIVE
+    records = [json.loads(line)["record"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    probed = [record["key"]["plan"]["changes"] for record in records if record.get("kind") == "probe"]
+    assert all(change["strategy"] != "other_samples" for changes in probed for change in changes)
 
 
 def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> None:

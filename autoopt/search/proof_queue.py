@@ -48,9 +48,41 @@ class Costs:
         last = self.context.allocation.verification(1, max(exp(screened.gain), 1.0))
         return screened.gain / (self.pairs(screened) + last)
 
+    def decidable(self, screened: Screened) -> bool:
+        """Whether there is time for the trainings that its quality takes, or it takes none."""
+        state, hoped = self.state, max(exp(screened.gain), 1.0)
+        if not takes_trainings(self.context, state, screened.candidate):
+            return True
+        deadline = self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * hoped)
+        return self.context.now() + self.pairs(screened) + self.trainings(screened) <= deadline
+
     def in_order(self, found: Iterable[Screened]) -> list[Screened]:
         """Candidates in their order: the one worth most for a second of its proof first."""
         return sorted(found, key=self.worth, reverse=True)
+
+
+def takes_trainings(context: RunContext, state: SearchState, candidate: Candidate) -> bool:
+    """Whether no probe tells its quality: it makes other samples of data that draw at random.
+
+    Gradients are compared on the same batches, and such data never give one twice.
+    """
+    registry = context.runner.registry
+    if state.facts.dataset.deterministic is not False:
+        return False
+    if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC:
+        return False
+    return any(
+        registry[change.strategy].risk is Risk.NUMERIC and _other_samples(context, state, change)
+        for change in candidate.changes
+    )
+
+
+def _other_samples(context: RunContext, state: SearchState, change: Change) -> bool:
+    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
+    try:
+        return registry.fold(candidate_plan(registry, state.incumbent, (change,))).dataset != before.dataset
+    except PLUGIN_ERRORS:
+        return False
 
 
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
@@ -64,6 +96,9 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
     candidate = screened.candidate
     if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
         return None
+    if takes_trainings(context, state, candidate):
+        told = "samples are others and drawn at random, so that only trainings tell how good it is"
+        return Quality(method="not_tested", level="undecided", passed=None, detail=told)
     train_first(context, state, candidate.plan, exp(screened.gain - screened.error))
     failure = context.gate.trainings.failure(candidate.plan)
     if failure is not None:
@@ -73,7 +108,10 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
 
 def without_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:
     """A stack less those of its changes whose quality is not proven alone; None where nothing new is left."""
-    proven = tuple(change for change in candidate.changes if _proven(context, state, change))
+    if takes_trainings(context, state, candidate):  # what is left of it has yet to be asked for, as a whole
+        proven = tuple(change for change in candidate.changes if not _other_samples(context, state, change))
+    else:
+        proven = tuple(change for change in candidate.changes if _proven(context, state, change))
     if not candidate.stacked or len(proven) in (0, len(candidate.changes)):
         return None
     registry = context.runner.registry

@@ -9,6 +9,7 @@ from autoopt.records import Change
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
+from autoopt.search.proof_queue import Costs
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.screening import Screened, Screening
 from autoopt.search.state import Part, SearchState
@@ -24,7 +25,8 @@ DISAPPOINTS = 0.5
 def look_at_stacks(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
     """Looks at what did well together, and one by one where that is less than it should be."""
     threshold = log1p(min_gain)
-    seen = sorted((s for s in screening.found if s.gain > 0), key=lambda s: -s.gain)
+    costs = Costs(screening.context, state)
+    seen = sorted((s for s in screening.found if s.gain > 0 and costs.decidable(s)), key=lambda s: -s.gain)
     good = [s for s in seen if s.plain and s.gain > threshold]
     members = _provable(screening, state, _without_rivals(good))
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 else 0.0

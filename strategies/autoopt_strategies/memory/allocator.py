@@ -29,7 +29,7 @@ class Allocator(Strategy):
 
     name = "allocator"
     title = "freed memory kept"
-    stages = frozenset({"forward", "backward", "optimizer", "preparation", "collate"})
+    stages = frozenset({"forward", "backward", "optimizer"})
     risk = Risk.EXACT
     example = Example(inspected={"page_seconds": 1e-6, "allocator": ""})
 
