@@ -88,7 +88,20 @@ def _show_inline(page: Path) -> None:
     """The report below the cell, in a frame of its own, so that neither style nor script meets the notebook's."""
     shown: Any = importlib.import_module("IPython.display")  # there is one: the cells came from it
     text = html_escape(page.read_text(encoding="utf-8"), quote=True)
-    shown.display(shown.HTML(f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>'))
+    shown.display(_Frame(f'<iframe srcdoc="{text}" style="width: 100%; height: 800px; border: 0"></iframe>', page))
+
+
+class _Frame:
+    """What IPython shows as it is; its own ``HTML`` warns of a frame that holds a document of its own."""
+
+    def __init__(self, html: str, page: Path) -> None:
+        self._html, self._page = html, page
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+    def __repr__(self) -> str:
+        return str(self._page)
 
 
 def _report(result: Result, directory: Path) -> Path | None:

@@ -11,6 +11,9 @@ from autoopt.errors import WorkloadError
 _HEAD = '"""Written by autoopt from the cells of a notebook: {name} and the definitions that it needs."""\n\n'
 _ELSEWHERE = "define it inside {name}(), or write {name} to a file and name that: optimize('my_module.py:{name}')"
 
+_IN_THE_NOTEBOOK = tuple(f"get_ipython().run_cell_magic('{name}'," for name in ("time", "capture"))
+"""Magics that run their cell in the notebook itself, so that what it defines is there."""
+
 
 def cells_of(namespace: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Cells that were executed, in their order, as IPython keeps them; None outside IPython."""
@@ -64,9 +67,21 @@ def module_source(name: str, cells: Iterable[str], namespace: Mapping[str, Any])
 def _statements(cells: Iterable[str]) -> Iterator[ast.stmt]:
     for cell in cells:
         try:
-            yield from ast.parse(cell).body
+            statements = ast.parse(cell).body
         except SyntaxError:  # a cell that failed: it defined nothing
             continue
+        for statement in statements:
+            below = _below_magic(statement)
+            yield from (statement,) if below is None else _statements([below])
+
+
+def _below_magic(statement: ast.stmt) -> str | None:
+    """What stands below ``%%time`` in a cell, which IPython keeps as a text that the magic runs in the notebook."""
+    if not ast.unparse(statement).startswith(_IN_THE_NOTEBOOK):
+        return None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    last = call.args[-1] if isinstance(call, ast.Call) else None
+    return last.value if isinstance(last, ast.Constant) and isinstance(last.value, str) else None
 
 
 def _defines(statement: ast.stmt) -> list[str]:

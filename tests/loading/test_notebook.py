@@ -22,7 +22,7 @@ CELLS = (
     "for step in range(3):\n    trained = step",
     "get_ipython().run_line_magic('matplotlib', 'inline')",
     "this is no Python",
-    "def build():\n    return Model(rate)",
+    "get_ipython().run_cell_magic('time', '', 'def build():\\n    return Model(rate)\\n')",
     "class Model:\n    size = 1\n    def __init__(self, rate):\n        self.value = scale(rate) + tau",
     "SIZE = 4",
     "SIZE += 6",
@@ -122,5 +122,6 @@ def test_a_function_of_a_real_notebook(tmp_path: Path, monkeypatch: pytest.Monke
     told = "".join(output.get("text", "") for output in outputs)
     assert "trials import that" in told
     assert "verdicts" in told
+    assert "Warning: " not in told
     assert any("<iframe srcdoc=" in output.get("data", {}).get("text/html", "") for output in outputs)
     assert "class Holder" in (tmp_path / "run" / "notebook_cells.py").read_text()
