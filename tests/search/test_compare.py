@@ -314,6 +314,7 @@ def test_a_block_without_samples_is_refused() -> None:
 
     with pytest.raises(ValueError, match="0 samples"):
         rate(Block(steps=1, samples=0, seconds=1.0))
+    assert rate(Block(steps=1, samples=1, seconds=0.5)) == 2.0
 
 
 def test_a_comparison_that_goes_on_counts_the_pairs_it_has_and_decides_as_one_that_was_never_left() -> None:
@@ -344,3 +345,8 @@ def test_a_figure_rests_on_two_pairs_of_processes_where_the_deadline_allows() ->
     rule = Rule(max_seconds=8.0, until_error=0.0)
     assert len(run(machine(1.1), rule).pairs) == 2
     assert len(run(machine(1.1), rule, deadline=8.0).pairs) < 2
+
+
+def test_the_fewest_pairs_are_enough_where_the_interval_is_narrow_enough() -> None:
+    found = run(machine(2.0, seed=3), Rule(max_seconds=2000, min_pairs=2, until_error=50.0))
+    assert len(found.pairs) == 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from autoopt.search.accept.fidelity import Arrays, gradient_fidelity
+from autoopt.search.accept.fidelity import Arrays, gradient_fidelity, update_difference
 
 COUNTS = (40, 8)
 
@@ -54,3 +56,11 @@ def test_one_parameter_without_noise_is_judged_by_its_own_gradient() -> None:
     found = gradient_fidelity(arrays(), before, broken)
     assert not found.same
     assert found.worst_name == "bias"
+
+
+def test_updates_are_compared_with_the_size_of_the_incumbents() -> None:
+    updated = replace(arrays(), updates=np.ones((3, sum(COUNTS))))
+    assert update_difference(updated, replace(arrays(), updates=1.1 * np.ones((3, sum(COUNTS))))) == pytest.approx(0.1)
+    assert update_difference(updated, updated) == 0.0
+    assert update_difference(updated, arrays()) is None, "the candidate has none"
+    assert update_difference(arrays(), updated) is None, "the incumbent has none"

@@ -281,3 +281,10 @@ def test_final_plan_is_judged_by_its_runs() -> None:
     assert judge_runs(evidence(never), OBJECTIVE, NOISE).passed is False
     assert judge_runs(evidence((run(0, evaluated=10),)), OBJECTIVE, NOISE).passed is False
     assert judge_runs(evidence(level=None), OBJECTIVE, NOISE).passed is None
+
+
+def test_an_undecided_time_to_target_asks_for_one_more_seed() -> None:
+    two = evidence((run(0, to=90.0), run(1, to=210.0)))
+    assert judge(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE
+    wanted = required_runs(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE)
+    assert (wanted.baseline_seeds, wanted.candidate_seeds, wanted.to_target) == (3, 3, True)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoopt.search.accept.loss_paths import common, same_on_average, same_to_rounding, same_within_tolerance
+from autoopt.search.accept.loss_paths import (
+    PATH_TOLERANCE,
+    common,
+    same_on_average,
+    same_to_rounding,
+    same_within_tolerance,
+)
 from autoopt.search.compare.comparison import LossPath
 
 STEPS = 64
@@ -38,3 +44,27 @@ def test_rounding_may_grow() -> None:
         LossPath(steps=tuple(range(STEPS)), losses=losses()), LossPath(steps=tuple(range(STEPS)), losses=grown)
     )
     assert same_to_rounding(paths, 2.0**-23).passed
+
+
+@pytest.mark.parametrize(("share", "passed"), [(0.5, True), (1.5, False)])
+@pytest.mark.parametrize("size", [0.01, 1.0, 100.0])
+def test_the_tolerance_is_a_share_of_the_loss_whatever_its_size(share: float, passed: bool, size: float) -> None:
+    before = size * np.array(losses())
+    paths = common(
+        LossPath(steps=tuple(range(STEPS)), losses=tuple(before)),
+        LossPath(steps=tuple(range(STEPS)), losses=tuple(before + share * PATH_TOLERANCE * size * 2.3)),
+    )
+    assert paths.scale == pytest.approx(2.3 * size, rel=0.2)
+    found = same_on_average(paths)
+    assert found.passed is passed
+    assert found.margin == pytest.approx(PATH_TOLERANCE * paths.scale)
+
+
+def test_another_loss_from_the_first_step_is_told_with_its_margin() -> None:
+    path = tuple(100.0 * np.array(losses()))
+    halved = tuple(0.5 * np.array(path))
+    paths = common(LossPath(steps=tuple(range(STEPS)), losses=path), LossPath(steps=tuple(range(STEPS)), losses=halved))
+    found = same_within_tolerance(paths)
+    assert found.passed is False
+    assert "another loss" in (found.detail or "")
+    assert found.margin == pytest.approx(PATH_TOLERANCE * paths.scale)

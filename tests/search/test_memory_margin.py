@@ -57,3 +57,8 @@ def test_the_cpu_has_a_limit_where_one_was_set() -> None:
     assert memory_limit(cpu) is None
     assert memory_limit(cpu.model_copy(update={"device_memory_bytes": 50})) == 50
     assert memory_limit(cpu.model_copy(update={"device": "cuda:0"})) == 100
+
+
+def test_what_tensors_held_is_told_where_it_is_known() -> None:
+    assert "tensors held 600 MiB" in near_limit(990 << 20, 1000 << 20, 1, 600 << 20)
+    assert "tensors held" not in near_limit(990 << 20, 1000 << 20, 1)

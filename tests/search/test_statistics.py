@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import mstats, trim_mean
 
 from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, TwoLevel, best_blocks, known_radius, trimmed
 
@@ -143,3 +144,21 @@ def test_bounds_hold_at_all_looks_with_little_known_of_luck() -> None:
         wrong += any(level.above(0.4, 0.05) or level.below(0.4, 0.05) for level in looks)
     assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
     assert wrong > 0, "a check that cannot fail: bounds this wide tell nothing"
+
+
+@pytest.mark.parametrize("count", [7, 10, 40])
+def test_the_standard_error_is_yuens(count: int) -> None:
+    values = np.random.default_rng(count).standard_t(3, count)
+    found, degrees = trimmed(values), count - 2 * int(0.2 * count) - 1
+    yuen = mstats.trimmed_stde(values, limits=(0.2, 0.2), inclusive=(True, True))
+    assert found.value == pytest.approx(trim_mean(values, 0.2))
+    if count % 5 == 0:  # else its share that is cut is another than what is cut
+        assert found.sd == pytest.approx(float(yuen) * count**0.5)
+        assert found.error == pytest.approx(float(yuen) * (degrees / (degrees - 2)) ** 0.5)
+
+
+def test_two_pairs_tell_of_the_variance_between_processes_and_one_does_not() -> None:
+    known = BetweenProcess(0.02, 2)
+    assert known.after((0.3,), (0.001,)) == known
+    assert known.after((0.3, -0.3), (0.001, 0.001)).sd > 0.1
+    assert known.after((0.3,), (0.001,), around=0.0).sd > 0.1

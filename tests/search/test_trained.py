@@ -9,7 +9,8 @@ from autoopt.records import Objective, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.judge import NOT_TESTED
 from autoopt.search.accept.time_to_target import TrainedRatio
-from autoopt.search.accept.trained import ENOUGH_SEEDS, MOST_SEEDS, _timed, more_seeds_help
+from autoopt.search.accept.trained import ENOUGH_SEEDS, MOST_SEEDS, _timed, missed_target, more_seeds_help
+from made_up import run
 
 OBJECTIVE = Objective(metric="accuracy", mode="max", target=0.9, target_source="user", tolerance=0.005, min_gain=0.01)
 WORTH = float(np.log(1.01))
@@ -71,3 +72,12 @@ def test_seeds_that_do_not_look_worth_it_end_early() -> None:
     better = _judged(Verdict.INCONCLUSIVE, TrainedRatio((0.2, -0.1, 0.1), 0.02))
     assert more_seeds_help(better, ENOUGH_SEEDS, OBJECTIVE)
     assert not more_seeds_help(better, MOST_SEEDS, OBJECTIVE)
+
+
+def test_a_target_that_one_seed_misses_by_chance_is_not_missed_by_every_seed() -> None:
+    there, short = run(0), run(1, to=None, best=0.5)
+    assert missed_target([(run(0), there), (run(1), short)], OBJECTIVE).startswith("accuracy 0.9 not reached")
+    assert missed_target([(run(0), there), (run(1), short)], OBJECTIVE, every=True) == ""
+    assert missed_target([(run(1), short)], OBJECTIVE, every=True) == "", "a single seed may miss it by chance"
+    assert missed_target([(run(1), short), (run(2), short)], OBJECTIVE, every=True)
+    assert missed_target([(short, short), (short, short)], OBJECTIVE, every=True) == "", "the baseline misses it too"

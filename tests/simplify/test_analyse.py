@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoopt.records import Deeper, Operator, Peaks, Plan, Round
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.ceilings import stage_ceilings
+from autoopt.simplify.ceilings import PRODUCT, of_peak, stage_ceilings
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 PEAKS = Peaks(
@@ -240,3 +240,33 @@ def test_the_exposed_wait_for_data_is_shared_out_by_weight() -> None:
     assert stages["storage"] == pytest.approx(0.006 * 3.0 / 4.2)
     assert stages["preparation"] == pytest.approx(0.006 * 1.0 / 4.2)
     assert stages["collate"] == pytest.approx(0.006 * 0.2 / 4.2)
+
+
+def test_a_device_of_which_nobody_knows_how_long_issuing_takes_is_judged_by_its_operators() -> None:
+    found = round_of(survey_of("cuda", issue=None, host=timing(0.0), launches=10_000))
+    assert found.bottleneck in ("forward", "backward")
+    assert found.bottleneck_class == "launch overhead"
+
+
+def test_what_a_micro_batch_costs_the_training_process_is_paid_for_each_of_a_step() -> None:
+    known = round_of(survey_of(accumulation=2)).simulation
+    assert known is not None
+    assert (known.handover_seconds, known.receive_seconds) == (pytest.approx(0.0004), pytest.approx(0.0002))
+
+
+def test_samples_whose_cores_were_not_read_count_as_work_but_for_their_waiting() -> None:
+    found = {
+        stage.name: stage
+        for stage in round_of(survey_of(inputs={"sample": timing(0.0003, wait_seconds=0.0001)})).stages
+    }
+    assert found["storage"].seconds == pytest.approx(0.001)
+    assert found["preparation"].seconds == pytest.approx(0.002)
+
+
+def test_the_share_of_its_peak_follows_from_the_product_that_was_timed() -> None:
+    rate = PEAKS.matmul_fp32_flops_per_second
+    assert rate is not None
+    half = 2 * 2.0 * PRODUCT**3 / rate
+    assert of_peak(survey_of(product_seconds=half), PEAKS) == pytest.approx(0.5)
+    assert of_peak(survey_of(product_seconds=half / 8), PEAKS) == 1.0
+    assert of_peak(survey_of(), PEAKS) == 1.0

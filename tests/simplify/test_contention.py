@@ -159,3 +159,12 @@ def test_a_stream_has_no_samples_to_ask_for(plant: Callable[[str], Any]) -> None
             return workload(train_data=DataLoader(Stream(), batch_size=8), batch_size=None)
     """)
     assert measure_overlap(planted.training(), 0.2) == ()
+
+
+def test_one_thread_tells_nothing_of_several_where_a_team_was_measured() -> None:
+    """Threads that wait for each other lose what one alone does not, though the numbers are nearer."""
+    seen = (
+        Contention(threads=1, workers=4, prepare=0.9, step=0.8),
+        Contention(threads=4, workers=2, prepare=0.7, step=0.6),
+    )
+    assert InterferenceModel(8, seen).speeds(3, 2) == (0.7, 0.6)

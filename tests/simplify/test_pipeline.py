@@ -243,3 +243,17 @@ def test_a_worker_that_prepares_ahead_waits_for_nobody_and_its_queue_is_bounded(
     for prefetch in (1, 4):
         demand = Demand(prepare=0.001, receive=0.002, compute=0.010, workers=2, prefetch=prefetch, cores=8, threads=1)
         assert period(demand) == pytest.approx(0.012, rel=0.01)
+
+
+def test_messages_cost_what_the_backward_pass_does_not_hide() -> None:
+    sent = Stage(name="communication", resource=Resource.LINK, seconds=0.010, exposed_seconds=0.004)
+
+    def step(stage: Stage, **changed: float) -> float:
+        one = round_of(threads=1)
+        return Pipeline(one.model_copy(update={"stages": (*one.stages, stage)})).simulate(changed)
+
+    alone = Pipeline(round_of(threads=1)).simulate()
+    assert step(sent) == pytest.approx(alone + 0.004)
+    assert step(sent, communication=0.008) == pytest.approx(alone + 0.002)
+    assert step(sent, communication=0.005) == pytest.approx(alone), "all of it is hidden then"
+    assert step(sent.model_copy(update={"exposed_seconds": None})) == pytest.approx(alone), "not known, not charged"
