@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, declared, kept
-from autoopt_strategies.training.large_batch import larger, predicted, refused
+from autoopt import Applies, Case, Example, Recipe, Setup
+from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.training.large_batch import RatesByLayer, refused
 
 FAMILY = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
 
@@ -57,7 +57,7 @@ def _matrices(optimizer: Any) -> Any:
     return (p for group in optimizer.param_groups for p in group["params"] if p.ndim > 1)
 
 
-class Lamb(Strategy):
+class Lamb(RatesByLayer):
     """Scales the updates of the Adam family layer by layer, together with a batch four times as large.
 
     What it does: after your optimizer's step, the update of each matrix gets the size of its weights times the learning
@@ -71,9 +71,6 @@ class Lamb(Strategy):
 
     name = "lamb"
     title = "LAMB with a larger batch"
-    stages = frozenset({"optimizer", "host"})
-    risk = Risk.TRAINING
-    after = frozenset({"fused_optimizer"})
     example = Example({"factor": 10.0}, losses=None)
 
     def applies(self, case: Case) -> Applies:
@@ -81,17 +78,10 @@ class Lamb(Strategy):
             return Applies.no(f"{case.workload.optimizer.type} is not of the Adam family")
         return refused(case, ("lars", "muon"))
 
-    def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """That of the larger batch: by itself it makes no step faster."""
-        return declared(at_most(predicted(case)))
-
     def settings(self, case: Case) -> Settings:
         for factor in (10.0, 30.0):
             if not kept((yield {"factor": factor})):
                 return
-
-    def companions(self, case: Case, setting: Setting) -> list[Change]:
-        return larger(case)
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(ScaleUpdates(setting["factor"]))

@@ -1,10 +1,11 @@
-"""The larger batch that optimizers for large batches are tried with."""
+"""Rates by layer: the common part of optimizers for large batches, and the larger batch that they are tried with."""
 
 from __future__ import annotations
 
 from itertools import islice
 
-from autoopt import Applies, Case, Change, Estimate
+from autoopt import Applies, Case, Change, Estimate, Risk, Strategy
+from autoopt_strategies.common import Setting, at_most, declared
 from autoopt_strategies.training.batch_size import BatchSize
 
 TIMES = 4
@@ -34,6 +35,17 @@ def larger(case: Case) -> list[Change]:
     return [Change(strategy=strategy.name, setting=strategy.setting_of(case, wanted))]
 
 
-def predicted(case: Case) -> Estimate | None:
-    """The expected gain of the larger batch, if samples teach as much in it."""
-    return next((BatchSize().predict(case, change.setting) for change in islice(larger(case), 1)), None)
+class RatesByLayer(Strategy):
+    """An optimizer whose steps have another size in each layer, tried together with a larger batch."""
+
+    stages = frozenset({"optimizer", "host"})
+    risk = Risk.TRAINING
+    after = frozenset({"fused_optimizer"})
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """That of the larger batch, if samples teach as much in it: by itself it makes no step faster."""
+        found = next((BatchSize().predict(case, change.setting) for change in islice(larger(case), 1)), None)
+        return declared(at_most(found))
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        return larger(case)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, at_most, declared, kept
-from autoopt_strategies.training.large_batch import larger, predicted, refused
+from autoopt import Applies, Case, Example, Recipe, Setup
+from autoopt_strategies.common import Setting, Settings, kept
+from autoopt_strategies.training.large_batch import RatesByLayer, refused
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ScaleGradients:
         return made
 
 
-class Lars(Strategy):
+class Lars(RatesByLayer):
     """Bounds each layer's step of SGD by the size of its weights, together with a batch four times as large.
 
     What it does: before your optimizer's step, the gradient of each matrix, weight decay included, is scaled down to a
@@ -67,9 +67,6 @@ class Lars(Strategy):
 
     name = "lars"
     title = "LARS with a larger batch"
-    stages = frozenset({"optimizer", "host"})
-    risk = Risk.TRAINING
-    after = frozenset({"fused_optimizer"})
     example = Example({"trust": 0.02}, facts={"optimizer": {"type": "SGD"}}, losses=None)
 
     def applies(self, case: Case) -> Applies:
@@ -77,17 +74,10 @@ class Lars(Strategy):
             return Applies.no(f"LARS is made for SGD; the optimizer is {case.workload.optimizer.type}")
         return refused(case, ("lamb", "muon"))
 
-    def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """That of the larger batch: by itself it makes no step faster."""
-        return declared(at_most(predicted(case)))
-
     def settings(self, case: Case) -> Settings:
         for trust in (0.02, 0.002):
             if not kept((yield {"trust": trust})):
                 return
-
-    def companions(self, case: Case, setting: Setting) -> list[Change]:
-        return larger(case)
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(ScaleGradients(setting["trust"]))
