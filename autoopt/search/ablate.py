@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp
+
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.compare.comparison import Decision
@@ -17,14 +19,16 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     of which the rest is ablated again while time allows.
 
     Returns:
-        The ablation of the plan that is left, leave-one-out alone, and a sentence for each dropped change.
+        The ablation of the plan that is left, leave-one-out alone, and a sentence for each change that was dropped or
+        stays as a part of what was proved together.
     """
     dropped: list[str] = []
     while state.found:
         rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
         loser = _loser(context, state, rows)
         if loser is None:
-            return [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found], dropped
+            rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
+            return rows, [*dropped, *_unproved(state, rows)]
         estimate = loser.without
         assert estimate is not None
         dropped.append(
@@ -33,6 +37,18 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         )
         state.incumbent = state.without(loser.strategy)
     return [], dropped
+
+
+def _unproved(state: SearchState, rows: list[Ablation]) -> list[str]:
+    """A sentence for each part of a stack that stays although leaving it out is not decided to be worse."""
+    found = []
+    for row in rows:
+        part = state.together.get(row.strategy)
+        if part is not None and _decision(state, row) is not Decision.ACCEPT:
+            found.append(
+                f"{row.strategy} was proved together with others, not by itself: {exp(part.gain):.2f}x by what was seen"
+            )
+    return found
 
 
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
@@ -140,8 +156,13 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
 
 def _refused(state: SearchState, row: Ablation) -> bool:
     """Whether the comparison of the plan with and without a change decided that it brings nothing worth having."""
+    return _decision(state, row) in (Decision.REJECT, Decision.HARMFUL)
+
+
+def _decision(state: SearchState, row: Ablation) -> Decision | None:
+    """Of the latest comparison of the plan with and without a change; None where there was none."""
     for comparison in reversed([*state.comparisons.values(), *state.ablations]):
         same = comparison.incumbent.plan == state.without(row.strategy)
         if same and comparison.candidate.plan == state.incumbent:
-            return comparison.decision in (Decision.REJECT, Decision.HARMFUL)
-    return False
+            return comparison.decision
+    return None

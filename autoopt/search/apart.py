@@ -7,11 +7,12 @@ once, and by halves where that is decided to be worse. The simpler plan wins tie
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import exp
 
 from autoopt.records import Plan
-from autoopt.search.compare.comparison import Decision
+from autoopt.search.candidate import with_proof
+from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.planner import PLUGIN_ERRORS
+from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -22,27 +23,29 @@ MORE = 2.0
 """A part may take so many times the pairs that what was seen of it promises: looks flatter what they find."""
 
 
-def take_apart(context: RunContext, state: SearchState, before: Plan, deadline: float) -> list[str]:
+def take_apart(
+    context: RunContext, state: SearchState, before: Plan, deadline: float, latest: float = 0.0
+) -> list[str]:
     """Leaves out the parts of the incumbent that were proved together, and drops what nothing supports.
 
     Args:
         before: the plan that the stack was proved on.
         deadline: on the run's clock.
+        latest: the same for strong parts, where that is later.
 
     Returns:
-        A sentence for what was dropped, and one for each part that stays without a proof of its own.
+        A sentence for what was dropped; parts that stay without a proof of their own are left in ``state.together``.
     """
     if len(state.together) < 2:
         state.together.clear()
         return []
     taking = _Taking(context, state, before, deadline)
-    taking.run()
+    taking.run(max(latest, deadline))
     kept = taking.left
     names = [change.strategy for change in state.incumbent.changes if change not in kept.changes]
-    told = taking.told(names)
     state.together = {name: part for name, part in state.together.items() if name in taking.doubtful}
     state.incumbent = kept
-    return told
+    return _dropped(names)
 
 
 class _Taking:
@@ -50,20 +53,31 @@ class _Taking:
 
     Attributes:
         left: the stack without what was dropped.
-        doubtful: parts that stay for their looks: there was no time to decide them.
+        doubtful: parts that stay for what was seen of them: there was no time to decide them.
+        decidable: parts that had the pairs of processes that decide what is worth having.
+        seen: lower ends of what single parts brought where that stands out of its noise.
     """
 
     def __init__(self, context: RunContext, state: SearchState, before: Plan, deadline: float) -> None:
         self.context, self.state, self.before, self.deadline = context, state, before, deadline
         self.left = state.incumbent
         self.doubtful: set[str] = set()
+        self.decidable: set[str] = set()
+        self.seen: dict[str, float] = {}
         self._open = sorted(state.together, key=lambda name: -state.together[name].gain)
 
-    def run(self) -> None:
+    def run(self, latest: float) -> None:
+        """Strong parts first, until ``latest``; then the weak ones, until the deadline."""
         weak = [name for name in self._open if self._pairs([name]) > STRONG_PAIRS]
+        deadline, self.deadline = self.deadline, latest
         for name in [name for name in self._open if name not in weak]:
             self._halve([name])
+        self.deadline = deadline
         self._halve(weak)
+        if self.left == self.context.runner.registry.order(self.before) and self.seen:
+            best = max(self.seen, key=lambda name: self.seen[name])  # for the whole was proved faster than that
+            self.left = self._without(set(self.state.together) - {best}, self.state.incumbent)
+            self.doubtful.add(best)
 
     def _halve(self, parts: Sequence[str]) -> None:
         """Leaves parts out, and by halves where that is decided to be worse; the stronger half is looked into first."""
@@ -75,13 +89,14 @@ class _Taking:
             half = (len(parts) + 1) // 2
             self._halve(parts[:half])
             self._halve(parts[half:])
-        elif not needed:
+            return
+        if not needed:
             self._drop([name for name in parts if not (needed is None and self._firm(name))])
-            self._open = [name for name in self._open if name not in parts]
+        self._open = [name for name in self._open if name not in parts]
 
     def _firm(self, name: str) -> bool:
-        """Whether a part that there was no time to decide stays: its looks alone tell it from chance."""
-        if self.state.together[name].firm:
+        """Whether a part that there was no time to decide stays: what was seen tells it from chance."""
+        if self.state.together[name].firm and name not in self.decidable:
             self.doubtful.add(name)
         return name in self.doubtful
 
@@ -96,14 +111,24 @@ class _Taking:
             alike = fold(less) == fold(self.left)
         except PLUGIN_ERRORS:  # what is left cannot stand without them
             return True
-        decision = Decision.REJECT if alike else self._decision(less, parts)
-        if decision in (Decision.REJECT, Decision.HARMFUL):
+        seen = None if alike or not self._time(parts) else self._compared(less, parts)
+        if seen is None:
+            return False if alike else None
+        if seen.failure is not None:
+            return True if seen.failure.side == "incumbent" else None
+        if seen.decision in (Decision.REJECT, Decision.HARMFUL):
             return False
-        return True if decision is Decision.ACCEPT else None
+        estimate = seen.estimate
+        if len(parts) == 1:
+            self.state.together[parts[0]] = with_proof(self.state.together[parts[0]], seen)
+            if len(seen.pairs) > STRONG_PAIRS:
+                self.decidable.add(parts[0])
+        if estimate is not None and len(parts) == 1 and stands_out(estimate, self.context.min_gain):
+            self.seen[parts[0]] = estimate.low
+        worse = estimate is not None and estimate.low > 1.0 and estimate.value > 1 + self.context.min_gain
+        return True if worse and len(seen.pairs) >= FEWEST_PAIRS else None
 
-    def _decision(self, less: Plan, parts: Sequence[str]) -> Decision | None:
-        if not self._time(parts):
-            return None
+    def _compared(self, less: Plan, parts: Sequence[str]) -> Comparison:
         context, left = self.context, self.deadline - self.context.now()
         needed = self._pairs(parts) * context.allocation.pair
         comparison = context.compare(
@@ -111,15 +136,12 @@ class _Taking:
             less,
             self.left,
             self.state,
-            seconds=min(left, max(MORE * needed, left / len(self._open))),
+            seconds=min(left, max(MORE * needed, left / (len(self._open) + 1))),
             deadline=self.deadline,
             purpose=f"ablation: the stack without {', '.join(parts)}",
         )
         self.state.ablations.append(comparison)
-        failure = comparison.failure
-        if failure is not None:
-            return Decision.ACCEPT if failure.side == "incumbent" else None
-        return comparison.decision
+        return comparison
 
     def _time(self, parts: Iterable[str]) -> bool:
         """Whether there is time to decide them, if they bring what was seen of them."""
@@ -131,23 +153,19 @@ class _Taking:
         gain = sum(self.state.together[name].gain for name in parts)
         return max(pairs_to_prove(gain, self.state.noise, self.context.min_gain), FEWEST_PAIRS)
 
-    def _without(self, names: Iterable[str]) -> Plan:
-        """The plan that is left without these, as the plan before had them."""
-        plan = self.left
+    def _without(self, names: Iterable[str], plan: Plan | None = None) -> Plan:
+        """The plan that is left, or another, without these, as the plan before had them."""
+        plan = plan or self.left
         for name in names:
             old = next((change for change in self.before.changes if change.strategy == name), None)
             plan = plan.without(name) if old is None else plan.with_change(old)
         return self.context.runner.registry.order(plan)
 
-    def told(self, names: Sequence[str]) -> list[str]:
-        """Sentences on the changes that were dropped, and on those that stay without a proof of their own."""
-        found = []
-        if names:
-            found.append(
-                f"{', '.join(names)}: proved together with others; that the plan is slower without is not decided, "
-                "and the simpler plan stands"
-            )
-        for name in sorted(self.doubtful):
-            seen = exp(self.state.together[name].gain)
-            found.append(f"{name} was proved together with others, not by itself: looks at it show {seen:.2f}x")
-        return found
+
+def _dropped(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    return [
+        f"{', '.join(names)}: proved together with others; that the plan is slower without is not decided, and the "
+        "simpler plan stands"
+    ]

@@ -81,6 +81,10 @@ class BudgetAllocation:
         training = self.baseline_seconds * (1 + PAST if seeds > 1 else 1) + self.start_seconds
         return (seeds - self.trained) * training + seeds * training / speedup
 
+    def in_turns(self, speedup: float = 1.0) -> float:
+        """Seconds to train baseline and final plan to the target in turns, from one fresh seed."""
+        return (self.baseline_seconds + self.start_seconds) * (1 + 1 / max(speedup, 1.0))
+
     def ablation(self, changes: int) -> float:
         """Seconds to leave out each of that many changes; trying them alone has what is left at the end.
 
@@ -130,8 +134,13 @@ class BudgetAllocation:
 
     def last_deadline(self, speedup: float = 1.0) -> float:
         """When what promises must be decided: the final plan is then compared once more and trained in turns once."""
-        both = (self.baseline_seconds + self.start_seconds) * (1 + 1 / max(speedup, 1.0))
-        return self.budget - min(both + self.comparison, KEPT_BACK_AT_MOST * self.budget)
+        needed = self.in_turns(speedup) + self.comparison
+        return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
+
+    def latest(self, speedup: float = 1.0) -> float:
+        """When the last decision must be made for the final plan to be compared once more and trained alone."""
+        needed = self.verification(1, speedup) + self.comparison
+        return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
 
     def search_deadline(self, changes: int, speedup: float = 1.0) -> float:
         """When the search ends, on the run's clock."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from statistics import fmean
 
 from autoopt.errors import TrialFailed
 from autoopt.events import TrialEnded
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import Part, SearchState
@@ -34,6 +37,44 @@ class Candidate:
     @property
     def changes(self) -> tuple[Change, ...]:
         return (self.change, *self.companions)
+
+
+def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison]) -> dict[str, Part]:
+    """What is known of each part of a stack after its proof, which tells their sum where gains multiply.
+
+    A part that was not looked at alone has an equal share of the whole, of which nothing more is known.
+
+    Args:
+        proof: of the whole stack.
+        looks: at whatever; those at the stack count.
+    """
+    same = [s for s in looks if (s.incumbent.plan, s.candidate.plan) == (proof.incumbent.plan, candidate.plan)]
+    pairs = [pair for seen in (proof, *same) for pair in seen.pairs]
+    names = [change.strategy for change in candidate.changes]
+    whole, error = _seen(pairs, proof)
+    parts = {name: candidate.parts.get(name, Part(whole / len(names))) for name in names}
+    off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
+    weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
+    return {
+        name: replace(part, gain=part.gain + weights[name] * off, error=part.error * sqrt(1 - weights[name]))
+        for name, part in parts.items()
+    }
+
+
+def with_proof(part: Part, proof: Comparison) -> Part:
+    """What is known of a part with what a comparison with and without it shows."""
+    if not proof.pairs:
+        return part
+    gain, error = _seen(proof.pairs, proof)
+    weight = part.error**2 / (part.error**2 + error)
+    return replace(part, gain=part.gain + weight * (gain - part.gain), error=part.error * sqrt(1 - weight))
+
+
+def _seen(pairs: Sequence[PairOfProcesses], comparison: Comparison) -> tuple[float, float]:
+    """The mean log ratio of pairs of processes, and its variance."""
+    between = (comparison.between_process_sd or 0.0) ** 2
+    variance = (between + fmean(pair.standard_error**2 for pair in pairs)) / len(pairs)
+    return fmean(pair.log_ratio for pair in pairs), variance
 
 
 def candidate_of(

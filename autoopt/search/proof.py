@@ -8,14 +8,14 @@ from math import log, log1p
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.candidate import Candidate
+from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
-from autoopt.search.state import Part, SearchState, changes_text
+from autoopt.search.state import SearchState, changes_text
 from autoopt.strategy import Risk
 
 
@@ -124,7 +124,7 @@ class Proof:
             if old is not None:
                 plan = plan.with_change(Change(strategy=companion.strategy, setting=old))
         if candidate.stacked:
-            self.state.together = parts_of(candidate, trial)
+            self.state.together = shares(candidate, self.state.comparisons[trial.id], self.state.looks)
         self.state.incumbent = self.context.runner.registry.order(plan)
         self.state.base = str(trial.id)
 
@@ -153,12 +153,6 @@ class Proof:
             ):
                 yield change
                 return
-
-
-def parts_of(candidate: Candidate, trial: Trial) -> dict[str, Part]:
-    """The parts of a stack that was kept; an equal share of its gain for those that were not looked at alone."""
-    gain = log(trial.throughput.value) / len(candidate.changes) if trial.throughput else 0.0
-    return {c.strategy: candidate.parts.get(c.strategy, Part(gain)) for c in candidate.changes}
 
 
 STANDS_OUT = 0.5

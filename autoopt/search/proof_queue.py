@@ -6,7 +6,7 @@ that is left, the first is not begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -15,11 +15,14 @@ from autoopt.search.accept.quality import FEWEST_SEEDS
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.required_time import seconds_to_prove
+from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screened
 from autoopt.search.state import SearchState
 from autoopt.strategy import Risk
+
+UNLIKELY = 0.1
+"""A chance of a gain that can be proved, below which no further look is taken."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ class Costs:
             return True
         deadline = self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * hoped)
         return self.context.now() + self.pairs(screened) + self.trainings(screened) <= deadline
+
+    def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
+        """What does not stand out, but may yet be a gain that so many seconds prove; the likeliest first."""
+        context = self.context
+        least = provable(seconds, context.allocation.pair, self.state.noise, context.min_gain)
+        chances = {screened.trial.id: chance(screened, least) for screened in found}
+        open_ = [s for s in found if not s.plain and chances[s.trial.id] > UNLIKELY]
+        return sorted(open_, key=lambda screened: -chances[screened.trial.id])
 
     def in_order(self, found: Iterable[Screened]) -> list[Screened]:
         """Candidates in their order: the one worth most for a second of its proof first."""

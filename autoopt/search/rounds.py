@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from math import exp, inf
 
@@ -22,8 +22,8 @@ from autoopt.search.recollection import confirmed
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screening import Screened, Screening
-from autoopt.search.stack import look_at_stacks
-from autoopt.search.state import SearchState
+from autoopt.search.stack import look_at_close, look_at_stacks
+from autoopt.search.state import Part, SearchState
 from autoopt.search.strategy_search import search_settings
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Risk
@@ -44,6 +44,7 @@ class Rounds:
         self._seen_bottleneck: dict[str, str | None] = {}
         self._settled: set[int] = set()
         self._costs = Costs(context, state)
+        self._parts: dict[str, Mapping[str, Part]] = {}
 
     def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
         """Screens what is worth a look on the incumbent, and proves what did well; the stack of it first.
@@ -68,7 +69,8 @@ class Rounds:
     def _take_apart(self, before: Plan) -> None:
         """Drops what came in with others and is not shown to be needed."""
         context, state = self.context, self.state
-        context.warn(state, *take_apart(context, state, before, self._last_deadline()))
+        latest = context.allocation.latest(state.speedup_so_far)
+        context.warn(state, *take_apart(context, state, before, self._last_deadline(), latest))
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -90,28 +92,50 @@ class Rounds:
         return plan
 
     def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
+        """Looks, and proves what stands out; looks again at what may yet be a gain, as long as that can be proved."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = list(proposals)
-        until = context.now() + SCREENING * self._left()
-        with closing(Screening(context, state, case, until, self._latest)) as screening:
+        with closing(Screening(context, state, case, self._screened_until(), self._latest)) as screening:
             known = confirmed(context, state, screening)
-            while True:
+            while not context.stopping():
                 before = len(unseen)
                 if not known:
                     unseen = self._screen(screening, unseen, round_)
-                # what may well be no gain waits until everything had its look
-                wait = bool(unseen) and len(unseen) < before
-                proved_first = [s for s in screening.found if s.plain or not wait]
-                screening.found = [s for s in screening.found if s not in proved_first]
+                known = False
                 screening.close()
-                if self._prove_in_order(self._costs.in_order(proved_first), screening, round_):
+                if self._prove_in_order(self._taken(screening, plain=True), screening, round_):
+                    self._give_up(screening, round_)
                     self._no_time(unseen)
                     return True
-                if not wait or context.stopping():
-                    self._no_time(unseen)
-                    return False
-                screening.deadline = context.now() + SCREENING * self._left()
+                screening.deadline = self._screened_until()
+                if not (0 < len(unseen) < before) and not self._look_again(screening):
+                    break
+            self._no_time(unseen)
+            look_at_close(screening, state, context.runner.registry, context.min_gain)
+            screening.close()
+            return self._prove_in_order(self._taken(screening, plain=False), screening, round_)
+
+    def _screened_until(self) -> float:
+        return self.context.now() + SCREENING * self._left()
+
+    def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
+        """Takes from the screening what is to be proved: what stands out, or in the end all that showed a gain."""
+        found = [s for s in screening.found if s.plain or (not plain and s.gain > 0)]
+        screening.found = [s for s in screening.found if s not in found]
+        return self._costs.in_order(found)
+
+    def _look_again(self, screening: Screening) -> bool:
+        """Looks once more at the likelier half of what may be a gain that can be proved. False where there is none."""
+        likely = self._costs.likely(screening.found, self._left())
+        return screening.again(likely[: (len(likely) + 1) // 2])
+
+    def _give_up(self, screening: Screening, round_: Round) -> None:
+        """What is unlikely to be a gain does not come back on the next incumbent, unless the bottleneck moves."""
+        likely = self._costs.likely(screening.found, self._left())
+        for screened in screening.found:
+            if screened not in likely and not screened.plain:
+                self._seen_bottleneck[screened.candidate.strategy.name] = round_.bottleneck
 
     def _latest(self, found: Sequence[Screened]) -> float:
         """Until when may be looked at more, so that the proof of the best that was found fits; on the run's clock."""
@@ -133,13 +157,18 @@ class Rounds:
         later: list[Screened] = []
         while waiting and not self.context.stopping():
             screened = waiting.pop(0)
-            if self._costs.pairs(screened) > self._left(exp(screened.gain)):
+            if self._costs.pairs(screened) > self._left_for(screened):
                 later.append(screened)
             elif self._learns_as_well(screened, screening, waiting, later) and self._prove(
                 screened, len(waiting), round_
             ):
                 return True
         return any(self._prove(screened, 0, round_) for screened in later)
+
+    def _left_for(self, screened: Screened) -> float:
+        """Seconds for its proof: what stands out has all but what the end of the run cannot do without."""
+        gain = exp(screened.gain)
+        return (self._last_deadline(gain) if screened.plain else self._deadline(gain)) - self.context.now()
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], later: list[Screened]
@@ -168,16 +197,17 @@ class Rounds:
     def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
         """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
         context, state, candidate = self.context, self.state, screened.candidate
-        deadline = self._deadline(exp(screened.gain))
-        left, needed = deadline - context.now(), self._costs.pairs(screened)
-        if context.stopping() or left < FEWEST_PAIRS * context.allocation.pair:
+        left, needed = self._left_for(screened), self._costs.pairs(screened)
+        late = needed > left and not screened.plain
+        if context.stopping() or late or left < FEWEST_PAIRS * context.allocation.pair:
             self.state.unproven[screened.trial.id] = needed - max(left, 0)
             told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
             self._revise(screened.trial, told)
             return False
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]  # its proof stands for it
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        proof = Proof(context, state, deadline)
+        self._parts[candidate.plan.key] = candidate.parts
+        proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
             candidate,
             seconds=max(TRIAL * left, needed),
@@ -254,7 +284,8 @@ class Rounds:
 
     def _last_deadline(self, gain: float = 1.0) -> float:
         """Until when what promises may be decided: of the end, only what every result needs is kept back."""
-        return self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
+        last = self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
+        return max(last, self._deadline(gain))
 
     def _left(self, gain: float = 1.0) -> float:
         return self._deadline(gain) - self.context.now()
@@ -266,19 +297,24 @@ class Rounds:
             if earlier is None:
                 return False
             self._settled.add(earlier.trial.id)
-            old = earlier.trial
-            strategy = self.context.runner.registry[old.strategy]
-            change = next(c for c in earlier.comparison.candidate.plan.changes if c.strategy == old.strategy)
-            candidate = Candidate(strategy, change, old.companions, earlier.comparison.candidate.plan, old.predicted)
+            old, candidate = earlier.trial, self._candidate(earlier)
             gain = _seen(earlier)
-            proof = Proof(self.context, self.state, self._deadline(gain))
-            trial = proof.measure(candidate, seconds=self._left(gain), earlier=earlier)
+            deadline = self._last_deadline(gain)
+            proof = Proof(self.context, self.state, deadline)
+            trial = proof.measure(candidate, seconds=deadline - self.context.now(), earlier=earlier)
             if trial.verdict is Verdict.KEPT:
                 self._seen_bottleneck[old.strategy] = round_.bottleneck
                 return True
             if len(self.state.comparisons[trial.id].pairs) <= len(earlier.comparison.pairs):
                 self._settled.add(trial.id)  # at the level that is left of the error budget no pair would help
         return False
+
+    def _candidate(self, earlier: Earlier) -> Candidate:
+        """What an undecided trial tried; a stack with its parts."""
+        trial, plan = earlier.trial, earlier.comparison.candidate.plan
+        change = next(c for c in plan.changes if c.strategy == trial.strategy)
+        strategy, parts = self.context.runner.registry[trial.strategy], self._parts.get(plan.key, {})
+        return Candidate(strategy, change, trial.companions, plan, trial.predicted, stacked=len(parts) > 0, parts=parts)
 
     def _undecided(self) -> Earlier | None:
         """Of the trials on this incumbent that more pairs of processes may settle, the one that promises most."""
@@ -293,7 +329,7 @@ class Rounds:
         return max(filter(self._may_be_settled, found), key=_seen, default=None)
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
-        left = self._left(_seen(earlier))
+        left = self._last_deadline(_seen(earlier)) - self.context.now()
         test = SequentialTest(self.context.rule(left), earlier.noise, earlier.comparison.pairs)
         return test.promising() and test.decide(left) is None
 

@@ -1,8 +1,9 @@
 """Screening: seconds for every candidate, to find what is worth proving. No claim is made here.
 
 Every applicable change with the companions that belong to it gets one look against the live incumbent; those that do
-well are asked for their next setting; half of what is then in sight gets another look at a fresh pair of processes,
-until the time for it is up (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+well are asked for their next setting. What stands out by little has a second look at a fresh pair of processes; of the
+rest the likelier half has further ones while a gain can still be proved (successive halving: Jamieson and Talwalkar,
+AISTATS 2016).
 """
 
 from __future__ import annotations
@@ -33,12 +34,11 @@ from autoopt.search.state import SearchState
 from autoopt.search.time_limits import STEADY_SECONDS
 from autoopt.strategy import Case
 
-CLOSE = 0.03
-"""A look that is so far below no gain (log) may still be at a change worth having: processes differ by more."""
+INPUT = frozenset({"storage", "preparation", "collate"})
+"""Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
-MOST_HALVINGS = 3
-FIRM_ALPHA = 0.05
+FIRM_ALPHA = 0.1
 FIRM_DOF = 8
 """The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
 PLAIN = 2.0
@@ -61,15 +61,23 @@ class Screened:
     looks: tuple[Comparison, ...]
     error: float = 0.0
 
-    def firm(self, rivals: int) -> bool:
-        """Whether its looks alone tell the gain from chance, over all candidates that were looked at."""
-        level = FIRM_ALPHA / max(rivals, 1)
-        return self.gain > self.error * float(student.isf(level, len(self.looks) + FIRM_DOF))
+    def bar(self, candidates: int) -> float:
+        """Standard errors that tell a gain from chance, where so many candidates were looked at."""
+        return float(student.isf(FIRM_ALPHA / max(candidates, 1), len(self.looks) + FIRM_DOF))
 
     @property
     def plain(self) -> bool:
         """Whether the gain stands out of its own noise."""
         return self.gain > PLAIN * self.error
+
+    def rivals(self, other: Screened) -> bool:
+        """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
+        one, two = self.candidate.strategy, other.candidate.strategy
+        return one is two or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(two.stages))
+
+    def close_to(self, other: Screened) -> bool:
+        """Whether it is a rival of which it is not known if it is better."""
+        return self is not other and self.rivals(other) and abs(self.gain - other.gain) < self.error + other.error
 
     @property
     def seconds(self) -> float:
@@ -131,7 +139,7 @@ class Screening:
         for talk in sorted(talks, key=lambda talk: -talk.best):
             while talk.goes_on and not self.over:
                 talk.ask(0)
-        self._halve()
+        self._confirm()
         return waiting
 
     def _look_seconds(self, proposal: Proposal) -> float:
@@ -247,19 +255,28 @@ class Screening:
             return False
         return gain + self._error((seen,)) < least
 
-    def _halve(self) -> None:
-        """Further looks, at fresh processes of both, for the better half of what is in sight, while there is time."""
-        for _ in range(MOST_HALVINGS):
-            rivals = sorted((s for s in self.found if s.gain > -CLOSE), key=lambda s: -s.gain)
-            half = rivals[: (len(rivals) + 1) // 2]
-            if len(rivals) < 2 or self.over:
-                return
-            self._race.close()
-            self._race = self._fresh()
-            for screened in half:
-                if self.over:
-                    return
-                self._again(screened)
+    def _confirm(self) -> None:
+        """A second look, at fresh processes of both, at what nearly stands out, or hardly, or hardly of its rivals."""
+        looked_at = len({trial.strategy for trial in self.state.trials})
+        seen = [s for s in self.found if s.gain > s.error]
+        close = [
+            s
+            for s in seen
+            if s.gain < s.bar(looked_at) * s.error or any(s.close_to(other) for other in seen if s.plain)
+        ]
+        self.again(sorted(close, key=lambda screened: -screened.gain))
+
+    def again(self, chosen: Sequence[Screened]) -> bool:
+        """Looks once more, at fresh processes of both, while there is time. False where there was none for any."""
+        if not chosen or self.over:
+            return False
+        self._race.close()
+        self._race = self._fresh()
+        for screened in chosen:
+            if self.over:
+                break
+            self._again(screened)
+        return True
 
     def _again(self, screened: Screened) -> None:
         purpose = f"look {screened.trial.id} again"

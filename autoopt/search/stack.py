@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import exp, log1p
+from math import exp, log1p, sqrt
 
 from autoopt.records import Change
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof_queue import Costs
-from autoopt.search.required_time import FEWEST_PAIRS
+from autoopt.search.required_time import FEWEST_PAIRS, chance
 from autoopt.search.screening import Screened, Screening
 from autoopt.search.state import Part, SearchState
 
-INPUT = frozenset({"storage", "preparation", "collate"})
-"""Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
 STACK_LOOKS = 2
 """Further looks that a stack may take once the time for the screening is up: it is what is proved first."""
+CLOSE_CHANCE = 0.6
+"""The chance to be worth having that makes a change one of those that are tried together."""
 DISAPPOINTS = 0.5
 """A stack that brings less of its members' further gains than this, is built up one by one."""
 
@@ -25,9 +25,7 @@ DISAPPOINTS = 0.5
 def look_at_stacks(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
     """Looks at what did well together, and one by one where that is less than it should be."""
     threshold = log1p(min_gain)
-    costs = Costs(screening.context, state)
-    seen = sorted((s for s in screening.found if s.gain > 0 and costs.decidable(s)), key=lambda s: -s.gain)
-    good = [s for s in seen if s.plain and s.gain > threshold]
+    good = [s for s in _by_gain(screening, state) if s.plain and s.gain > threshold]
     members = _provable(screening, state, _without_rivals(good))
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 else 0.0
     if len(members) > 1 and not screening.over:
@@ -35,9 +33,24 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
         if whole is None or whole.gain < hoped:
             _one_by_one(screening, state, registry, members, threshold)
-    close = _without_rivals(s for s in seen if s not in good)
-    if not good and len(close) > 1 and not screening.over:
-        _look(screening, state, registry, close)  # what nobody can decide alone may be decided together
+    rivals = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
+    if members and rivals and not screening.over:
+        _look(screening, state, registry, [*members, rivals[0]])  # some that shorten the same stages serve together
+
+
+def look_at_close(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
+    """Looks at what nobody can decide alone: together it may be decided."""
+    close = [s for s in _by_gain(screening, state) if chance(s, log1p(min_gain)) > CLOSE_CHANCE]
+    members = _without_rivals(close)
+    if len(members) > 1 and not screening.over:
+        _look(screening, state, registry, members)
+
+
+def _by_gain(screening: Screening, state: SearchState) -> list[Screened]:
+    """Single gains whose quality can be decided in time, the largest first."""
+    costs = Costs(screening.context, state)
+    single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked and costs.decidable(s)]
+    return sorted(single, key=lambda screened: -screened.gain)
 
 
 def _provable(screening: Screening, state: SearchState, members: list[Screened]) -> list[Screened]:
@@ -63,14 +76,9 @@ def _without_rivals(screened: Iterable[Screened]) -> list[Screened]:
     """The best of those that shorten the same input stages, and all others; one of each strategy."""
     taken: list[Screened] = []
     for one in screened:
-        rival = _feeds(one) and any(_feeds(other) for other in taken)
-        if not rival and one.candidate.strategy not in [other.candidate.strategy for other in taken]:
+        if not any(one.rivals(other) for other in taken):
             taken.append(one)
     return taken
-
-
-def _feeds(screened: Screened) -> bool:
-    return bool(INPUT & frozenset(screened.candidate.strategy.stages))
 
 
 def _one_by_one(
@@ -111,9 +119,11 @@ def stacked(state: SearchState, registry: Registry, members: Sequence[Screened])
 
 
 def _parts(state: SearchState, members: Sequence[Screened]) -> dict[str, Part]:
-    """The gain that looks showed of each change; one that came with another is not told from it."""
-    rivals, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
+    """The gain seen of each change; one that came with another has its share of what both showed."""
+    looked_at, parts = len({trial.strategy for trial in state.trials}), dict[str, Part]()
     for member in members:
-        for change in member.candidate.changes:
-            parts.setdefault(change.strategy, Part(max(member.gain, 0.0), member.firm(rivals)))
+        changes = member.candidate.changes
+        gain, error = member.gain / len(changes), member.error / sqrt(len(changes))
+        for change in changes:
+            parts.setdefault(change.strategy, Part(gain, error, member.bar(looked_at)))
     return parts

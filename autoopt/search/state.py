@@ -35,12 +35,19 @@ class Part:
     """A change that was proved together with others.
 
     Args:
-        gain: log of the speedup that its looks showed.
-        firm: whether those alone tell it from chance, over all candidates that were looked at.
+        gain: log of its speedup, by its looks and by what all parts showed together.
+        error: standard error of that.
+        bar: standard errors that tell a gain from chance, over all candidates that were looked at.
     """
 
     gain: float
-    firm: bool = False
+    error: float = 1.0
+    bar: float = 3.0
+
+    @property
+    def firm(self) -> bool:
+        """Whether what was seen tells the gain from chance."""
+        return self.gain > self.bar * self.error
 
 
 @dataclass

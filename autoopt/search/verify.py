@@ -185,16 +185,18 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
 def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
 
-    What is left for the comparison is two short ones at least, before a second seed is thought of.
+    What is left for the comparison is two short ones at least, before a second seed is thought of, and one before
+    the plan is trained alone instead of in turns.
     """
-    now, short = context.now(), context.allocation.comparison
+    allocation, speedup = context.allocation, state.speedup_so_far
+    now, short = context.now(), allocation.comparison
     if _trained_already(context, state) is not None:
         return max(end, now + short)
-    for seeds in range(SEEDS, 0, -1):
-        by = end - context.allocation.verification(seeds, state.speedup_so_far)
-        if by - now >= 2 * short:
-            return by
-    return max(by, now + short)
+    by = end - allocation.verification(SEEDS, speedup)
+    if by - now >= 2 * short:
+        return by
+    by = end - allocation.in_turns(speedup)
+    return by if by - now >= short else max(end - allocation.verification(1, speedup), now + short)
 
 
 def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Estimate | None) -> TrainedPair | None:

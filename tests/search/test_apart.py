@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from autoopt.options import Options
 from autoopt.records import Change, JsonDict, Plan
+from autoopt.search.ablate import ablate
 from autoopt.search.apart import take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.state import Part, SearchState
@@ -33,7 +36,7 @@ def world(folder: Path, speeds: dict[str, float], *others: Strategy) -> World:
 
 def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
-    state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15, firm=False)})
+    state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
     (told,) = take_apart(one.context, state, Plan(), one.clock() + 400.0)
     assert set(state.incumbent.names()) == {"strong", "good"}
     assert told.startswith("idle: proved together with others")
@@ -59,13 +62,15 @@ def test_small_gains_that_are_needed_together_are_looked_into_by_halves(tmp_path
 
 def test_without_time_only_those_stay_whose_looks_tell_them_from_chance(tmp_path: Path) -> None:
     one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
-    state = stack(one, {"strong": Part(0.34, firm=True), "doubtful": Part(0.18)})
-    dropped, stays = take_apart(one.context, state, Plan(), one.clock())
+    state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})
+    (dropped,) = take_apart(one.context, state, Plan(), one.clock())
     assert state.incumbent.names() == ("strong",)
     assert dropped.startswith("doubtful")
-    assert "strong was proved together with others, not by itself: looks at it show 1.40x" in stays
     assert set(state.together) == {"strong"}
     assert not state.ablations
+    assert ablate(one.context, state, one.clock())[1] == [
+        "strong was proved together with others, not by itself: 1.40x by what was seen"
+    ]
 
 
 def test_what_another_part_cannot_stand_without_stays(tmp_path: Path) -> None:
@@ -95,3 +100,17 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     state.incumbent = state.incumbent.with_change(four)
     take_apart(one.context, state, Plan(changes=(two,)), one.clock() + 900.0)
     assert state.incumbent.setting("workers") == {"number": 2}
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(60.0, 1), (120.0, 2)])
+def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path, seconds: float, kept: int) -> None:
+    speeds = {"one": 1.1, "other": 1.1}
+    made = World(
+        tmp_path,
+        *(strategy(name) for name in speeds),
+        speed=product(speeds),
+        noise=NoiseModel("normal", process_sd=0.03),
+    )
+    state = stack(made, {"one": Part(0.3), "other": Part(0.3)})
+    take_apart(made.context, state, Plan(), made.clock() + seconds)
+    assert len(state.incumbent.changes) == kept

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from simulated import World, product, strategy
 
-SPEEDS = {"a": 1.0, "b": 1.3, "c": 1.0, "d": 0.9, "e": 1.6}
+SPEEDS = {"a": 1.0, "b": 1.3, "c": 1.0, "d": 0.9, "e": 1.6, **dict.fromkeys("fghijk", 1.0)}
 
 
 def world(folder: Path, history: History, budget: float = 900.0) -> World:
