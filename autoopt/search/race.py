@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from math import log
+from math import log, sqrt
 
 import numpy as np
 
@@ -30,6 +30,8 @@ it keeps by now, kernels that it has found, may be a fifth of a step, and a cand
 """
 _YOUNG = 3
 """Blocks that are compared for it, first and last."""
+_ERRORS = 3.0
+"""Standard errors by which the two must differ: blocks of a noisy machine do so by chance."""
 
 OnProgress = Callable[[str, Estimate | None], None]
 
@@ -103,7 +105,9 @@ class Race:
             return False
         if self._pace is None:
             self._pace = float(np.median(seconds[:_YOUNG]))
-        return abs(log(float(np.median(seconds[-_YOUNG:])) / self._pace)) > AGED
+        scatter = float(np.median(np.abs(np.diff(np.log(seconds))))) / (0.6745 * sqrt(2))
+        error = 1.25 * scatter * sqrt(2 / _YOUNG)  # of the difference of two medians
+        return abs(log(float(np.median(seconds[-_YOUNG:])) / self._pace)) > max(AGED, _ERRORS * error)
 
     def _measure(self, pair: Pair, test: SequentialTest, rule: Rule, on_progress: OnProgress | None) -> None:
         while True:
