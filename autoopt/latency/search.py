@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import autoopt
 from autoopt.errors import TrialFailed, WorkloadError
@@ -29,20 +29,25 @@ from autoopt.trial.parent import Launcher
 Say = Callable[[str], None]
 BASELINE = Variant()
 SCREENING, MOST_SETS, FINALISTS, LOOK_ROUNDS = 0.45, 6, 3, 2
-LONGEST_START = 120.0
+LEAST_LOOK, LONGEST_START = 10.0, 120.0
+"""Seconds that a variant may take until it answers."""
 SLOWER = 1.5
 """A variant that took so many times as long as the baseline at its look is combined with nothing."""
 
 
 @dataclass
 class Looked:
-    """A variant's look: what its document will say, and what decides whether it is proved."""
+    """A variant's look: what its document will say, and what decides whether it is proved.
+
+    ``start_seconds``: until its process answered.
+    """
 
     variant: Variant
     served: Served
     judged: Judged | None = None
     sets: dict[int, list[Asked]] = field(default_factory=dict)
     ratios: list[float] = field(default_factory=list)
+    start_seconds: float = 0.0
 
     @property
     def open(self) -> bool:
@@ -181,18 +186,20 @@ class Search:
             self._note(variant, "not_applicable", why)
             return
         spent = self.options.budget_seconds - self.left
-        short = self.left < FEWEST * self.set_seconds(1)  # a look whose winner nobody proves is of no use
-        if spent > SCREENING * self.options.budget_seconds or (short and len(self.looks) > 1):
+        spare = self.left - self.reserve  # a look whose winner nobody proves is of no use
+        if spent > SCREENING * self.options.budget_seconds or (spare < LEAST_LOOK and len(self.looks) > 1):
             self._note(variant, "not_tried", "the time for looks is up; a larger --budget tries it")
             return
         self.say(f"a look at {variant.name}")
-        timeout = max(10.0, min(LONGEST_START, self.left / 3))
+        timeout = max(LEAST_LOOK, min(LONGEST_START, self.left / 3, spare))
         try:
             prepared = self.servers.prepare(variant, timeout)
+            began = self.clock()
             with self.servers.server(variant, timeout) as server:
+                started = self.clock() - began
                 judged = server.judge(self.options.seed, timeout)
                 self.servers.take_turns([baseline, server], self.serve.loads, self.rng, LOOK_ROUNDS)
-                self.looks.append(self._looked(server, judged, prepared))
+                self.looks.append(replace(self._looked(server, judged, prepared), start_seconds=started))
         except TrialFailed as failure:
             self._note(variant, "failed", failure.reason)
         finally:
@@ -237,12 +244,18 @@ class Search:
         wanted = [*(look for look in cheapest if look.served.keeps == "yes"), *ranked[:1], *cheapest, *ranked]
         return list({look.served.name: look for look in wanted}.values())[:FINALISTS]
 
-    def set_seconds(self, finalists: int) -> float:
+    def set_seconds(self, finalists: Sequence[Looked]) -> float:
         """Seconds of a set of fresh processes, about: the model as it is twice, and each finalist."""
         tail = self.looks[0].tail
         least = max(BLOCK_SECONDS, LEAST * tail)
         blocks = len(self.serve.loads) * ROUNDS * least
-        return (2 + finalists) * (self.start_seconds + blocks)
+        starts = [0.0, 0.0, *(look.start_seconds for look in finalists)]
+        return sum(max(start, self.start_seconds) + blocks for start in starts)
+
+    @property
+    def reserve(self) -> float:
+        """Seconds that the fewest sets of the best look take, about: looks do not spend them."""
+        return FEWEST * self.set_seconds(self.finalists()[:1] or self.looks[:1])
 
     def _prove(self) -> None:
         """Sets of fresh processes, one of each finalist and two of the model as it is, as many as the time allows.
@@ -250,7 +263,7 @@ class Search:
         Fewer finalists where the sets that an interval needs would not fit otherwise.
         """
         finalists = self.finalists()
-        while len(finalists) > 1 and FEWEST * self.set_seconds(len(finalists)) > self.left:
+        while len(finalists) > 1 and FEWEST * self.set_seconds(finalists) > self.left:
             dropped = finalists.pop()
             told = "not proved: the time was kept for what promises more; a larger --budget proves it"
             dropped.served = dropped.served.model_copy(update={"reason": told})

@@ -74,7 +74,7 @@ def paged(page: str, document: dict[str, Any]) -> str:
     lines = "".join(f"* {line}\n" for line in table(document).splitlines())
     comment = document.get("revisions", {}).get("comment")
     shown = f"\nThe comment on `examples/train_photos.py` in two revisions:\n\n{comment}" if comment else ""
-    return f"{before}{MARKS[0]}\n{lines}{shown}{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n\n{lines}{shown}\n{MARKS[1]}{after}"
 
 
 def table(document: dict[str, Any]) -> str:

@@ -22,8 +22,8 @@ def test_the_page_holds_what_was_measured_and_the_comment() -> None:
     page = f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n"
     revisions = {"answer": "faster", "reason": "a step 2x", "comment": "**autoopt compare: faster**\n"}
     text = paged(page, {"revisions": revisions})
-    assert text.startswith(f"before\n{MARKS[0]}\n* two revisions: faster: a step 2x\n")
-    assert text.endswith(f"**autoopt compare: faster**\n{MARKS[1]}\nafter\n")
+    assert text.startswith(f"before\n{MARKS[0]}\n\n* two revisions: faster: a step 2x\n")
+    assert text.endswith(f"**autoopt compare: faster**\n\n{MARKS[1]}\nafter\n")
     assert PAGE.read_text().count(MARKS[0]) == 1
 
 
