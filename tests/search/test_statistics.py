@@ -16,14 +16,14 @@ lucks = st.builds(BetweenProcess, st.floats(0.003, 0.2), st.floats(1.0, 12.0))
 pairs = st.lists(st.tuples(logs, errors), min_size=1, max_size=8)
 
 
-def two_level(data: list[tuple[float, float]], luck: BetweenProcess) -> TwoLevel:
-    return TwoLevel([value for value, _ in data], [error for _, error in data], luck)
+def two_level(data: list[tuple[float, float]], between: BetweenProcess) -> TwoLevel:
+    return TwoLevel([value for value, _ in data], [error for _, error in data], between)
 
 
 @given(pairs, lucks)
 @settings(max_examples=60, deadline=None)
-def test_bounds_are_finite_ordered_and_hold_the_value(data, luck) -> None:
-    level = two_level(data, luck)
+def test_bounds_are_finite_ordered_and_hold_the_value(data, between) -> None:
+    level = two_level(data, between)
     for low, high in (level.sequence(0.05), level.interval()):
         assert np.isfinite([low, high]).all()
         assert low <= level.value <= high
@@ -31,8 +31,8 @@ def test_bounds_are_finite_ordered_and_hold_the_value(data, luck) -> None:
 
 @given(pairs, lucks)
 @settings(max_examples=40, deadline=None)
-def test_swapping_the_sides_mirrors_the_estimate(data, luck) -> None:
-    level, mirrored = two_level(data, luck), two_level([(-value, error) for value, error in data], luck)
+def test_swapping_the_sides_mirrors_the_estimate(data, between) -> None:
+    level, mirrored = two_level(data, between), two_level([(-value, error) for value, error in data], between)
     assert mirrored.value == pytest.approx(-level.value, abs=1e-9)
     low, high = level.sequence(0.05)
     # A lone far-off pair leaves an evidence curve with a flat stretch, where bisection may stop either side of it.
@@ -41,17 +41,17 @@ def test_swapping_the_sides_mirrors_the_estimate(data, luck) -> None:
 
 @given(pairs, lucks, st.floats(-1.0, 1.0))
 @settings(max_examples=40, deadline=None)
-def test_shifting_every_pair_shifts_the_estimate(data, luck, by) -> None:
-    level, shifted = two_level(data, luck), two_level([(value + by, error) for value, error in data], luck)
+def test_shifting_every_pair_shifts_the_estimate(data, between, by) -> None:
+    level, shifted = two_level(data, between), two_level([(value + by, error) for value, error in data], between)
     assert shifted.value == pytest.approx(level.value + by, abs=1e-9)
     assert shifted.between_process_sd == pytest.approx(level.between_process_sd)
 
 
 @given(pairs, lucks, st.permutations(range(8)))
 @settings(max_examples=30, deadline=None)
-def test_order_of_pairs_does_not_matter(data, luck, order) -> None:
+def test_order_of_pairs_does_not_matter(data, between, order) -> None:
     shuffled = [data[index] for index in order if index < len(data)]
-    assert two_level(shuffled, luck).value == pytest.approx(two_level(data, luck).value, abs=1e-9)
+    assert two_level(shuffled, between).value == pytest.approx(two_level(data, between).value, abs=1e-9)
 
 
 def test_above_and_below_say_what_the_bounds_say() -> None:
@@ -64,12 +64,12 @@ def test_above_and_below_say_what_the_bounds_say() -> None:
 
 
 def test_blocks_of_one_pair_of_processes_are_never_enough() -> None:
-    """However small the error from its blocks, one pair leaves the luck of its processes."""
+    """However small the error from its blocks, one pair leaves the variance between processes."""
     low, high = TwoLevel([0.10], [1e-4], BetweenProcess(0.04, 4)).sequence(0.05)
     assert low < 0.0 < high
 
 
-def test_known_radius_is_the_limit_of_certain_luck() -> None:
+def test_known_radius_is_the_limit_of_a_known_variance() -> None:
     level = TwoLevel([0.0] * 4, [0.02] * 4, BetweenProcess(1e-3, 1e6))
     low, high = level.sequence(0.05)
     assert (high - low) / 2 == pytest.approx(known_radius(level.error, 0.05), rel=0.01)
@@ -94,19 +94,19 @@ def test_no_pairs_no_estimate() -> None:
 
 
 @pytest.mark.parametrize("true", [0.01, 0.05, 0.09])
-def test_luck_is_learnt_from_pairs(true: float) -> None:
+def test_between_process_variance_is_learnt_from_pairs(true: float) -> None:
     rng = np.random.default_rng(0)
     seen = [BetweenProcess().after(true * rng.standard_normal(6), [0.005] * 6).sd for _ in range(200)]
     assert np.sqrt(np.mean(np.square(seen))) == pytest.approx(true, rel=0.3, abs=0.01)
 
 
-def test_luck_hidden_in_block_noise_is_hardly_learnt() -> None:
+def test_between_process_variance_hidden_in_block_noise_is_hardly_learnt() -> None:
     learnt = BetweenProcess(0.04, 2.0).after([0.0, 0.0, 0.0, 0.0], [0.3] * 4)
     assert learnt.dof < 2.5
     assert learnt.sd > 0.035
 
 
-def test_more_blocks_where_starting_is_dear_fewer_where_luck_rules() -> None:
+def test_more_blocks_where_starting_is_dear_fewer_where_processes_differ() -> None:
     usual = best_blocks(0.01, 0.05, 8.0, 0.7)
     assert best_blocks(0.01, 0.05, 60.0, 0.7) > usual
     assert best_blocks(0.01, 0.10, 8.0, 0.7) < usual
@@ -114,7 +114,7 @@ def test_more_blocks_where_starting_is_dear_fewer_where_luck_rules() -> None:
 
 @pytest.mark.parametrize("between_process_sd", [0.02, 0.05, 0.08])
 def test_sequence_covers_at_all_looks(between_process_sd: float) -> None:
-    """The truth lies inside the bounds at every look of (nearly) every run, for luck other than was guessed."""
+    """The truth lies inside the bounds at every look of (nearly) every run, for a variance other than was guessed."""
     rng = np.random.default_rng(3)
     held = 0
     for _ in range(120):
@@ -127,20 +127,20 @@ def test_sequence_covers_at_all_looks(between_process_sd: float) -> None:
     assert held >= 0.93 * 120
 
 
-def test_a_large_effect_needs_no_more_than_two_pairs_though_little_is_known_of_luck() -> None:
+def test_a_large_effect_needs_no_more_than_two_pairs_though_little_is_known_of_processes() -> None:
     """1.8 times as fast in two pairs of processes, after an A/A control of two."""
-    luck = BetweenProcess().after([0.01, -0.07], [0.045, 0.032])
-    assert TwoLevel([0.61, 0.57], [0.066, 0.061], luck).above(np.log(1.01), 0.02)
+    between = BetweenProcess().after([0.01, -0.07], [0.045, 0.032])
+    assert TwoLevel([0.61, 0.57], [0.066, 0.061], between).above(np.log(1.01), 0.02)
 
 
-def test_bounds_hold_at_all_looks_with_little_known_of_luck() -> None:
+def test_bounds_hold_at_all_looks_with_little_known_of_processes() -> None:
     """Drawn from what is assumed of it, errors as blocks leave them: at most one sequence in twenty errs."""
-    rng, luck, wrong = np.random.default_rng(5), BetweenProcess(0.05, 1.5), 0
+    rng, between, wrong = np.random.default_rng(5), BetweenProcess(0.05, 1.5), 0
     for _ in range(300):
-        tau = min(luck.sd * (luck.dof / rng.chisquare(luck.dof)) ** 0.5, 0.2)
+        tau = min(between.sd * (between.dof / rng.chisquare(between.dof)) ** 0.5, 0.2)
         errors = rng.uniform(0.03, 0.09, 8)
         values = list(rng.normal(0.4, np.sqrt(tau**2 + errors**2)))
-        looks = [TwoLevel(values[:n], list(errors[:n]), luck) for n in range(1, 9)]
+        looks = [TwoLevel(values[:n], list(errors[:n]), between) for n in range(1, 9)]
         wrong += any(level.above(0.4, 0.05) or level.below(0.4, 0.05) for level in looks)
     assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
     assert wrong > 0, "a check that cannot fail: bounds this wide tell nothing"

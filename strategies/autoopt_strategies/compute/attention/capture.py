@@ -18,6 +18,8 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from autoopt_strategies.compute.attention.forward import attribute
+
 PLAIN = (bool, int, float, str, type(None))
 """Types of attributes that a forward may decide by."""
 
@@ -291,8 +293,6 @@ def tidied(module: nn.Module, program: Any) -> Captured:
 
 def constant(module: nn.Module, graph: fx.Graph, path: str, program: Any) -> fx.Node:
     """A parameter, a buffer, a tensor kept as an attribute, or a tensor made in the forward of numbers."""
-    from autoopt_strategies.compute.attention.forward import attribute
-
     tensor = program.constants.get(f"module.{path}")
     try:
         found = attribute(module, path)
