@@ -288,3 +288,10 @@ def test_an_undecided_time_to_target_asks_for_one_more_seed() -> None:
     assert judge(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE
     wanted = required_runs(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE)
     assert (wanted.baseline_seeds, wanted.candidate_seeds, wanted.to_target) == (3, 3, True)
+
+
+def test_an_undecided_metric_within_reach_asks_for_one_more_seed() -> None:
+    wanted = required_runs(
+        Risk.NUMERIC, comparison(), evidence((run(0), run(1)), level=DOUBT), OBJECTIVE, Noise(seed_noise=0.0025)
+    )
+    assert (wanted.baseline_seeds, wanted.candidate_seeds) == (3, 3)
