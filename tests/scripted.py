@@ -41,7 +41,7 @@ def main():
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        print(loss.item())
+        print(loss.item())  # a line as long as those of this script may be: no call up to here needs to be broken
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def test_a_model_that_a_function_returns_is_named_where_it_is_used(tmp_path: Pat
 
 def test_flags_stand_below_the_imports_and_import_what_they_need(tmp_path: Path) -> None:
     after, _ = patched(tmp_path, PLAIN, THREADS)
-    assert "from data import Pictures  # ours\ntorch.set_num_threads(1)\n" in after
+    assert "from data import Pictures  # ours\n\ntorch.set_num_threads(1)\n" in after
     text = PLAIN.replace("import torch\n", "import torch as th\n").replace("torch.optim.", "th.optim.")
     sites = sites_in(tmp_path, text, optimizer=("AdamW", "th.optim.AdamW("))
     after, _ = patched(tmp_path, text, THREADS, sites=sites)
@@ -285,7 +285,11 @@ def test_the_environment_goes_with_an_import_of_os_that_is_there_if_torch_comes_
     ("call", "change", "expected"),
     [
         ("TrainingArguments", BF16, "TrainingArguments('out', bf16=True)"),
-        ("Seq2SeqTrainingArguments", WORKERS, "Seq2SeqTrainingArguments('out', dataloader_num_workers=2"),
+        (
+            "Seq2SeqTrainingArguments",
+            WORKERS,
+            "    'out', dataloader_num_workers=2, dataloader_persistent_workers=True\n",
+        ),
         ("Trainer", BF16, "Trainer('out', precision=\"bf16-mixed\")"),
     ],
 )
@@ -300,12 +304,12 @@ def test_a_library_s_trainer_gets_its_own_arguments(tmp_path: Path, call: str, c
     assert [(c.how, c.line) for c in patch.changes] == [("patched", 3)]
 
 
-def test_a_trainer_s_arguments_that_a_parser_makes_stay_with_the_plan(tmp_path: Path) -> None:
+def test_a_trainer_s_arguments_that_a_parser_makes_are_the_command_s(tmp_path: Path) -> None:
     text = "import torch\n\nloop, = parser.parse_args_into_dataclasses()\n"
     (tmp_path / "train.py").write_text(text)
     made = Site(kind="trainer", call="TrainingArguments", file="train.py", line=3, end_line=3)
     _, patch = patched(
         tmp_path, text, BF16, sites=Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=(made,))
     )
-    assert patch.changes[0].how == "plan only"
-    assert patch.diff == ""
+    assert (patch.changes[0].how, patch.diff) == ("by hand", "")
+    assert "add --bf16 True to it" in patch.changes[0].reason

@@ -27,7 +27,9 @@ PINNED = Change(strategy="pin_memory", setting={"pin_memory": True, "non_blockin
 FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
 LARGER = Change(strategy="batch_size", setting={"size": 64, "learning_rate_factor": 1.0, "warmup_steps": 0})
 
-LOADER = """\
+WIDE = "# a line of a script whose lines are long: " + 120 * "-"
+LOADER = f"""\
+{WIDE}
 import argparse
 
 import torch
@@ -37,7 +39,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("-j", "--workers", type=int, default=1)
 parser.add_argument("--no-cuda", action="store_true")
 opt = parser.parse_args()
-kwargs = {"num_workers": 1, "pin_memory": False} if not opt.no_cuda else {}
+kwargs = {{"num_workers": 1, "pin_memory": False}} if not opt.no_cuda else {{}}
 loader = CALL
 print(loader.num_workers, loader.batch_size, loader.persistent_workers, loader.pin_memory)
 """
@@ -246,9 +248,10 @@ def test_a_default_in_another_file_that_does_not_decide_alone_stays(
     assert why in patch.changes[0].reason
 
 
-PICKED = """import torch
+PICKED = f"""{WIDE}
+import torch
 
-opts = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+opts = {{"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}}
 name = "AdamW"
 kind = getattr(torch.optim, name)
 model = torch.nn.Linear(2, 2)

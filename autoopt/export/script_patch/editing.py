@@ -9,6 +9,7 @@ from typing import Any
 
 import libcst as cst
 
+from autoopt.export.script_patch.layout import USUAL, broken
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot, Statement, Suite
 
 DATALOADER_POSITIONS = (
@@ -40,6 +41,7 @@ class Edits:
     before: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     wrapped: list[tuple[Suite, int, int, str]] = field(default_factory=list)
+    apart: dict[cst.CSTNode, str] = field(default_factory=dict)
 
     def copy(self) -> Edits:
         """The same edits, to which others can be added on trial."""
@@ -52,6 +54,7 @@ class Edits:
             defaultdict(list, {node: [*lines] for node, lines in self.before.items()}),
             defaultdict(list, {node: [*lines] for node, lines in self.after.items()}),
             [*self.wrapped],
+            {**self.apart},
         )
 
     def argument(self, call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> None:
@@ -80,9 +83,15 @@ class Edits:
             raise NoHonestEditError(f"{where} decides another argument, too, which gets another value")
         self.replaced[node], self.owners[node] = new, on_behalf
 
-    def insert(self, spot: Spot, lines: Sequence[str], *, below: bool) -> None:
-        """Adds lines above or below a statement; lines that are there already are not added twice."""
+    def insert(self, spot: Spot, lines: Sequence[str], *, below: bool, apart: bool = False) -> None:
+        """Adds lines above or below a statement; lines that are there already are not added twice.
+
+        Args:
+            apart: a blank line stands above the first of them that are, as below imports.
+        """
         there = (self.after if below else self.before)[spot.statement]
+        if apart and lines:
+            self.apart.setdefault(spot.statement, lines[0])
         there += [line for line in lines if line not in there]
 
     def wrap(self, suite: Suite, first: int, last: int, header: str) -> None:
@@ -112,11 +121,31 @@ class _Editor(cst.CSTTransformer):
             return self.edits.replaced[original_node]
         for name, (value, positions) in self.edits.arguments.get(original_node, {}).items():
             updated = with_argument(updated, name, value, positions)
+        if original_node in self.edits.arguments:
+            updated = self._fitting(original_node, updated)
         for name, value in self.edits.merged.get(original_node, {}).items():
             updated = updated.with_changes(value=with_key(updated.value, name, value))
         if isinstance(original_node, (cst.Module, cst.IndentedBlock)):
             return self._block(original_node, updated)
         return updated
+
+    def _fitting(self, original: cst.CSTNode, updated: cst.Call) -> cst.Call:
+        """The call, broken where it has outgrown its line; one whose lines are many already keeps its layout."""
+        source = self.edits.source
+        assert isinstance(original, cst.Call)
+        if not original.args:
+            return updated
+        first, last = source.lines(original.args[0]), source.lines(original.args[-1])
+        longer = len(source.code(updated)) - len(source.code(original))
+        if longer <= 0 or first.start.line != last.end.line:
+            return updated
+        line = source.text[first.start.line - 1]
+        columns = max(USUAL, *map(len, source.text))
+        if len(line) + longer <= columns:
+            return updated
+        indent = source.tree.default_indent
+        own_line = source.lines(original).start.line != first.start.line
+        return broken(updated, indent, 0 if own_line else columns - len(line) + len(line.lstrip()) - len(indent))
 
     def _block(self, original: Suite, updated: Suite) -> Suite:
         edits = self.edits
@@ -137,7 +166,12 @@ class _Editor(cst.CSTTransformer):
 
     def _with_lines(self, original: Statement, updated: Statement) -> list[Statement]:
         above = [self._parsed(line) for line in self.edits.before.get(original, [])]
-        below = [self._parsed(line) for line in self.edits.after.get(original, [])]
+        below = [
+            self._parsed(line).with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+            if self.edits.apart.get(original) == line
+            else self._parsed(line)
+            for line in self.edits.after.get(original, [])
+        ]
         if above:  # comments and blank lines above a statement stay above what is put there
             above[0] = above[0].with_changes(leading_lines=updated.leading_lines)
             updated = updated.with_changes(leading_lines=())

@@ -52,7 +52,7 @@ class Placing:
             "dataset": self._dataset,
             "moves": self._moves,
             "optimizer": lambda e: self._arguments(e, self.site("optimizer"), ("params", "lr")),
-            "trainer": lambda e: self._arguments(e, self.site("trainer"), ()),
+            "trainer": self._trainer,
             "model": self._model,
             "start": self._start,
             "environment": self._environment,
@@ -101,10 +101,16 @@ class Placing:
         if not found:
             raise NoHonestEditError(f"no {kind.replace('_', ' ')} was found in the script")
         for site in found:
-            if not site.direct:
+            if not site.direct and not self._in_plain_sight(site):
                 raise NoHonestEditError(f"a library makes it on behalf of {site.file}:{site.line}")
         self.touched = found[0]
         return found
+
+    def _in_plain_sight(self, site: Site) -> bool:
+        """Whether the user's line makes the object itself, though a library listens there, as Lightning does."""
+        if site.kind not in ("loader_training", "loader_validation", "optimizer"):
+            return False
+        return self.edits(site.file).source.names(site, site.call)
 
     # arguments of calls
 
@@ -134,6 +140,15 @@ class Placing:
             else:
                 edits.argument(call, name, cst.parse_expression(text), positions)
 
+    def _trainer(self, edit: Edit) -> None:
+        site = self.site("trainer")
+        source = self.edits(site.file).source
+        if not source.names(site, site.call) and source.names(site, "parse_args_into_dataclasses"):
+            words = " ".join(f"--{name} {value}" for name, value in edit.arguments.items())
+            where = f"{site.file}:{site.line}"
+            raise NoHonestEditError(f"{where} reads it from the command: add {words} to it", by_hand=True)
+        self._arguments(edit, site, ())
+
     def _call(self, source: Source, site: Site) -> cst.Call:
         """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
         picked = source.picked(site) if site.kind == "optimizer" and not source.names(site, site.call) else None
@@ -152,7 +167,7 @@ class Placing:
         if len(stars) > 1 or stars[0].star == "*":
             what = "arguments on with a star" if stars[0].star == "*" else "several mappings on with two stars"
             raise NoHonestEditError(f"{site.file}:{site.line} passes {what}")
-        if not site.options:
+        if not site.options and site.kind != "trainer":  # whose arguments go by their names alone
             raise NoHonestEditError(f"{site.file}:{site.line} passes arguments on with two stars that were not seen")
         return stars[0]
 
@@ -280,7 +295,7 @@ class Placing:
         last = last_import(source)
         names = self._imported(source, edit.imports)
         lines = [line.replace("{torch}", names.get("torch", "torch")) for line in edit.lines]
-        self.edits(entry).insert(last, lines, below=True)
+        self.edits(entry).insert(last, lines, below=True, apart=True)
         self.touched = self.touched or self._at(source, last)
 
     def _environment(self, edit: Edit) -> None:

@@ -61,6 +61,7 @@ class Source:
         self._ranges = self._wrapper.resolve(PositionProvider)
         self._parents = self._wrapper.resolve(ParentNodeProvider)
         self._nodes = list(_descend(self.tree))
+        self.text = parsed.code.splitlines()
 
     def lines(self, node: cst.CSTNode) -> CodeRange:
         """First and last line of a node, from 1."""
@@ -173,6 +174,12 @@ class Source:
         while above is not None and not isinstance(above, (cst.FunctionDef, cst.Module)):
             above = self.parent(above)
         return above or self.tree
+
+    def class_of(self, function: cst.FunctionDef) -> cst.ClassDef | None:
+        """The class that a function is a method of."""
+        block = self.parent(function)
+        above = None if block is None else self.parent(block)
+        return above if isinstance(above, cst.ClassDef) else None
 
     def assignments(self, name: str, scope: cst.CSTNode) -> list[cst.Assign | cst.AnnAssign]:
         """Assignments to a name or a dotted name in a function or the module, its inner functions left out."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from autoopt.export.script_patch.following import followed
 from autoopt.export.script_patch.options import Option, ScriptOptions, is_parsed
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 
@@ -39,15 +40,30 @@ def made_at(
     Raises:
         NoHonestEditError: it is computed, set more than once, or given on the command line.
     """
-    if _is_plain(source, value):
-        return Made(source, value)
+    return _made_at(source, value, options, text, seen, ())
+
+
+def _made_at(
+    source: Source,
+    value: cst.BaseExpression,
+    options: ScriptOptions,
+    text: str,
+    seen: object,
+    on_the_way: tuple[cst.BaseExpression, ...],
+) -> Made:
     name, line = source.code(value), source.lines(value).start.line
-    if isinstance(value, cst.Name):
-        return Made(source, _assigned(source, value, name, line))
-    default = _default(source, value, options, text, seen)
+    if _is_plain(source, value):
+        if on_the_way and seen is not UNSEEN and seen != ast.literal_eval(name):
+            raise NoHonestEditError(f"{source.name}:{line} is not what arrives: {seen!r} does")
+        return Made(source, value)
+    default = None if isinstance(value, cst.Name) else _default(source, value, options, text, seen)
     if default is not None:
         return default
     found = options.within(source, value)
+    if not found and not any(value is other for other in on_the_way):
+        further = followed(source, value)
+        if further is not None:
+            return _made_at(source, further, options, text, seen, (*on_the_way, value))
     if not found:
         raise NoHonestEditError(f"{source.name}:{line} computes it: {name}")
     for option in found:
@@ -60,34 +76,6 @@ def _is_plain(source: Source, value: cst.BaseExpression | None) -> bool:
     if isinstance(value, cst.UnaryOperation):
         return isinstance(value.expression, _LITERALS)
     return value is not None and (isinstance(value, _LITERALS) or source.code(value) in ("True", "False", "None"))
-
-
-def _assigned(source: Source, value: cst.Name, name: str, line: int) -> cst.BaseExpression:
-    scope: cst.CSTNode = source.scope(value)
-    found = source.assignments(name, scope)
-    if not found and not _is_parameter(scope, name):
-        found = source.assignments(name, source.tree)
-    if len(found) != 1 or _changed_otherwise(source, name):
-        raise NoHonestEditError(f"{source.name}:{line} takes it from {name}, which is not set in one place of the file")
-    made = found[0].value
-    if not _is_plain(source, made):
-        where = source.lines(found[0]).start.line
-        raise NoHonestEditError(f"{source.name}:{where} computes {name}")
-    assert made is not None
-    return made
-
-
-def _is_parameter(scope: cst.CSTNode, name: str) -> bool:
-    if not isinstance(scope, cst.FunctionDef):
-        return False
-    every = scope.params
-    return any(p.name.value == name for p in (*every.params, *every.kwonly_params, *every.posonly_params))
-
-
-def _changed_otherwise(source: Source, name: str) -> bool:
-    """Whether something else sets the name: ``+=``, ``exec`` of a configuration."""
-    added = any(source.code(node.target) == name for node in source.all_of(cst.AugAssign))
-    return added or any(source.called(call) == "exec" for call in source.all_of(cst.Call))
 
 
 def _default(source: Source, value: cst.BaseExpression, options: ScriptOptions, text: str, seen: object) -> Made | None:

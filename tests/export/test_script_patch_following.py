@@ -1,0 +1,162 @@
+"""Arguments whose value is made elsewhere in the file, calls that outgrow their line, and trainers' arguments."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.export.script_patch.diff import diff_of
+from autoopt.export.script_patch.placing import Placing
+from autoopt.export.script_patch.source import NoHonestEditError
+from autoopt.records import Site, Sites
+from autoopt.strategy import Edit
+
+HEAD = "import torch\nfrom torch.utils.data import DataLoader\n"
+
+
+def site_of(text: str, start: str, **site: Any) -> Site:
+    """The site of the first call whose source begins so."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and (ast.get_source_segment(text, node) or "").startswith(start):
+            return Site(**{"file": "train.py", "line": node.lineno, "end_line": node.end_lineno, **site})
+    raise AssertionError(f"no call {start!r}")
+
+
+def placed(folder: Path, text: str, site: Site, *edits: Edit) -> list[str]:
+    """The lines that the patch takes out and puts in."""
+    (folder / "train.py").write_text(text)
+    placing = Placing(Sites(command=("python", "train.py"), cwd=str(folder), sites=(site,)))
+    for edit in edits:
+        placing.place(edit)
+    edited = placing.files["train.py"]
+    compile(edited.code(), "train.py", "exec")
+    lines = diff_of(text, edited.code(), "train.py").splitlines()
+    return [line for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
+
+
+def loader_in(text: str, seen: int = 0) -> Site:
+    options = {"num_workers": seen, "batch_size": 4}
+    return site_of(text, "DataLoader(", kind="loader_training", call="DataLoader", options=options)
+
+
+WORKERS = Edit("loader", arguments={"num_workers": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (
+            "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--workers', default=0)\n"
+            "args = parser.parse_args()\nworkers = args.workers\nDataLoader(data, 4, num_workers=workers)\n",
+            "parser.add_argument('--workers', default=2)",
+        ),
+        (
+            "@dataclass\nclass Config:\n    workers: int = 0\n"
+            "cfg = Config()\nDataLoader(data, 4, num_workers=cfg.workers)\n",
+            "    workers: int = 2",
+        ),
+        ("CFG = {'workers': 0}\nDataLoader(data, 4, num_workers=CFG['workers'])\n", "CFG = {'workers': 2}"),
+        (
+            "def load(data, workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload(data)\n",
+            "def load(data, workers=2):",
+        ),
+        (
+            "def load(data, workers=1):\n    return DataLoader(data, 4, num_workers=workers)\nload(data, 0)\n",
+            "load(data, 2)",
+        ),
+        (
+            "class Trainer:\n    def __init__(self, data, workers=0):\n        self.workers = workers\n"
+            "    def loader(self):\n        return DataLoader(data, 4, num_workers=self.workers)\n"
+            "Trainer(data).loader()\n",
+            "    def __init__(self, data, workers=2):",
+        ),
+    ],
+)
+def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed: str) -> None:
+    removed, added = placed(tmp_path, HEAD + text, loader_in(HEAD + text), WORKERS)
+    assert removed.startswith("-")
+    assert added == f"+{changed}"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "reason"),
+    [
+        (
+            "class Config:\n    workers: int = 0\n"
+            "cfg = Config(workers=3)\nDataLoader(data, 4, num_workers=cfg.workers)\n",
+            3,
+            "computes it: cfg.workers",
+        ),
+        (
+            "CFG = {'workers': 0}\nCFG.update(read())\nDataLoader(data, 4, num_workers=CFG['workers'])\n",
+            1,
+            "computes it",
+        ),
+        (
+            "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\nload(1)\n",
+            0,
+            "whose workers it is, in 2 places",
+        ),
+        (
+            "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\n",
+            5,
+            "not what arrives: 5 does",
+        ),
+        ("a = b\nb = a\nDataLoader(data, 4, num_workers=a)\n", 0, "computes it"),
+    ],
+)
+def test_what_more_than_one_place_decides_is_left_alone(tmp_path: Path, text: str, seen: int, reason: str) -> None:
+    with pytest.raises(NoHonestEditError, match=reason):
+        placed(tmp_path, HEAD + text, loader_in(HEAD + text, seen), WORKERS)
+
+
+def test_a_call_that_outgrows_its_line_is_broken_as_a_formatter_would(tmp_path: Path) -> None:
+    more = Edit("loader", arguments={"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True})
+    text = HEAD + "def load(data):\n    return DataLoader(data, batch_size=4, shuffle=True)\n"
+    assert placed(tmp_path, text, loader_in(text), more)[1:] == [
+        "+    return DataLoader(",
+        "+        data,",
+        "+        batch_size=4,",
+        "+        shuffle=True,",
+        "+        num_workers=2,",
+        "+        prefetch_factor=4,",
+        "+        persistent_workers=True,",
+        "+    )",
+    ]
+    few = Edit("loader", arguments={"num_workers": 2, "pin_memory": True})
+    assert placed(
+        tmp_path,
+        text.replace("return", "of_all_that_is_there ="),
+        loader_in(text.replace("return", "of_all_that_is_there =")),
+        few,
+    )[1:] == [
+        "+    of_all_that_is_there = DataLoader(",
+        "+        data, batch_size=4, shuffle=True, num_workers=2, pin_memory=True",
+        "+    )",
+    ]
+
+
+def test_arguments_of_a_trainer_that_are_passed_on_or_read_from_the_command(tmp_path: Path) -> None:
+    text = "from transformers import TrainingArguments\nwanted = TrainingArguments(**kwargs)\n"
+    site = site_of(text, "TrainingArguments(", kind="trainer", call="TrainingArguments")
+    bf16 = Edit("trainer", arguments={"bf16": True, "dataloader_num_workers": 2})
+    assert placed(tmp_path, text, site, bf16)[1:] == [
+        '+wanted = TrainingArguments(**{**kwargs, "bf16": True, "dataloader_num_workers": 2})'
+    ]
+    text = "wanted, = parser.parse_args_into_dataclasses()\n"
+    site = site_of(text, "parser.", kind="trainer", call="TrainingArguments")
+    with pytest.raises(NoHonestEditError, match="add --bf16 True --dataloader_num_workers 2 to it") as caught:
+        placed(tmp_path, text, site, bf16)
+    assert caught.value.by_hand
+
+
+def test_a_loader_that_a_library_listens_to_is_patched_where_the_user_makes_it(tmp_path: Path) -> None:
+    text = HEAD + "def train_dataloader(data):\n    return DataLoader(data, 4)\n"
+    heard = loader_in(text).model_copy(update={"direct": False})
+    assert placed(tmp_path, text, heard, WORKERS)[1:] == ["+    return DataLoader(data, 4, num_workers=2)"]
+    made = heard.model_copy(update={"line": 2, "end_line": 2})
+    with pytest.raises(NoHonestEditError, match="a library makes it"):
+        placed(tmp_path, text, made, WORKERS)
