@@ -30,7 +30,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     training = live.training
     group = group_of(training)
     agree: Callable[[float], float] = (lambda seconds: seconds) if group is None else group.agree
-    began = perf_counter()
+    first_step, began = training.steps, perf_counter()
     times: list[float] = []
     losses: list[float | None] = []
     compiled_until = 0
@@ -52,7 +52,8 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
             break
     if training.device.kind != "cpu":
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
-    return _startup(live, times, losses, steady, compiled_until)
+    startup = _startup(live, times, losses, steady, compiled_until)
+    return startup.model_copy(update={"first_step": first_step})
 
 
 def _startup(

@@ -40,6 +40,7 @@ class Block(Record):
 class Startup(Record):
     """Start-up of a trial: its cost before the steady state. ``fixed_seconds`` is what a real run pays once.
 
+    ``first_step``: of the training, whose loss is the first of ``losses``; a script stands at the end of one by then.
     ``compiler``: what ``torch.compile`` had trouble with, a sentence; None where it had none or was not asked.
     """
 
@@ -50,6 +51,7 @@ class Startup(Record):
     steady: bool
     fixed_seconds: float
     losses: tuple[float | None, ...] = ()
+    first_step: int = 0
     compiler: str | None = None
 
 

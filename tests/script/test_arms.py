@@ -16,6 +16,7 @@ from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view
 from autoopt.search.accept.interleaved import Turns
 from autoopt.search.compare.arm import TrialArm
+from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.setup import Setup
 from tests.script.conftest import StartScript, sites_of
 
@@ -62,6 +63,23 @@ def test_arms_train_the_same_steps_and_stand_still_between_blocks(start_script: 
     assert second.first_step == first.first_step + STEPS, "nothing was trained between two blocks"
     assert sum(first.stage_seconds.values()) == pytest.approx(first.seconds, rel=0.02)
     assert first.samples == STEPS * 16
+
+
+def test_losses_have_the_number_of_their_step_however_long_the_warm_up_was(
+    start_script: StartScript, sites: Sites
+) -> None:
+    """One side's warm-up is compared with the other's blocks: a step of one must not stand beside the next."""
+    paths = []
+    for seconds, steps in ((0.0, 40), (2.0, 5)):
+        with start_script("plain.py", "100000", sites=sites) as process:
+            arm, side = TrialArm(process, process.spec.plan), SideStatistics(process.spec.plan)
+            arm.ready()
+            side.started(arm.warm_up(seconds))
+            side.ran(arm.block(0.0, steps, 0.0))
+            paths.append(dict(zip(side.side().losses.steps, side.side().losses.losses, strict=True)))
+    common = paths[0].keys() & paths[1].keys()
+    assert len(common) > 20
+    assert all(paths[0][step] == paths[1][step] for step in common)
 
 
 def test_evaluations_and_checkpoints_are_timed_apart_and_the_metric_is_read(

@@ -307,7 +307,7 @@ class Pair:
 
 
 def _first_not_finite(startup: Startup) -> int | None:
-    return next((step for step, loss in enumerate(startup.losses) if loss is None), None)
+    return next((step for step, loss in enumerate(startup.losses, startup.first_step) if loss is None), None)
 
 
 def _quietly(action: Callable[[], None]) -> None:

@@ -55,7 +55,7 @@ class SideStatistics:
     def started(self, startup: Startup) -> None:
         self.startups.append(startup)
         self.fixed_seconds.append(startup.fixed_seconds)
-        self.paths.append(dict(enumerate(startup.losses)))
+        self.paths.append(dict(enumerate(startup.losses, start=startup.first_step)))
 
     def ran(self, block: Block) -> None:
         self.blocks.append(block)
