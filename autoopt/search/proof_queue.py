@@ -13,7 +13,7 @@ from math import exp
 from autoopt.records import Change, Quality, Verdict
 from autoopt.search.accept.quality import FEWEST_SEEDS
 from autoopt.search.candidate import Candidate
-from autoopt.search.first_training import train_first
+from autoopt.search.first_training import PROBE_SECONDS, train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
@@ -40,6 +40,13 @@ class Costs:
         """Seconds of the pairs of processes that would prove it."""
         context = self.context
         return seconds_to_prove(screened, self.state.noise, context.min_gain, context.allocation.start_seconds)
+
+    def probes(self) -> float:
+        """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""
+        probes = self.context.gate.probes
+        if probes is None:
+            return 0.0
+        return (self.context.allocation.start_seconds + PROBE_SECONDS) * (1 if probes.made else 2)
 
     def trainings(self, screened: Screened) -> float:
         """Seconds of the trainings that prove its quality where probes do not tell."""

@@ -46,6 +46,11 @@ class Probes:
         self.random = False
         self._seen: dict[tuple[str, int | None, int], ProbeResult] = {}
 
+    @property
+    def made(self) -> bool:
+        """Whether there is any: the first is the incumbent's."""
+        return bool(self._seen)
+
     def pair(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult]:
         """The probes of both, the candidate's over as many steps as the incumbent's.
 
