@@ -27,13 +27,13 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
     threshold = log1p(min_gain)
     good = [s for s in _by_gain(screening, state) if s.plain and s.gain > threshold]
     members = _provable(screening, state, _without_rivals(good))
-    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 else 0.0
+    rivals = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
+    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or rivals else 0.0
     if len(members) > 1 and not screening.over:
         whole = _look(screening, state, registry, members)
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
         if whole is None or whole.gain < hoped:
             _one_by_one(screening, state, registry, members, threshold)
-    rivals = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
     if members and rivals and not screening.over:
         _look(screening, state, registry, [*members, rivals[0]])  # some that shorten the same stages serve together
 

@@ -6,6 +6,8 @@ scatter alike (``equal``), or one plan in four four times as much as the others 
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from math import log
 from typing import Any
@@ -18,6 +20,7 @@ from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import control, learned
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
+from benchmarks.documents import RESULTS, environment, load, save
 
 PLACEBOS = 20
 MOST_KEPT = 0.05
@@ -78,12 +81,18 @@ def measure(kind: str, spread: str, runs: int = 40) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    import json
-    import sys
+def main(kinds: str, runs: int = 40) -> None:
+    """Each kind of noise with equal and unequal processes, into the results."""
+    path = RESULTS / "truth.json"
+    for kind in kinds.split(","):
+        for spread in ("equal", "unequal"):
+            found = {**measure(kind, spread, runs), "environment": environment()}
+            document = load(path)
+            document.setdefault("placebo_runs", {})[f"{spread}, {kind}"] = found
+            save(path, document)
+            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.flush()
 
-    wanted = [(kind, spread) for kind in sys.argv[1].split(",") for spread in ("equal", "unequal")]
-    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 40
-    for kind, spread in wanted:
-        sys.stdout.write(json.dumps(measure(kind, spread, runs)) + "\n")
-        sys.stdout.flush()
+
+if __name__ == "__main__":
+    main(sys.argv[1], *(int(word) for word in sys.argv[2:3]))
