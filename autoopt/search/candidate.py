@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean
 
 from autoopt.errors import TrialFailed
@@ -15,6 +15,9 @@ from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, 
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
+
+RIVALS = 2.0
+"""Standard errors by which a whole falls short of its parts where they do not all serve beside each other."""
 
 Answer = Callable[[Trial | None], None]
 
@@ -42,7 +45,8 @@ class Candidate:
 def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison]) -> dict[str, Part]:
     """What is known of each part of a stack after its proof, which tells their sum where gains multiply.
 
-    A part that was not looked at alone has an equal share of the whole, of which nothing more is known.
+    A part that was not looked at alone has an equal share of the whole, of which nothing more is known. Where the whole
+    brings plainly less than its parts did, some serve the same end, and only the strongest is told from chance by that.
 
     Args:
         proof: of the whole stack.
@@ -55,8 +59,15 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
     parts = {name: candidate.parts.get(name, Part(whole / len(names))) for name in names}
     off, spread = whole - sum(part.gain for part in parts.values()), sum(part.error**2 for part in parts.values())
     weights = {name: part.error**2 / (spread + error) for name, part in parts.items()}
+    rivals = off < -RIVALS * sqrt(spread + error)
+    strongest = max(parts, key=lambda name: parts[name].gain)
     return {
-        name: replace(part, gain=part.gain + weights[name] * off, error=part.error * sqrt(1 - weights[name]))
+        name: replace(
+            part,
+            gain=part.gain + weights[name] * off,
+            error=part.error * sqrt(1 - weights[name]),
+            bar=inf if rivals and name != strongest else part.bar,
+        )
         for name, part in parts.items()
     }
 
