@@ -143,7 +143,11 @@ def metric_phrase(result: Result) -> Phrase | None:
         number(difference.high, plain, "/quality/difference/high"),
     )
     if quality.seeds is not None:
-        words = " over {} seed" if quality.seeds == 1 else " over {} seeds"
+        own = result.sites is not None and result.sites.seeded  # every training of such a script has the same seed
+        each = "training" if own else "seed"
+        words = f" over {{}} {each}" if quality.seeds == 1 else f" over {{}} {each}s"
+        if own:
+            words += " from the script's own seed"
         text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
     return text + _too_wide(result, quality) + "."
 
