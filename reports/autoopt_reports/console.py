@@ -100,7 +100,8 @@ def _changes(console: Console, marks: Marks, view: Adopt) -> None:
     _say(console, marks, str(view.headline), "bold")
     table = Table.grid(padding=(0, 2))
     for place, change in enumerate(view.changes, start=1):
-        gain = change.gain.text if change.gain else "not measured"
+        alone = change.gain.text if change.gain else "not measured by itself" if change.shared else "not measured"
+        gain = f"{alone}, with {change.shared}" if change.shared else alone
         table.add_row(
             Text(f" {place}."),
             Text(encodable(change.label.text, marks)),

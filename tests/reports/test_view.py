@@ -141,7 +141,21 @@ def test_a_plan_that_was_run_again_without_a_gain_is_not_said_to_be_unchecked() 
     check = next(check for check in view.trust if check.label == "End to end")
     assert check.level == "caution"
     assert "was run again" in str(check.text)
-    assert "did not show" in str(check.text)
+    assert "does not prove" in str(check.text)
+
+
+def test_what_was_proved_together_is_shown_as_one_gain() -> None:
+    """Not the same figure once for each of them, as if each brought it."""
+    kept = next(trial for trial in WIN.trials if trial.verdict is r.Verdict.KEPT)
+    companion = r.Change(strategy="companion", setting={})
+    trial = kept.model_copy(update={"companions": (companion,), "measured_again": None, "strategy": "first"})
+    plan = r.Plan(changes=(r.Change(strategy="first", setting={}), companion))
+    best = WIN.best.model_copy(update={"plan": plan})
+    view = report_view(WIN.model_copy(update={"trials": (trial,), "ablation": (), "best": best}))
+    first, second = view.adopt.changes
+    assert first.gain is not None
+    assert (first.shared, second.gain, second.shared) == ("companion", None, "first")
+    assert "together with companion" in first.gain_kind
 
 
 def test_a_gain_inside_the_noise_is_marked() -> None:

@@ -32,12 +32,13 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """One kept change."""
+    """One kept change; ``shared``: names of the changes whose gain and its own are one figure, where there are any."""
 
     label: Name
     title: Name | None
     gain: Interval | None
     gain_kind: str
+    shared: str
     memory: tuple[Number, Number] | None
     risk: Name | None
     gate: str
@@ -56,7 +57,7 @@ def adopt_view(result: Result) -> Adopt:
     changes = []
     for change in result.best.plan.changes:
         found = trial_of(result, change.strategy)
-        gain, kind = _gain(result, change.strategy, found)
+        gain, kind, shared = _gain(result, change.strategy, found)
         snippet = next((s for s in result.snippets if s.strategy == change.strategy), None)
         changes.append(
             Adoption(
@@ -64,6 +65,7 @@ def adopt_view(result: Result) -> Adopt:
                 title=name(snippet.title, 120) if snippet and snippet.title else None,
                 gain=gain,
                 gain_kind=kind,
+                shared=shared,
                 memory=_memory(result, found),
                 risk=_risk(snippet, found),
                 gate=SHORT[claim_of(found[1].quality if found else None, result.objective.mode)],
@@ -83,27 +85,34 @@ def _headline(changes: list[Adoption]) -> Phrase:
     return say(words, shown)
 
 
-def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str]:
-    """The gain that fresh processes showed; else the search's leave-one-out, and last that of its trial."""
+def _gain(result: Result, strategy: str, found: tuple[int, Trial] | None) -> tuple[Interval | None, str, str]:
+    """The gain that fresh processes showed; else the search's leave-one-out, and last that of its trial.
+
+    Returns:
+        It, what it is, and the other changes that it is the gain of as well. A companion has none of its own.
+    """
     if found is not None and found[1].measured_again is not None and found[1].risk not in ("training", "model"):
         again = interval(found[1].measured_again, f"/trials/{found[0]}/measured_again")
-        return again, "with it against without it, measured again after it was kept"
+        return again, "with it against without it, measured again after it was kept", ""
     for index, ablation in enumerate(result.ablation):
         if ablation.strategy == strategy and ablation.without is not None:
-            return interval(
-                ablation.without, f"/ablation/{index}/without"
-            ), "the plan with it against the plan without it"
+            without = interval(ablation.without, f"/ablation/{index}/without")
+            return without, "the plan with it against the plan without it", ""
     if found is None:
-        return None, "not measured on its own"
+        return None, "not measured on its own", ""
     index, trial = found
-    together = " (measured together with its companions)" if trial.companions else ""
-    if trial.time_to_target is not None:
-        return interval(
-            trial.time_to_target, f"/trials/{index}/time_to_target"
-        ), "time to target in its trial, which it was kept for" + together
-    return interval(
-        trial.throughput, f"/trials/{index}/throughput"
-    ), "throughput in its trial, which it was kept for" + together
+    if trial.strategy != strategy:
+        return (
+            None,
+            f"not measured on its own: it came with {trial.strategy}, whose gain is that of both",
+            trial.strategy,
+        )
+    plan = [change.strategy for change in result.best.plan.changes]
+    others = ", ".join(other.strategy for other in trial.companions if other.strategy in plan)
+    together = f", together with {others}" if others else ""
+    what = "time_to_target" if trial.time_to_target is not None else "throughput"
+    seen = interval(getattr(trial, what), f"/trials/{index}/{what}")
+    return seen, f"{what.replace('_', ' ')} in its trial, which it was kept for{together}", others
 
 
 def _memory(result: Result, found: tuple[int, Trial] | None) -> tuple[Number, Number] | None:

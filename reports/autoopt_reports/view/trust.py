@@ -77,7 +77,7 @@ def _verified(result: Result) -> Check | None:
             "End to end", "good", say("The final plan was run again from start to end against the baseline.") + detail
         )
     if result.best.curves:
-        told = "The final plan was run again from start to end, which did not show that it is faster."
+        told = "The final plan was run again from start to end, which does not prove by itself that it is faster."
     else:
         told = "The final plan was not run again from start to end."
     return Check("End to end", "caution", say(told) + detail)
