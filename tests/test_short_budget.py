@@ -104,6 +104,18 @@ def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> Non
     assert Verdict.KEPT not in verdicts(outcome)["cheat"]
 
 
+def test_a_stack_gives_up_an_exact_change_that_is_none(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="another" if "claims" in plan.names() else "identical")
+
+    speeds = {"claims": 1.5, "sure": 1.4, "also": 1.35}
+    strategies = [strategy("claims"), strategy("sure", risk=Risk.NUMERIC), strategy("also", risk=Risk.NUMERIC)]
+    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=600.0)
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"sure", "also"}
+    assert Verdict.KEPT not in verdicts(outcome)["claims"]
+
+
 def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
     """Looks end where the proof of the best of them would no longer fit."""
     names = [f"useless_{number}" for number in range(8)]

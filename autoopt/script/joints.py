@@ -68,7 +68,7 @@ class Joints:
         self.trains_in_eval = False
         self._in_eval: list[nn.Module] = []
         self._unheld = self._rootless = 0
-        self._given = False
+        self._given = self._changing = False
         self.scaled = False
         self._in_scaler = False
         self._in_step = False
@@ -90,21 +90,25 @@ class Joints:
 
         @functools.wraps(made)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            if joints.session.standing:
+            if joints.session.standing or joints._changing:
                 return made(self, *args, **kwargs)
-            if joints.merged is not None:
-                args, kwargs = joints.merged(args, kwargs)
-            made(self, *args, **kwargs)
-            joints.roles.made(self)
-            if joints.on_loader is not None:
-                joints.on_loader(self)
+            joints._changing = True  # what changes a dataset may read it by a loader of its own
+            try:
+                if joints.merged is not None:
+                    args, kwargs = joints.merged(args, kwargs)
+                made(self, *args, **kwargs)
+                joints.roles.made(self)
+                if joints.on_loader is not None:
+                    joints.on_loader(self)
+            finally:
+                joints._changing = False
             for watcher in joints.watchers:
                 watcher.loader_made(self)
             return None
 
         @functools.wraps(opened)
         def iterate(self: Any) -> Any:
-            if joints.session.standing:
+            if joints.session.standing or joints._changing:
                 return opened(self)
             joints._draw(self)
             training = joints.roles.serves_training(self)
@@ -123,7 +127,7 @@ class Joints:
         @functools.wraps(advanced)
         def following(self: Any) -> Any:
             session = joints.session
-            if session.standing:
+            if session.standing or joints._changing:
                 return advanced(self)
             roles, loader = joints.roles, None
             training = "_autoopt_trains" in self.__dict__

@@ -124,12 +124,18 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
     return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
 
 
-def without_doubtful(context: RunContext, state: SearchState, candidate: Candidate) -> Candidate | None:
-    """A stack less those of its changes whose quality is not proven alone; None where nothing new is left."""
+def without_doubtful(
+    context: RunContext, state: SearchState, candidate: Candidate, lost: bool = False
+) -> Candidate | None:
+    """A stack less those of its changes whose quality is not proven alone; None where nothing new is left.
+
+    Args:
+        lost: it certainly trains otherwise, so that those that claim to be exact are asked, too.
+    """
     if takes_trainings(context, state, candidate):  # what is left of it has yet to be asked for, as a whole
         proven = tuple(change for change in candidate.changes if not _other_samples(context, state, change))
     else:
-        proven = tuple(change for change in candidate.changes if _proven(context, state, change))
+        proven = tuple(change for change in candidate.changes if _proven(context, state, change, lost))
     if not candidate.stacked or len(proven) in (0, len(candidate.changes)):
         return None
     registry = context.runner.registry
@@ -145,11 +151,12 @@ def without_doubtful(context: RunContext, state: SearchState, candidate: Candida
     )
 
 
-def _proven(context: RunContext, state: SearchState, change: Change) -> bool:
+def _proven(context: RunContext, state: SearchState, change: Change, lost: bool) -> bool:
     registry = context.runner.registry
     try:
         plan = candidate_plan(registry, state.incumbent, (change,))
-        if context.gate.risk_over(plan, state.incumbent) is Risk.EXACT or plan == state.incumbent:
+        exact = context.gate.risk_over(plan, state.incumbent) is Risk.EXACT
+        if plan == state.incumbent or (exact and not lost):
             return True
         level = context.gate.quality(plan, state.incumbent, state.facts, state.objective)
     except PLUGIN_ERRORS:

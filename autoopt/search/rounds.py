@@ -188,7 +188,7 @@ class Rounds:
         refused(state, screened, quality, late)
         if fits:
             later.append(screened)
-        rest = without_doubtful(context, state, screened.candidate)
+        rest = without_doubtful(context, state, screened.candidate, lost=quality.passed is False)
         with closing(screening):
             again = screening.look(rest) if rest is not None else None
         if again is not None and again.trial.verdict is Verdict.INCONCLUSIVE:

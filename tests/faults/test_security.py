@@ -23,7 +23,7 @@ SOURCES = [
 ]
 TINY = ROOT / "tests" / "workloads" / "tiny.py"
 
-FROM_ITS_OWN_FORK = {"autoopt/simplify/cached_batches.py": 1}
+FROM_ITS_OWN_FORK = {"autoopt/simplify/batches.py": 1}
 """Batches that a process gets back from a fork of itself over a pipe: the same program, no file in between."""
 
 OF_ITS_OWN_GRAPH = {"strategies/autoopt_strategies/compute/attention/forward.py": 1}

@@ -19,6 +19,7 @@ from tests.script.conftest import StartScript, sites_of
 OBJECTIVE = Objective(metric=None, mode="min", target=None, target_source="baseline", tolerance=0.005, min_gain=0.01)
 SITES = Sites(command=("python", "train.py"), cwd="/")
 UNCHANGED = Plan()
+ON_DEVICE = Plan(changes=(Change(strategy="device_dataset", setting={"device": "cpu"}),))
 BFLOAT16 = Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),))
 WORKERS = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1, "prefetch_factor": 2}),))
 
@@ -71,6 +72,9 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
 
     same = level(Risk.EXACT, before, prober("plain.py", sites, WORKERS))
     assert (same.level, same.passed) == ("identical", True), same.detail
+
+    whole = level(Risk.EXACT, before, prober("plain.py", sites, ON_DEVICE))
+    assert (whole.level, whole.passed) == ("identical", True), whole.detail
 
     cast = level(Risk.NUMERIC, before, prober("plain.py", sites, BFLOAT16))
     assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
