@@ -295,3 +295,29 @@ def test_an_undecided_metric_within_reach_asks_for_one_more_seed() -> None:
         Risk.NUMERIC, comparison(), evidence((run(0), run(1)), level=DOUBT), OBJECTIVE, Noise(seed_noise=0.0025)
     )
     assert (wanted.baseline_seeds, wanted.candidate_seeds) == (3, 3)
+
+
+def test_losses_that_part_late_in_one_seed_decide_nothing_and_ask_for_a_second() -> None:
+    """One training learns at its last third what the other learns a little later; rounding and draws do that."""
+
+    def parted(seed: int, by: float) -> tuple[float, ...]:
+        path = losses(seed)
+        late = 2 * len(path) // 3
+        return (*path[:late], *(value + by * path[0] for value in path[late:]))
+
+    def judged(by: float, *seeds: int):
+        runs = tuple(run(seed, losses=parted(seed, by)) for seed in seeds)
+        known = evidence(runs, tuple(run(seed, losses=losses(seed)) for seed in seeds), level=SAME)
+        return judge(Risk.NUMERIC, comparison(), known, OBJECTIVE, NOISE), required_runs(
+            Risk.NUMERIC, comparison(), known, OBJECTIVE, NOISE
+        )
+
+    one, wanted = judged(0.08, 0)
+    assert one.verdict is Verdict.KEPT
+    assert "which one seed does not decide" in one.reason
+    assert wanted.candidate_seeds == 2
+    both, _ = judged(0.08, 0, 1)
+    assert both.verdict is Verdict.QUALITY_LOST
+    gross, wanted = judged(0.5, 0)
+    assert gross.verdict is Verdict.QUALITY_LOST
+    assert not wanted

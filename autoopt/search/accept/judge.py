@@ -15,6 +15,7 @@ from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.late import fell_after_target, stood_still
 from autoopt.search.accept.loss_paths import (
     common,
+    farthest,
     first_not_finite,
     same_on_average,
     same_to_rounding,
@@ -36,6 +37,9 @@ from autoopt.strategy import Risk
 
 MOST_METRIC_SEEDS = 4
 """Seeds of a change that its probe does not tell, while its metric is undecided."""
+
+GROSS = 0.2
+"""Share of the loss at the start by which losses of one seed must differ to decide by themselves."""
 
 NOT_TESTED = Quality(method="not_tested")
 
@@ -93,6 +97,10 @@ def required_runs(
             baseline_seeds=more, candidate_seeds=more, to_target=bool(more), why="time to target is undecided"
         )
     known = evidence.level
+    apart = _apart(evidence) if 0 < have < FEWEST_SEEDS and objective.metric is not None else []
+    if apart and all(share <= GROSS for _, share, _ in apart):
+        why = "losses of one seed differ, which decides nothing"
+        return RequiredRuns(baseline_seeds=FEWEST_SEEDS, candidate_seeds=FEWEST_SEEDS, to_target=True, why=why)
     if known is None or known.passed is not None or objective.metric is None or evidence.accept_undecided:
         return RequiredRuns()
     if _paths(risk, comparison, evidence).passed is False or have >= MOST_METRIC_SEEDS:
@@ -248,19 +256,33 @@ def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:
 
 
 def _whole_runs(quality: Quality, evidence: Evidence) -> Quality:
-    """Losses and movement of whole trainings, seed by seed: what a probe is too short to show."""
+    """Losses and movement of whole trainings, seed by seed: what a probe is too short to show.
+
+    Trainings that draw otherwise, or round otherwise, part by chance: what one learns at step 500 the other learns at
+    600. Where the losses of one seed alone differ, that is told, and decides only where no such chance explains it.
+    """
     still = stood_still(evidence.paired_with_incumbent())
     if still:
         return Quality(method="loss_path", passed=False, detail=still)
+    apart, known = _apart(evidence), len(evidence.paired_with_incumbent())
+    if not apart:
+        return quality
+    seed, share, whole = max(apart, key=lambda one: one[1])
+    told = f"in training from seed {seed}: {whole.detail}"
+    if len(apart) == known >= FEWEST_SEEDS or share > GROSS:
+        return whole.model_copy(update={"method": "loss_path", "detail": told})
+    return quality.model_copy(update={"detail": f"{quality.detail}; {told}, which one seed does not decide"})
+
+
+def _apart(evidence: Evidence) -> list[tuple[int, float, Quality]]:
+    """Seeds whose losses differ by more than scatter explains, how far (of the loss at the start), and where."""
+    found = []
     for before, after in evidence.paired_with_incumbent():
         paths = common(_path(before.losses), _path(after.losses))
-        if paths is None:
-            continue
-        whole = same_on_average(paths)
-        if whole.passed is False:
-            detail = f"in training from seed {after.seed}: {whole.detail}"
-            return whole.model_copy(update={"method": "loss_path", "detail": detail})
-    return quality
+        whole = same_on_average(paths) if paths is not None else None
+        if paths is not None and whole is not None and whole.passed is False:
+            found.append((after.seed, farthest(paths), whole))
+    return found
 
 
 def _path(losses: tuple[float | None, ...]) -> LossPath:

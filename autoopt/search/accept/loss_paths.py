@@ -128,6 +128,12 @@ def same_on_average(paths: Common, again: Common | None = None, tolerance: float
     return quality.model_copy(update={"detail": quality.detail + " (samples are random, so compared on average)"})
 
 
+def farthest(paths: Common) -> float:
+    """The largest difference of window means, as a share of the loss at the start."""
+    windows = np.array_split(paths.difference, max(1, min(_WINDOWS, len(paths.difference) // FIRST_STEPS)))
+    return max(abs(float(window.mean())) for window in windows) / max(paths.scale, 1e-12)
+
+
 def _deviation(paths: Common, tolerance: float = PATH_TOLERANCE, again: Common | None = None) -> Quality:
     """The largest difference of window means beyond what the scatter inside the windows explains."""
     difference = paths.difference
