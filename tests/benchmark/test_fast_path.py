@@ -100,8 +100,9 @@ def test_a_step_makes_no_more_calls_beside_one_by_hand_than_were_counted() -> No
             return calls(lambda: loop(training, steps))
 
         found[name] = of_a_step(count)
-    assert found["ours"]["call"] - found["bare"]["call"] <= PYTHON_CALLS
-    assert found["ours"]["c_call"] - found["bare"]["c_call"] <= C_CALLS
+    # whole calls: what a run makes once (a collection of garbage, a finalizer) is a fraction of a step's
+    assert int(found["ours"]["call"] - found["bare"]["call"]) <= PYTHON_CALLS
+    assert int(found["ours"]["c_call"] - found["bare"]["c_call"]) <= C_CALLS
 
 
 def test_a_step_calls_no_operator_of_torch_beside_those_by_hand() -> None:
