@@ -58,13 +58,21 @@ class Costs:
         last = self.context.allocation.verification(1, max(exp(screened.gain), 1.0))
         return screened.gain / (self.pairs(screened) + last)
 
+    def deadline(self, gain: float = 1.0) -> float:
+        """Until when may be searched, on the run's clock.
+
+        Args:
+            gain: of what is tried next, as far as it was seen: were it kept, its training would take less.
+        """
+        state = self.state
+        return self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * max(gain, 1.0))
+
     def decidable(self, screened: Screened) -> bool:
         """Whether there is time for the trainings that its quality takes, or it takes none."""
-        state, hoped = self.state, max(exp(screened.gain), 1.0)
-        if not takes_trainings(self.context, state, screened.candidate):
+        if not takes_trainings(self.context, self.state, screened.candidate):
             return True
-        deadline = self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * hoped)
-        return self.context.now() + self.pairs(screened) + self.trainings(screened) <= deadline
+        needed = self.pairs(screened) + self.trainings(screened)
+        return self.context.now() + needed <= self.deadline(exp(screened.gain))
 
     def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
         """What does not stand out, but may yet be a gain that so many seconds prove; the likeliest first."""

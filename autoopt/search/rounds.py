@@ -140,7 +140,7 @@ class Rounds:
     def _latest(self, found: Sequence[Screened]) -> float:
         """Until when may be looked at more, so that the proof of the best that was found fits; on the run's clock."""
         best = self._costs.in_order(screened for screened in found if screened.plain)[:1]
-        needed = ((self._deadline(exp(s.gain)), self._costs.pairs(s) + self._costs.probes()) for s in best)
+        needed = ((self._costs.deadline(exp(s.gain)), self._costs.pairs(s) + self._costs.probes()) for s in best)
         return min((deadline - seconds for deadline, seconds in needed), default=inf)
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
@@ -169,7 +169,7 @@ class Rounds:
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its proof: what stands out has all but what the end of the run cannot do without."""
         gain = exp(screened.gain)
-        return (self._last_deadline(gain) if screened.plain else self._deadline(gain)) - self.context.now()
+        return (self._last_deadline(gain) if screened.plain else self._costs.deadline(gain)) - self.context.now()
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], later: list[Screened]
@@ -241,7 +241,7 @@ class Rounds:
                 continue
             self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
             case = state.case(context.runner.registry, pipeline, left)
-            if search_settings(context, state, proposal, case, self._deadline(), len(waiting) - n - 1):
+            if search_settings(context, state, proposal, case, self._costs.deadline(), len(waiting) - n - 1):
                 return True
         return False
 
@@ -249,7 +249,7 @@ class Rounds:
         """Why nothing more may be started: the user, or the budget. None while there is time."""
         if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
-        deadline, allocation = self._deadline(), self.context.allocation
+        deadline, allocation = self._costs.deadline(), self.context.allocation
         again = AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0
         if self.context.now() + allocation.comparison + again > deadline:
             return Stop(
@@ -274,22 +274,13 @@ class Rounds:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _deadline(self, gain: float = 1.0) -> float:
-        """Until when may be searched.
-
-        Args:
-            gain: of what is tried next, as far as it was seen: were it kept, its training would take less.
-        """
-        state = self.state
-        return self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * max(gain, 1.0))
-
     def _last_deadline(self, gain: float = 1.0) -> float:
         """Until when what promises may be decided: of the end, only what every result needs is kept back."""
         last = self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
-        return max(last, self._deadline(gain))
+        return max(last, self._costs.deadline(gain))
 
     def _left(self, gain: float = 1.0) -> float:
-        return self._deadline(gain) - self.context.now()
+        return self._costs.deadline(gain) - self.context.now()
 
     def _settle(self, round_: Round) -> bool:
         """Spends what time is left on trials that looked worth keeping and were not decided. True where one is kept."""

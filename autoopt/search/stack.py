@@ -26,7 +26,7 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
     """Looks at what did well together, and one by one where that is less than it should be."""
     threshold = log1p(min_gain)
     good = [s for s in _by_gain(screening, state) if s.plain and s.gain > threshold]
-    members = _provable(screening, state, _without_rivals(good))
+    members = _provable(screening, Costs(screening.context, state), _without_rivals(good))
     rivals = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or rivals else 0.0
     if len(members) > 1 and not screening.over:
@@ -53,7 +53,7 @@ def _by_gain(screening: Screening, state: SearchState) -> list[Screened]:
     return sorted(single, key=lambda screened: -screened.gain)
 
 
-def _provable(screening: Screening, state: SearchState, members: list[Screened]) -> list[Screened]:
+def _provable(screening: Screening, costs: Costs, members: list[Screened]) -> list[Screened]:
     """The members without the dearest to start, as many as must be left out for the stack to be proved in time.
 
     What compiles for a minute in each process may bring a tenth more, and leave no time to prove any of it.
@@ -62,11 +62,10 @@ def _provable(screening: Screening, state: SearchState, members: list[Screened])
     least = min((member.seconds for member in screening.found), default=0.0)
     while len(members) > 1:
         hoped = exp(sum(member.gain for member in members))
-        deadline = context.allocation.search_deadline(len(state.found), state.speedup_so_far * hoped)
         look = least + sum(member.seconds - least for member in members)
         needed = look + FEWEST_PAIRS * (context.allocation.start_seconds + look)
         dearest = max(members, key=lambda member: member.seconds)
-        if context.now() + needed <= deadline or dearest.seconds < 2 * least:
+        if context.now() + needed <= costs.deadline(hoped) or dearest.seconds < 2 * least:
             break
         members.remove(dearest)
     return members

@@ -16,10 +16,6 @@ FLAG_LINES = {
     "cudnn_benchmark": "{torch}.backends.cudnn.benchmark = {value}",
     "multiprocessing_sharing_strategy": "{torch}.multiprocessing.set_sharing_strategy({value})",
 }
-FREED_MEMORY = (
-    "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
-    "ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next",
-)
 _BY_BUILD = {
     "cadence": "how often training is interrupted",
     "loss": "the loss",
@@ -90,8 +86,6 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
             yield Edit("environment", lines=lines, imports=("os",))
         elif name == "affinity":
             yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
-        elif name == "keep_freed_memory" and value:
-            yield Edit("start", lines=FREED_MEMORY, imports=("ctypes",))
         elif name in FLAG_LINES:
             line = FLAG_LINES[name].replace("{value}", literal(value))
             yield Edit("start", lines=(line,), imports=("torch",))

@@ -130,14 +130,17 @@ def same_on_average(paths: Common, again: Common | None = None, tolerance: float
 
 def farthest(paths: Common) -> float:
     """The largest difference of window means, as a share of the loss at the start."""
-    windows = np.array_split(paths.difference, max(1, min(_WINDOWS, len(paths.difference) // FIRST_STEPS)))
-    return max(abs(float(window.mean())) for window in windows) / max(paths.scale, 1e-12)
+    return max(abs(float(window.mean())) for window in _windows(paths.difference)) / max(paths.scale, 1e-12)
+
+
+def _windows(difference: Array) -> list[Array]:
+    return np.array_split(difference, max(1, min(_WINDOWS, len(difference) // FIRST_STEPS)))
 
 
 def _deviation(paths: Common, tolerance: float = PATH_TOLERANCE, again: Common | None = None) -> Quality:
     """The largest difference of window means beyond what the scatter inside the windows explains."""
     difference = paths.difference
-    windows = np.array_split(difference, max(1, min(_WINDOWS, len(difference) // FIRST_STEPS)))
+    windows = _windows(difference)
     means = np.array([window.mean() for window in windows])
     errors = np.array([_error_of_mean(window) for window in windows])
     if again is not None:

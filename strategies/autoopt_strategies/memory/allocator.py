@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import COMPUTE, Setting, seconds_of, tried_gain
 
 LEAST_SHARE = 0.005
 """Share of a step that new pages must take to be worth a try."""
 PAGES = 8192
 TURNS = 5
+LINES = (
+    "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
+    "ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next",
+)
 REPLACED = ("jemalloc", "tcmalloc", "mimalloc")
 
 
@@ -55,13 +59,14 @@ class Allocator(Strategy):
         return setup.with_flags(keep_freed_memory=True)
 
     def recipe(self, setting: Setting) -> Recipe:
-        code = (
-            "libc = ctypes.CDLL(None)\n"
-            "libc.mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap\n"
-            "libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next"
-        )
         note = {"_note": "before training: ctypes.CDLL(None).mallopt(-4, 0); ctypes.CDLL(None).mallopt(-1, -1)"}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        return Recipe(
+            pytorch="\n".join(LINES),
+            lightning=note,
+            transformers=note,
+            accelerate=note,
+            edits=(Edit("start", LINES, imports=("ctypes",)),),
+        )
 
     def inspect(self, live: Any) -> Setting:
         """Seconds that a new page takes here, and the allocator that is loaded in place of glibc's."""
