@@ -102,6 +102,7 @@ class FakeTrial:
         if name == "measure_peaks" and self._runner.peaks:
             return self._runner.peaks
         if name == "probe":
+            self._runner.probed.append(self._plan)
             return fake_probe(behaviour, **arguments)
         if name == "inspect":
             return {key: {} for key in arguments["strategies"]}
@@ -145,6 +146,7 @@ class FakeRunner:
             update={"metric": "accuracy", "mode": "max", "target": TARGET, "max_steps": STEPS}
         )
         self.trained: list[tuple[Plan, int]] = []
+        self.probed: list[Plan] = []
         self.start = machine.start
 
     def watched(self) -> None:

@@ -116,6 +116,21 @@ def test_a_stack_gives_up_an_exact_change_that_is_none(tmp_path: Path) -> None:
     assert Verdict.KEPT not in verdicts(outcome)["claims"]
 
 
+def test_once_it_is_known_what_trains_otherwise_the_others_are_asked_as_a_whole(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="another" if "cheat" in plan.names() else "identical")
+
+    speeds = {"cheat": 1.7, "one": 1.4, "two": 1.35, "three": 1.3, "four": 1.25}
+    others = [strategy(name) for name in speeds if name != "cheat"]
+    world = World(
+        tmp_path, strategy("cheat", risk=Risk.NUMERIC), *others, speed=product(speeds), behave=behave, budget=900.0
+    )
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"one", "two", "three", "four"}
+    probed = [plan for plan in world.runner.probed if "cheat" not in plan.names() and plan.changes]
+    assert not any(len(plan.changes) == 1 for plan in probed)
+
+
 def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
     """Looks end where the proof of the best of them would no longer fit."""
     names = [f"useless_{number}" for number in range(8)]

@@ -140,11 +140,15 @@ def without_doubtful(
     Args:
         lost: it certainly trains otherwise, so that those that claim to be exact are asked, too.
     """
+    if not candidate.stacked:
+        return None
     if takes_trainings(context, state, candidate):  # what is left of it has yet to be asked for, as a whole
         proven = tuple(change for change in candidate.changes if not _other_samples(context, state, change))
+    elif lost:
+        proven = _without_lost(context, state, candidate.changes)
     else:
-        proven = tuple(change for change in candidate.changes if _proven(context, state, change, lost))
-    if not candidate.stacked or len(proven) in (0, len(candidate.changes)):
+        proven = tuple(change for change in candidate.changes if _proven(context, state, (change,)))
+    if len(proven) in (0, len(candidate.changes)):
         return None
     registry = context.runner.registry
     try:
@@ -159,12 +163,42 @@ def without_doubtful(
     )
 
 
-def _proven(context: RunContext, state: SearchState, change: Change, lost: bool) -> bool:
+def _without_lost(context: RunContext, state: SearchState, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """Changes less those that train otherwise: the likelier are asked first, and what is left once, as a whole.
+
+    Returns:
+        None of them where the time is up before the rest is known to train as well.
+    """
+    costs, left = Costs(context, state), list(changes)
+    for change in sorted(changes, key=lambda change: _suspicion(context, state, change), reverse=True):
+        if context.now() + costs.probes() > costs.deadline():
+            return ()
+        if _proven(context, state, (change,), exact_too=True):
+            continue
+        left.remove(change)
+        if len(left) < 2 or _proven(context, state, tuple(left), exact_too=True):
+            return tuple(left)
+    return ()
+
+
+def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, bool]:
+    """How likely a change trains otherwise: by its risk, and among equals those that make other batches first."""
+    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
+    risk = registry[change.strategy].risk.rank
+    try:
+        after = registry.fold(candidate_plan(registry, state.incumbent, (change,)))
+    except PLUGIN_ERRORS:
+        return risk, True
+    return risk, (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
+
+
+def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...], exact_too: bool = False) -> bool:
+    """Whether the incumbent with these changes is proven to train as well; what claims to be exact is, unless asked."""
     registry = context.runner.registry
     try:
-        plan = candidate_plan(registry, state.incumbent, (change,))
+        plan = candidate_plan(registry, state.incumbent, changes)
         exact = context.gate.risk_over(plan, state.incumbent) is Risk.EXACT
-        if plan == state.incumbent or (exact and not lost):
+        if plan == state.incumbent or (exact and not exact_too):
             return True
         level = context.gate.quality(plan, state.incumbent, state.facts, state.objective)
     except PLUGIN_ERRORS:

@@ -13,8 +13,9 @@ from autoopt.benchmark.probe import probe
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Objective, Plan
-from autoopt.records.messages import Probe
+from autoopt.records.messages import EpochRead, Probe
 from autoopt.registry import Registry, Source
+from autoopt.search.accept import levels
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult, level_of
 from autoopt.strategy import Risk
@@ -150,3 +151,27 @@ def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(prob
         Risk.NUMERIC, probes.before, ProbeResult(after.probe, replace(after.arrays, gradients=rounded)), OBJECTIVE
     )
     assert (found.passed, found.level) == (True, "equivalent"), found.detail
+
+
+def drawn(rng: np.random.Generator, samples: int, kinds: int, frozen: float = 0.0) -> list[EpochRead]:
+    """Two epochs of samples that are drawn anew among so many kinds, a share of them not anew in the second."""
+    first = rng.integers(kinds, size=samples)
+    second = np.where(rng.random(samples) < frozen, first, rng.integers(kinds, size=samples))
+    repeated = int((first == second).sum())
+    return [
+        EpochRead(samples=samples, distinct=samples, seen_before=0),
+        EpochRead(samples=samples, distinct=samples, seen_before=repeated),
+    ]
+
+
+def other_data(one: list[EpochRead], other: list[EpochRead]) -> str:
+    before, after = (Probe.model_construct(steps=0, orders=(), rolled=(), epochs=tuple(e)) for e in (one, other))
+    return levels._other_data(before, after, False)
+
+
+@pytest.mark.parametrize(("samples", "kinds"), [(300, 2), (1600, 2), (1600, 4), (5000, 50)])
+def test_draws_that_repeat_by_chance_are_not_called_frozen(samples: int, kinds: int) -> None:
+    rng = np.random.default_rng(0)
+    called = [other_data(drawn(rng, samples, kinds), drawn(rng, samples, kinds)) for _ in range(1000)]
+    assert sum(map(bool, called)) <= 1
+    assert all("frozen" in other_data(drawn(rng, samples, kinds), drawn(rng, samples, kinds, 0.9)) for _ in range(50))

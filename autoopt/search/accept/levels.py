@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from autoopt.strategy import Risk
 
 _GROSS_UPDATE = 0.02
 _FEWER = 0.02
+_CHANCE = 4.0
+"""Standard errors between two counts of samples drawn at random: more than chance gives once in ten thousand."""
+
 _DRAWS = (0.4, 2.5)
 """Spread of gradients under other draws, over the incumbent's, that three batches leave open."""
 
@@ -126,15 +130,20 @@ def _other_data(one: Probe, other: Probe, deterministic: bool | None) -> str:
         samples = min(left_epoch.samples, right_epoch.samples)
         if not samples or left_epoch.samples != right_epoch.samples:
             continue
-        if right_epoch.distinct < left_epoch.distinct - _FEWER * samples:
+        if left_epoch.distinct - right_epoch.distinct > _by_chance(left_epoch.distinct, right_epoch.distinct, samples):
             return (
                 f"{right_epoch.distinct} different samples of {samples} in epoch {number}, {left_epoch.distinct} before"
             )
-        if right_epoch.seen_before > left_epoch.seen_before + _FEWER * samples:
-            return (
-                f"{right_epoch.seen_before} of {samples} samples of epoch {number} repeat an earlier one: frozen draws"
-            )
+        left_seen, right_seen = left_epoch.seen_before, right_epoch.seen_before
+        if right_seen - left_seen > _by_chance(left_seen, right_seen, samples):
+            return f"{right_seen} of {samples} samples of epoch {number} repeat an earlier one: frozen draws"
     return ""
+
+
+def _by_chance(one: int, other: int, samples: int) -> float:
+    """The largest difference of two counts that honest draws give: where a flip is all that is drawn, half repeat."""
+    variance = sum(count * (samples - count) / samples for count in (one, other))
+    return max(_FEWER * samples, _CHANCE * sqrt(variance))
 
 
 def _other_rate(one: Probe, other: Probe) -> str:
