@@ -10,7 +10,7 @@ LEAST_EVALUATIONS = 2
 """Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
 name held-out data."""
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
 _QUALITY = re.compile(
     r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|acc|top-?[15]|f1|auc|bleu|rouge|iou|precision|recall|psnr"
@@ -19,6 +19,8 @@ _QUALITY = re.compile(
 )
 _HELD_OUT = re.compile(r"\b(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
 _TRAINED = re.compile(r"\btrain", re.I)
+_LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)
+_BEST_SO_FAR = re.compile(r"\b(best|max|highest|lowest)", re.I)
 _PROGRESS = re.compile(r"it/s|s/it|\d%\|")
 _UNIT = re.compile(r"\s*(?:[a-z]?s|sec|seconds|min|h|/)(?![a-z])", re.I)
 
@@ -44,7 +46,7 @@ class _Number:
 
 
 def candidates(told: Sequence[Told], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
-    """Patterns of what may be the metric, as ``--metric`` takes them; one alone is the metric.
+    """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.
 
     A candidate stands in a line that each evaluation printed once, its words name a measure of quality, and it is
     neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
@@ -64,6 +66,31 @@ def candidates(told: Sequence[Told], least: int = LEAST_EVALUATIONS) -> tuple[st
     held = [pattern for pattern, own in found.items() if own]
     enough = len({line.evaluation for line in told}) >= least
     return tuple(held or (found if enough else ()))
+
+
+def chosen(patterns: Sequence[str]) -> str | None:
+    """The one that is taken for the metric; None where there is none.
+
+    A measure of the task (accuracy, F1, an error rate) before a loss: the held-out loss of a model that overfits rises
+    while it still learns, and tolerances are stated in the measure. Of several the first that is printed; what names
+    the best so far, which cannot fall, is the last choice.
+    """
+    return min(patterns, key=_rank, default=None)
+
+
+def why_chosen(patterns: Sequence[str]) -> str:
+    """The rule by which :func:`chosen` took one of these, as a clause after its name."""
+    taken = chosen(patterns)
+    alike = [pattern for pattern in patterns if taken is not None and _rank(pattern) == _rank(taken)]
+    if len(patterns) < 2:
+        return "the one measure of quality that the script prints at each evaluation"
+    first = "the first" if len(alike) > 1 else "the one"
+    kind = " that is no loss" if not all(_LOSS.search(p) for p in patterns) and not _LOSS.search(taken or "") else ""
+    return f"{first}{kind} of the {len(patterns)} measures of quality that the script prints at each evaluation"
+
+
+def _rank(pattern: str) -> tuple[bool, bool]:
+    return bool(_BEST_SO_FAR.search(pattern)), bool(_LOSS.search(pattern))
 
 
 def values(pattern: str, told: Sequence[Told]) -> list[tuple[int, float, float]]:

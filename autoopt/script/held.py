@@ -16,7 +16,7 @@ from torch import nn
 from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.probe import kept_state
 from autoopt.records import JsonDict
-from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, values
+from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, chosen, values
 from autoopt.script.metric import name_of
 from autoopt.script.session import Goal
 from autoopt.script.watcher import Watcher
@@ -115,8 +115,7 @@ class _Held(Watcher):
         if self.metric is not None:
             return (self.metric, goal.metrics[0][2]) if goal.metrics else None
         if pattern is None:
-            found = candidates(goal.lines, least=1)
-            pattern = found[0] if len(found) == 1 else None
+            pattern = chosen(candidates(goal.lines, least=1))
         told = values(pattern, goal.lines) if pattern is not None else []
         return (pattern, told[0][2]) if pattern is not None and told else None
 
@@ -131,5 +130,5 @@ class _Held(Watcher):
         if self.metric is not None:
             return f"--metric {self.metric!r} was told by nothing that it printed or logged"
         if over or self.evaluations >= LEAST_EVALUATIONS:
-            return "no one number that it prints is told to be the metric: name it with --metric"
+            return "no number that it prints is told to be the metric: name it with --metric"
         return f"one evaluation in {seconds:.0f} s does not show which number it is: name it with --metric"

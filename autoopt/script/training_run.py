@@ -13,7 +13,7 @@ from autoopt.benchmark.steady import excess
 from autoopt.errors import UsageError
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import TrainingRun
-from autoopt.script.found_metric import Told, candidates, values
+from autoopt.script.found_metric import Told, candidates, chosen, values
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.session import Goal
 
@@ -130,8 +130,9 @@ class ScriptRun:
                 hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
             )
         found = () if metric is not None else candidates(self.lines)
-        if len(found) == 1:
-            self.metric, self.told = found[0], values(found[0], self.lines)
+        taken = chosen(found)
+        if taken is not None:
+            self.metric, self.told = taken, values(taken, self.lines)
         run = self._document().model_copy(update={"told": found})
         return run if self.kept is None else run.model_copy(update={"kept": session.in_main(self.kept.files)})
 

@@ -13,6 +13,7 @@ from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan
 from autoopt.records.messages import TrainingRun
+from autoopt.script.found_metric import chosen, why_chosen
 from autoopt.script.metric import direction_of, name_of
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.late import PAST
@@ -141,25 +142,26 @@ def _folder(context: RunContext) -> str:
 
 
 def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...]) -> list[str]:
-    """Takes the one number that a script prints at each evaluation for its metric, where none was named; notes on it.
+    """Takes a number that a script prints at each evaluation for its metric, where none was named; notes on it.
 
     Args:
         told: patterns of what may be it.
     """
     if state.sites is None or state.objective.metric is not None:
         return []
-    if len(told) != 1:
-        which = "; what it prints at each evaluation may be one: " + " or ".join(f"--metric {quote(p)}" for p in told)
-        return [NO_METRIC + (which if told else "")]
-    metric, mode = name_of(told[0]), direction_of(told[0])
-    context.runner.reads(told[0])
+    taken = chosen(told)
+    if taken is None:
+        return [NO_METRIC]
+    metric, mode = name_of(taken), direction_of(taken)
+    context.runner.reads(taken)
     known = {"metric": metric, "mode": mode}
     state.objective = state.objective.model_copy(update=known)
     state.facts = state.facts.model_copy(update={**known, "has_evaluate": True})
     better = "less" if mode == "min" else "more"
+    others = " or ".join(f"--metric {quote(pattern)}" for pattern in told if pattern != taken)
     return [
-        f"the metric is {metric!r}, of which {better} is better: the one measure of quality that the script prints at "
-        f"each evaluation; --metric {quote(told[0])} names it, or another"
+        f"the metric is {metric!r}, of which {better} is better: {why_chosen(told)}; --metric {quote(taken)} names it, "
+        + (f"{others} would take another" if others else "or another")
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoopt.script.found_metric import Told, candidates, values
+from autoopt.script.found_metric import Told, candidates, chosen, values
 from autoopt.script.metric import direction_of, name_of
 
 
@@ -74,9 +74,25 @@ def test_one_evaluation_is_enough_where_the_words_name_held_out_data() -> None:
     assert name_of(pattern) == "val acc"
 
 
-def test_two_measures_are_left_to_the_user() -> None:
-    lines = told("val loss 0.5 val acc 0.7", "val loss 0.4 val acc 0.8")
-    assert [name_of(pattern) for pattern in candidates(lines)] == ["val loss", "val acc"]
+@pytest.mark.parametrize(
+    ("lines", "taken"),
+    [
+        (["val loss 0.5 val acc 0.7", "val loss 0.4 val acc 0.8"], "val acc"),
+        (["Acc@1 51.2 Acc@5 80.1", "Acc@1 55.0 Acc@5 83.0"], "Acc@1"),
+        (["valid loss 3.1 | valid ppl 22.2", "valid loss 3.0 | valid ppl 20.1"], "valid loss"),
+        (["best acc 0.7, val acc 0.7", "best acc 0.7, val acc 0.6"], "val acc"),
+        (["eval_loss: 0.5\neval_f1: 0.3", "eval_loss: 0.4\neval_f1: 0.4"], "eval_f1"),
+        (["val_wer 0.5 val_loss 0.7", "val_wer 0.4 val_loss 0.6"], "val_wer"),
+    ],
+)
+def test_of_several_measures_the_first_that_is_no_loss_is_taken(lines: list[str], taken: str) -> None:
+    said = [Told(n, 1.0 * n, n, text) for n, each in enumerate(lines) for text in each.split("\n")]
+    found = candidates(said)
+    assert name_of(chosen(found) or "") == taken
+
+
+def test_where_there_is_none_none_is_taken() -> None:
+    assert chosen(()) is None
 
 
 def test_a_line_that_each_evaluation_prints_more_than_once_is_none() -> None:

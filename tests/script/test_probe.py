@@ -172,7 +172,6 @@ def adopted(told: tuple[str, ...], sites: Sites | None = SITES, metric: str | No
 
 def test_a_script_without_a_metric_is_told_how_to_give_one() -> None:
     assert "--metric 'PATTERN'" in adopted(())[1][0]
-    assert "--metric 'val loss ([0-9]+)'" in adopted(("val loss ([0-9]+)", "val acc ([0-9]+)"))[1][0]
     assert adopted(("x ([0-9]+)",), metric="val loss")[1] == []
     assert adopted((), sites=None)[1] == [], "what build() says of its evaluation is another matter"
 
@@ -185,3 +184,11 @@ def test_the_one_number_of_each_evaluation_becomes_the_metric_and_that_is_said()
     assert "'val loss', of which less is better" in note
     spelled = adopted((r"val loss ([0-9]+\.?)",))[1][0]
     assert r"--metric 'val loss ([0-9]+\.?)' names it" in spelled, "as a shell takes it"
+
+
+def test_of_two_measures_the_one_that_is_no_loss_becomes_the_metric_and_the_other_is_named() -> None:
+    state, (note,) = adopted(("val loss ([0-9]+)", "val acc ([0-9]+)"))
+    assert state.read == ["val acc ([0-9]+)"]
+    assert (state.objective.metric, state.objective.mode) == ("val acc", "max")
+    assert "the one that is no loss of the 2 measures" in note
+    assert "--metric 'val loss ([0-9]+)' would take another" in note
