@@ -74,6 +74,10 @@ class Registry(Mapping[str, Strategy]):
         """Import strings of the strategies that a trial's process must load itself."""
         return tuple(source.spec for source in self._sources.values() if source.spec)
 
+    def exclude(self, one: str, other: str) -> bool:
+        """Whether one of two strategies is of no use beside the other."""
+        return other in self[one].excludes or one in self[other].excludes
+
     def order(self, plan: Plan) -> Plan:
         """The plan with its changes in the registry's order, every ``after`` respected."""
         rank = {name: index for index, name in enumerate(self._sources)}
@@ -122,6 +126,7 @@ def _fault(source: Source, earlier: Mapping[str, Source], names: Iterable[str]) 
         return f"another one is called {strategy.name!r} ({earlier[strategy.name].origin}); give it a name of its own"
     named = [("after", name) for name in sorted(strategy.after)]
     if source.origin != BUILTIN:
+        named += [("excludes", name) for name in sorted(strategy.excludes)]
         named += [("companions()", name) for name in companion_names(strategy)]
     for where, name in named:
         if name not in known:

@@ -208,6 +208,7 @@ class Strategy(ABC):
         stages: the names of the stages that it can shorten.
         risk: decides what must hold before it is kept.
         after: strategies that must stand before it in a plan.
+        excludes: strategies that bring nothing beside it: it takes their place in a plan, and they are not tried on it.
         title: a few words for the report; the name where empty.
         example: what ``autoopt.testing.StrategyTestCase`` tests it with; None: its defaults.
     """
@@ -216,6 +217,7 @@ class Strategy(ABC):
     stages: ClassVar[frozenset[str] | set[str]] = frozenset()
     risk: ClassVar[Risk] = Risk.NUMERIC
     after: ClassVar[frozenset[str] | set[str]] = frozenset()
+    excludes: ClassVar[frozenset[str] | set[str]] = frozenset()
     title: ClassVar[str] = ""
     example: ClassVar[Example | None] = None
 
@@ -269,7 +271,7 @@ def check_strategy(strategy: Strategy) -> list[str]:
         wrong.append(f"name must be snake_case, got {name!r}")
     if not isinstance(strategy.risk, Risk):
         wrong.append(f"risk must be a Risk, got {strategy.risk!r}")
-    for attribute in ("stages", "after"):
+    for attribute in ("stages", "after", "excludes"):
         value = getattr(strategy, attribute)
         if isinstance(value, str) or not all(isinstance(item, str) for item in value):
             wrong.append(f"{attribute} must be a set of names, got {value!r}")

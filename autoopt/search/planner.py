@@ -71,7 +71,7 @@ def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float
     proposals: list[Proposal] = []
     skipped: list[Skipped] = []
     for strategy in registry.values():
-        item = _consider(strategy, case, choice, threshold, untrainable)
+        item = _consider(registry, strategy, case, choice, threshold, untrainable)
         if isinstance(item, Proposal):
             proposals.append(item)
         else:
@@ -113,11 +113,16 @@ def _promise(proposals: tuple[Proposal, ...]) -> dict[str, float]:
     return {p.strategy.name: p.predicted.value if p.predicted else middle for p in proposals}
 
 
-def _consider(strategy: Strategy, case: Case, choice: Choice, threshold: float, untrainable: str) -> Proposal | Skipped:
+def _consider(
+    registry: Registry, strategy: Strategy, case: Case, choice: Choice, threshold: float, untrainable: str
+) -> Proposal | Skipped:
     refused = unwanted(strategy, choice)
     if refused:
         return Skipped(strategy, Verdict.NOT_TRIED, refused, unnamed=not choice.names(strategy.name))
     try:
+        for change in case.plan.changes:
+            if strategy.name in registry[change.strategy].excludes:
+                return Skipped(strategy, Verdict.NOT_APPLICABLE, f"it brings nothing beside {change.strategy}")
         applies = strategy.applies(case)
         if not applies:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, applies.reason or "it says that it does not apply")
@@ -207,9 +212,12 @@ def _issued(round_: Round, stages: Iterable[str]) -> dict[str, float]:
 
 
 def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, ...]) -> Plan:
-    """The incumbent with these changes, in the registry's order."""
+    """The incumbent with these changes, in the registry's order, less what they exclude."""
     plan = incumbent
     for change in changes:
+        for other in incumbent.changes:
+            if registry.exclude(change.strategy, other.strategy):
+                plan = plan.without(other.strategy)
         plan = plan.with_change(change)
     return registry.order(plan)
 

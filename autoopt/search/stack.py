@@ -99,11 +99,15 @@ def _look(screening: Screening, state: SearchState, registry: Registry, members:
 
 
 def stacked(state: SearchState, registry: Registry, members: Sequence[Screened]) -> Candidate | None:
-    """The members' changes together, those of the better one where two set the same strategy; None where they clash."""
+    """The members' changes together, those of the better one where two set the same or exclude each other.
+
+    None where they clash, or where nothing of the others is left.
+    """
     changes: dict[str, Change] = {}
     for member in members:
         for change in member.candidate.changes:
-            changes.setdefault(change.strategy, change)
+            if not any(registry.exclude(change.strategy, taken) for taken in changes):
+                changes.setdefault(change.strategy, change)
     first, *others = changes.values()
     try:
         plan = candidate_plan(registry, state.incumbent, (first, *others))

@@ -15,8 +15,6 @@ def read_each_time(case: Case) -> Applies:
     dataset = case.workload.dataset
     if not dataset.map_style or (dataset.has_getitems and dataset.type != "TensorDataset"):
         return Applies.no("samples are not read one by one from the dataset")
-    if any(case.plan.setting(name) is not None for name in ("cache", "device_dataset", "memory_map")):
-        return Applies.no("samples are decoded once, and kept")
     return Applies.yes()
 
 

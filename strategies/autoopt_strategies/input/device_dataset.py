@@ -76,6 +76,10 @@ class DeviceDataset(Strategy):
     stages = frozenset({"storage", "preparation", "collate", "pin", "copy"})
     risk = Risk.EXACT
     after = frozenset({"workers", "batch_fetch", "cache"})
+    excludes = frozenset(
+        {"workers", "worker_threads", "batch_fetch", "cache", "memory_map", "threaded_loading", "pin_memory",
+         "device_prefetch", "reduced_decoding", "turbo_decoding", "torch_format"}
+    )  # fmt: skip
     example = Example({"device": "cpu"})
 
     def applies(self, case: Case) -> Applies:

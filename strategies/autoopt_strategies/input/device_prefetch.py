@@ -28,8 +28,6 @@ class DevicePrefetch(Strategy):
             return Applies.no(f"copies beside the computation need CUDA streams; the device is {case.device}")
         if not case.workload.batch_bytes:
             return Applies.no("batches hold no tensors that could be copied ahead")
-        if case.plan.setting("device_dataset") is not None:
-            return Applies.no("the data is on the device already")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:

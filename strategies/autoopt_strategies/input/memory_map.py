@@ -53,6 +53,7 @@ class MemoryMap(Strategy):
     stages = frozenset({"storage", "preparation"})
     risk = Risk.EXACT
     after = frozenset({"cache"})
+    excludes = frozenset({"cache", "reduced_decoding", "turbo_decoding", "torch_format"})
     example = Example(
         {"prefix": None, "workers": 0, "directory": None},
         facts={"available_ram_bytes": 1 << 29},
@@ -63,8 +64,6 @@ class MemoryMap(Strategy):
         facts, found = case.workload, self._found(case)
         if not facts.dataset.map_style or not facts.batch_size:
             return Applies.no("samples are not read by their index and batched")
-        if any(case.plan.setting(name) is not None for name in ("cache", "device_dataset")):
-            return Applies.no("the samples are in memory already")
         if not found.get("deterministic") and not found.get("prefix"):
             return Applies.no(found.get("reason") or "samples are not known to be the same every time")
         if not found.get("static"):

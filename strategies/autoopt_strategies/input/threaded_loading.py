@@ -67,14 +67,12 @@ class ThreadedLoading(Strategy):
         facts = case.workload.dataset
         if not facts.map_style:
             return Applies.no(f"{facts.type} is an IterableDataset, read one sample after the other")
-        if facts.has_getitems or any(case.plan.setting(name) is not None for name in ("device_dataset", "batch_fetch")):
+        if facts.has_getitems or case.plan.setting("batch_fetch") is not None:
             return Applies.no("the dataset gives whole batches already")
         if not case.workload.batch_size:
             return Applies.no("the loader does not batch")
         if facts.deterministic is not True:
             return Applies.no("samples draw random numbers, which threads would draw in another order in every run")
-        if case.plan.setting("cache") is not None:
-            return Applies.no("the samples are in memory already")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:

@@ -41,8 +41,6 @@ class TorchFormat(Strategy):
         found = case.inspected(self.name)
         if "ratio" not in found:
             return Applies.no(found.get("reason") or "the dataset is none of Hugging Face's")
-        if any(case.plan.setting(name) is not None for name in ("cache", "memory_map", "device_dataset")):
-            return Applies.no("samples are read from the dataset once, and kept")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
