@@ -184,6 +184,7 @@ class Example:
         processes: the most that may train together in that case.
         fits: whether the incumbent does, in that case.
         trains: whether a few steps can be trained with it on a CPU within a second or two.
+        searched: False where no search tries it, and a user's plan alone holds it: it never applies, and says why.
     """
 
     setting: JsonDict = field(default_factory=dict)
@@ -193,6 +194,7 @@ class Example:
     setup: Setup = field(default_factory=Setup)
     losses: float | None = 0.0
     trains: bool = True
+    searched: bool = True
     processes: int = 1
     fits: bool = True
 

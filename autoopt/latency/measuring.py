@@ -81,7 +81,10 @@ class Servers:
 
     def describe(self) -> JsonDict:
         with self.runner.trial(Plan(), "describe") as process:
-            answer = process.call(f"{TASKS}describe", timeout=300.0, weights=self.serve.weights, **self.shape)
+            answer = process.call(
+                f"{TASKS}describe", timeout=300.0, weights=self.serve.weights, students=list(self.serve.students),
+                **self.shape,
+            )  # fmt: skip
             answer["environment"] = process.call("autoopt.benchmark.tasks:environment", timeout=120.0)
         return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -40,8 +41,12 @@ class Serving:
     asked: int = 0
 
 
-def describe(live: TrialContext, weights: str, sizes: list[int], lengths: list[int | None]) -> JsonDict:
-    """Whether the workload can be served at all: its metric, samples, requests, layers."""
+def describe(
+    live: TrialContext, weights: str, sizes: list[int], lengths: list[int | None], students: Sequence[str] = ()
+) -> JsonDict:
+    """Whether the workload can be served at all: its metric, samples, requests, layers. Students are there, too."""
+    for spec in students:
+        importing.load(spec, live.spec.search_path)
     model = users_model(live, "", weights)
     requests = requests_of(live, model, sizes, lengths)
     target = live.workload.target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
         model.load_state_dict(state)
     except RuntimeError as error:
         first = " ".join(str(error).split())[:300]
-        raise DocumentError(f"{path} holds weights of another model: {first}") from None
+        raise DocumentError(
+            f"{path} holds weights of another model: {first}",
+            hint="of a model that a plan has changed (pruning, LoRA, distillation): docs/models.md, Then serve it",
+        ) from None
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -45,10 +49,10 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(f"there is no checkpoint {path}", hint="such as autoopt-runs/train/checkpoint.pt")
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    except Exception as error:  # whatever a damaged file makes torch raise
         raise DocumentError(
-            f"cannot read the checkpoint {path}: {first[0]}", hint="save it with torch.save(model.state_dict(), path)"
+            f"cannot read the checkpoint {path}: {_reason(error, path)}",
+            hint="save it with torch.save(model.state_dict(), path)",
         ) from None
     for place in PLACES:
         state = found
@@ -57,6 +61,15 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         if isinstance(state, Mapping) and state and all(isinstance(v, torch.Tensor) for v in state.values()):
             return dict(state)
     raise DocumentError(f"{path} holds no weights", hint="save it with torch.save(model.state_dict(), path)")
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """Why torch does not read a file, in words; its own speak of its options, or are a byte."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
+        return "it holds more than tensors, such as a pickled model, and reading that would execute code"
+    return "it is not a whole file of torch.save"
 
 
 def _plain(name: str) -> str:

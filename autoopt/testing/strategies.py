@@ -229,7 +229,8 @@ class StrategyTestCase:
 
     def test_it_says_whether_it_applies(self) -> None:
         """Yes in its case; every no, on either device and without a pipeline, comes with a reason."""
-        assert self.strategy.applies(self.case()), self.strategy.applies(self.case()).reason
+        own = self.strategy.applies(self.case())
+        assert bool(own) is example_of(self.strategy).searched, own.reason
         for case in (sample_case("cpu"), sample_case("cuda:0"), sample_case("mps")):
             for given in (case, dataclasses.replace(case, pipeline=None, planned_steps=None, seconds_left=None)):
                 answer = self.strategy.applies(given)

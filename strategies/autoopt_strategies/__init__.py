@@ -57,5 +57,7 @@ BUILTIN: tuple[str, ...] = (
     "model.lora:Lora",
     "model.pruning:Pruning",
     "model.distillation:Distillation",
+    "model.fp8:Fp8",
+    "model.quantization_aware:QuantizationAware",
 )
 """Module and class of each, in the order in which they are tried: the one place where a new strategy is entered."""

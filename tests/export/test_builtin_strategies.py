@@ -30,6 +30,7 @@ REGISTRY = load_strategies()
 SETTINGS = {strategy.name: example_of(strategy).setting for strategy in builtin()}
 SETTINGS["chunked_loss"] = {"path": "head", "rows": 5, "multiple": 4}  # of this workload
 SETTINGS["lora"] = {"rank": 2, "targets": ["blocks.0.out", "blocks.1.out"], "heads": ["head"]}
+SETTINGS["fp8"] = {"layers": ["blocks.0.out"], "recipe": "tensorwise", "emulate": True}
 SPEC = "attending_workload:build"
 NARROW = {"pruning", "distillation"}
 """They need a model that runs with fewer channels."""

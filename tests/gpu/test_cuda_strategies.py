@@ -255,6 +255,36 @@ def test_graphs_add_up_gradients_of_micro_batches(device: str) -> None:
     assert changed == pytest.approx(losses_of(accumulated, "images", device), rel=TIGHT)
 
 
+def wide(device: str, setup: Setup, steps: int = 12) -> list[float]:
+    """Losses of a net of large products, in bfloat16 and with the setup."""
+    seed_everything(0)
+    x = torch.randn(2048, 512)
+    model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512), nn.GELU(), nn.Linear(512, 2))
+    given = Workload(
+        model=model, train_data=TensorDataset(x, (x.mean(1) > 0).long()), batch_size=256, loss=F.cross_entropy,
+        optimizer=partial(torch.optim.AdamW, lr=1e-3), max_steps=64,
+    )  # fmt: skip
+    training = Training(given, setup.with_precision(dtype="bfloat16"), device=device)
+    try:
+        return [float(training.step(training.next())) for _ in range(steps)]
+    finally:
+        training.close()
+
+
+@pytest.mark.cuda_only
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_fp8_products_on_a_device_that_has_them(recipe: str, device: str) -> None:
+    """Not emulated: the device's own products, beside bfloat16, compiled as the strategy asks for it."""
+    pytest.importorskip("torchao")
+    if torch.cuda.get_device_capability(device) < (8, 9):
+        pytest.skip("this device multiplies no fp8")
+    setup = REGISTRY["fp8"].apply(Setup().with_compile(), {"layers": ["0", "2"], "recipe": recipe})
+    changed, plain = wide(device, setup), wide(device, Setup())
+    assert all(math.isfinite(loss) for loss in changed)
+    assert changed == pytest.approx(plain, rel=0.1)
+    assert changed != pytest.approx(plain, rel=1e-6), "nothing was rounded to eight bits"
+
+
 @pytest.mark.cuda_only
 def test_fp16_with_loss_scaling(device: str) -> None:
     setup = Setup().with_precision(dtype="float16", loss_scaling=True)

@@ -208,3 +208,11 @@ def test_the_files_that_are_copied_import_nothing_of_autoopt() -> None:
     for path in Path(found.submodule_search_locations[0]).glob("*.py"):
         lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
         assert not [line for line in lines if "autoopt" in line], path
+
+
+@pytest.mark.slow
+def test_a_student_that_is_not_there_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    done = autoopt(f"{WORKLOAD}:build", "--student", f"{WORKLOAD}:bild", cwd=tmp_path)
+    assert done.returncode == 3
+    assert "has no 'bild'" in done.stderr
+    assert "did you mean 'build'" in done.stderr

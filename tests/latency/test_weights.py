@@ -40,7 +40,7 @@ def test_what_is_no_checkpoint_of_this_model(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no checkpoint"):
         load_weights(model(1), tmp_path / "nowhere.pt")
     (tmp_path / "text.pt").write_text("no")
-    with pytest.raises(DocumentError, match="cannot read the checkpoint"):
+    with pytest.raises(DocumentError, match="cannot read the checkpoint .*: it is not a whole file of torch.save"):
         load_weights(model(1), tmp_path / "text.pt")
     torch.save({"epoch": 3}, tmp_path / "empty.pt")
     with pytest.raises(DocumentError, match="holds no weights"):
@@ -49,5 +49,5 @@ def test_what_is_no_checkpoint_of_this_model(tmp_path: Path) -> None:
     with pytest.raises(DocumentError, match="weights of another model"):
         load_weights(model(1), tmp_path / "other.pt")
     torch.save(model(1), tmp_path / "pickled.pt")  # code, which is not executed
-    with pytest.raises(DocumentError, match="cannot read the checkpoint"):
+    with pytest.raises(DocumentError, match="cannot read the checkpoint .*: it holds more than tensors"):
         load_weights(model(1), tmp_path / "pickled.pt")

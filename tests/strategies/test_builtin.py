@@ -92,6 +92,7 @@ def test_any_two_train_together(first: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler looks at it itself
+@pytest.mark.filterwarnings("ignore:.* should not be instantiated")  # it does so itself, of autograd functions
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair not in QUICK], ids="+".join)
 def test_any_two_train_together_the_slow_ones(pair: tuple[str, str]) -> None:
     if "expandable_segments" in pair:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,11 @@ from autoopt.benchmark.training import Training
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case, tiny_workload
 from autoopt_strategies.model.distillation import Distillation, TowardsTeacher, with_teacher
+from autoopt_strategies.model.fp8 import Fp8, InFloat8, large_layers
 from autoopt_strategies.model.freezing import Freezing, layers_of
 from autoopt_strategies.model.lora import Lora, adaptable
 from autoopt_strategies.model.pruning import Pruning, inputs_of, narrowed_copy
+from autoopt_strategies.model.quantization_aware import QuantizationAware
 
 
 class Attention(nn.Module):
@@ -174,3 +177,58 @@ def test_an_untrained_teacher_teaches_nothing() -> None:
     found = Distillation().inspect(Live())
     assert found == {"reason": "build() gives a model that is not trained: accuracy 0.5"}
     assert not Distillation().applies(sample_case("cpu", inspected={"distillation": found}))
+
+
+class TwoProducts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(F.relu(self.body(x)))
+        return out
+
+
+def test_eight_bit_products_round_and_their_weights_are_trained() -> None:
+    pytest.importorskip("torchao")
+    torch.manual_seed(0)
+    plain, x = TwoProducts(), torch.randn(6, 16)
+    rounded = InFloat8(("body",), emulate=True)(copy.deepcopy(plain))
+    assert list(rounded.state_dict()) == list(plain.state_dict())
+    assert type(rounded.head) is nn.Linear
+    error = (rounded(x) - plain(x)).abs().max() / plain(x).abs().max()
+    assert 1e-4 < error < 0.1
+    training, before = trained(
+        sequences(), Fp8().apply(Setup(), {"layers": ["up", "down"], "recipe": "tensorwise", "emulate": True})
+    )
+    assert {"up.weight", "down.weight", "query.weight"} <= moved(training, before)
+
+
+def test_fp8_layers_are_large_and_not_the_last_and_older_devices_say_what_they_lack() -> None:
+    large = nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 520), nn.Linear(520, 512), nn.Linear(512, 16))
+    assert large_layers(large) == ["0"]
+    assert not Fp8().applies(sample_case("cpu"))
+    old = sample_case("cuda:0", inspected={"fp8": {"reason": "this device multiplies no fp8"}})
+    assert "no fp8" in Fp8().applies(old).reason
+    case = sample_case("cuda:0", inspected={"fp8": {"layers": ["0"]}})
+    companions = Fp8().companions(case, next(iter(Fp8().settings(case))))
+    assert [change.strategy for change in companions] == ["compile"]
+
+
+def test_trained_with_the_rounding_the_answers_served_in_eight_bits_are_those_of_training() -> None:
+    quantization = pytest.importorskip("torchao.quantization")
+    setup = QuantizationAware().apply(Setup(), {"activations": False})
+    training, _ = trained(sequences(), setup)
+    x = torch.randn(6, 5, 16)
+    served = Attention()
+    served.load_state_dict(training.model.state_dict())  # a checkpoint of this training is one of the plain model
+    exact = served(x)
+    quantization.quantize_(served, quantization.Int8WeightOnlyConfig())
+    torch.testing.assert_close(training.model(x), served(x), atol=1e-5, rtol=1e-5)
+    assert (exact - served(x)).abs().max() > 1e-4
+
+
+def test_rounding_makes_no_training_shorter_and_no_search_tries_it() -> None:
+    answer = QuantizationAware().applies(sample_case("cpu"))
+    assert not answer
+    assert "autoopt latency --checkpoint" in answer.reason
