@@ -9,7 +9,7 @@ from pathlib import Path
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.planner import Proposal, most_promising
 from autoopt.setup import Setup
-from autoopt.strategy import Risk, Strategy
+from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
 from benchmarks.search.cases import CASES
 from benchmarks.search.minutes import simulated
@@ -182,3 +182,26 @@ def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: 
     outcome = world.go()
     assert any("goes on from" in trial.reason for trial in outcome.state.trials)
     assert world.clock() <= 300.0
+
+
+def test_what_its_strategy_would_not_try_beside_another_is_not_stacked_with_it(tmp_path: Path) -> None:
+    """Shorter matrix products beside autocast: each good alone, the second kept though no use beside it."""
+    amp = strategy("amp", risk=Risk.NUMERIC)
+
+    class Products(Strategy):
+        name = "products"
+        risk = Risk.NUMERIC
+
+        def applies(self, case: Case) -> Applies:
+            return Applies.no("shorter already") if case.plan.setting("amp") is not None else Applies.yes()
+
+        def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            return setup.with_flags(products=True)
+
+    def speed(plan: Plan) -> float:
+        names = plan.names()
+        return 1.6 if "amp" in names else 1.4 if "products" in names else 1.0
+
+    world = World(tmp_path, amp, Products(), speed=speed, budget=600.0)
+    assert world.go().best.plan.names() == ("amp",)
+    assert not any({"amp", "products"} <= set(plan.names()) for plan, _ in world.runner.machine.started)

@@ -113,14 +113,15 @@ def _ratio(
             return None
     except Exception:  # a strategy that cannot stand alone
         return None
-    if context.stopping() or context.now() + context.allocation.comparison > deadline:
+    needed = 2 * context.pair_seconds(state, base, plan)
+    if context.stopping() or context.now() + needed > deadline:
         return None
     comparison = context.compare(
         "comparison",
         base,
         plan,
         state,
-        seconds=1.5 * context.allocation.comparison,
+        seconds=1.5 * needed,
         deadline=deadline,
         purpose=purpose,
     )
@@ -147,8 +148,12 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         if row.without is not None
         and (
             _refused(state, row)
-            # never proved by itself: the simpler plan stands
-            or (row.strategy in state.together and not stands_out(row.without, context.min_gain))
+            # never proved by itself: the simpler plan stands, where there is time to test it
+            or (
+                row.strategy in state.together
+                and not stands_out(row.without, context.min_gain)
+                and context.testable(state, state.without(row.strategy))
+            )
         )
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)

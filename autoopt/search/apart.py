@@ -33,6 +33,8 @@ def take_apart(
         deadline: on the run's clock.
         latest: the same for strong parts, where that is later.
 
+    Where there is no time to test what would be left, the whole stands but for what is decided to bring nothing.
+
     Returns:
         A sentence for what was dropped; parts that stay without a proof of their own are left in ``state.together``.
     """
@@ -55,6 +57,7 @@ class _Taking:
         left: the stack without what was dropped.
         doubtful: parts that stay for what was seen of them: there was no time to decide them.
         decidable: parts that had the pairs of processes that decide what is worth having.
+        refused: parts of which leaving them out is decided to cost nothing.
         seen: lower ends of what single parts brought where that stands out of its noise.
     """
 
@@ -63,6 +66,7 @@ class _Taking:
         self.left = state.incumbent
         self.doubtful: set[str] = set()
         self.decidable: set[str] = set()
+        self.refused: set[str] = set()
         self.seen: dict[str, float] = {}
         self._open = sorted(state.together, key=lambda name: -state.together[name].gain)
 
@@ -74,10 +78,16 @@ class _Taking:
             self._halve([name])
         self.deadline = deadline
         self._halve(weak)
-        if self.left == self.context.runner.registry.order(self.before) and self.seen:
-            best = max(self.seen, key=lambda name: self.seen[name])  # for the whole was proved faster than that
-            self.left = self._without(set(self.state.together) - {best}, self.state.incumbent)
+        whole, parts = self.state.incumbent, self.state.together
+        if self.left == self.context.runner.registry.order(self.before):  # the whole was proved faster than that
+            best = max(parts, key=lambda name: (self.seen.get(name, 0.0), parts[name].gain))
+            self.left = self._without(set(parts) - {best}, whole)
             self.doubtful.add(best)
+            self.refused.discard(best)
+        if self.left != whole and not self.context.testable(self.state, self.left):
+            undecided = {name for name in parts if self.left.setting(name) != whole.setting(name)} - self.refused
+            self.left = self._without(self.refused, whole)  # what was proved as a whole stands
+            self.doubtful |= undecided
 
     def _halve(self, parts: Sequence[str]) -> None:
         """Leaves parts out, and by halves where that is decided to be worse; the stronger half is looked into first."""
@@ -111,12 +121,15 @@ class _Taking:
             alike = fold(less) == fold(self.left)
         except PLUGIN_ERRORS:  # what is left cannot stand without them
             return True
-        seen = None if alike or not self._time(parts) else self._compared(less, parts)
+        seen = None if alike or not self._time(less, parts) else self._compared(less, parts)
+        if alike:
+            self.refused.update(parts)
         if seen is None:
             return False if alike else None
         if seen.failure is not None:
             return True if seen.failure.side == "incumbent" else None
         if seen.decision in (Decision.REJECT, Decision.HARMFUL):
+            self.refused.update(parts)
             return False
         estimate = seen.estimate
         if len(parts) == 1:
@@ -130,7 +143,7 @@ class _Taking:
 
     def _compared(self, less: Plan, parts: Sequence[str]) -> Comparison:
         context, left = self.context, self.deadline - self.context.now()
-        needed = self._pairs(parts) * context.allocation.pair
+        needed = self._seconds(less, parts)
         comparison = context.compare(
             "comparison",
             less,
@@ -143,10 +156,14 @@ class _Taking:
         self.state.ablations.append(comparison)
         return comparison
 
-    def _time(self, parts: Iterable[str]) -> bool:
+    def _time(self, less: Plan, parts: Iterable[str]) -> bool:
         """Whether there is time to decide them, if they bring what was seen of them."""
-        needed = self._pairs(parts) * self.context.allocation.pair
+        needed = self._seconds(less, parts)
         return not self.context.stopping() and self.context.now() + needed <= self.deadline
+
+    def _seconds(self, less: Plan, parts: Iterable[str]) -> float:
+        """Seconds of the pairs of processes that would decide whether what is left is faster than ``less``."""
+        return self._pairs(parts) * self.context.pair_seconds(self.state, less, self.left)
 
     def _pairs(self, parts: Iterable[str]) -> int:
         """Pairs of processes that would decide that leaving them out is worse."""

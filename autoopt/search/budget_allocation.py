@@ -31,6 +31,9 @@ UNPROVEN_AT_MOST = 0.2
 MORE_SHARE = 0.15
 """Of the budget, for ablation and further seeds at most."""
 
+PROBE_SECONDS = 8.0
+"""Of a probe of quality, about, its start apart: two follow the first training."""
+
 SCREENING = 0.5
 """Of what is left for the search, for the screening of candidates at most; the rest proves what it found."""
 TRIAL = 0.6

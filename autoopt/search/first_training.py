@@ -19,7 +19,7 @@ from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
+from autoopt.search.budget_allocation import BASELINE_TO_TARGET, PROBE_SECONDS, BudgetAllocation
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
@@ -30,9 +30,6 @@ LATER_SHARE = 0.04
 somebody's evaluation is told within minutes either way."""
 ROOM = 0.7
 """And where the baseline takes no more of a memory's limit than this: what does not fit is told at once."""
-
-PROBE_SECONDS = 8.0
-"""Of a probe, about, its start apart: two follow the training."""
 LEAST_SECONDS = 3.0
 """A shorter training says nothing."""
 

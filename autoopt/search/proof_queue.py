@@ -12,8 +12,9 @@ from math import exp
 
 from autoopt.records import Change, Quality, Verdict
 from autoopt.search.accept.quality import FEWEST_SEEDS
+from autoopt.search.budget_allocation import PROBE_SECONDS
 from autoopt.search.candidate import Candidate
-from autoopt.search.first_training import PROBE_SECONDS, train_first
+from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext

@@ -168,8 +168,8 @@ class Rounds:
 
     def _left_for(self, screened: Screened) -> float:
         """Seconds for its proof: what stands out has all but what the end of the run cannot do without."""
-        gain = exp(screened.gain)
-        return (self._last_deadline(gain) if screened.plain else self._costs.deadline(gain)) - self.context.now()
+        gain, plan = exp(screened.gain), screened.candidate.plan
+        return (self._last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - self.context.now()
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], later: list[Screened]
@@ -274,8 +274,15 @@ class Rounds:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _last_deadline(self, gain: float = 1.0) -> float:
-        """Until when what promises may be decided: of the end, only what every result needs is kept back."""
+    def _last_deadline(self, gain: float = 1.0, plan: Plan | None = None) -> float:
+        """Until when what promises may be decided: of the end, only what every result needs is kept back.
+
+        A plan that was trained in turns with the baseline already needs nothing more than its proof against that.
+        """
+        context, state = self.context, self.state
+        trained = plan and context.gate.trainings.pair(state.baseline, plan, context.seed)
+        if trained and state.incumbent == state.baseline:
+            return context.allocation.budget
         last = self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
         return max(last, self._costs.deadline(gain))
 
@@ -291,7 +298,7 @@ class Rounds:
             self._settled.add(earlier.trial.id)
             old, candidate = earlier.trial, self._candidate(earlier)
             gain = _seen(earlier)
-            deadline = self._last_deadline(gain)
+            deadline = self._last_deadline(gain, candidate.plan)
             proof = Proof(self.context, self.state, deadline)
             trial = proof.measure(candidate, seconds=deadline - self.context.now(), earlier=earlier)
             if trial.verdict is Verdict.KEPT:
@@ -321,7 +328,7 @@ class Rounds:
         return max(filter(self._may_be_settled, found), key=_seen, default=None)
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
-        left = self._last_deadline(_seen(earlier)) - self.context.now()
+        left = self._last_deadline(_seen(earlier), earlier.comparison.candidate.plan) - self.context.now()
         test = SequentialTest(self.context.rule(left), earlier.noise, earlier.comparison.pairs)
         return test.promising() and test.decide(left) is None
 

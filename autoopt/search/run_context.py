@@ -10,7 +10,7 @@ import numpy as np
 from autoopt.events import Announcer, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, Noise, Plan, Trial, Verdict
 from autoopt.search.accept.gate import Gate
-from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.budget_allocation import PROBE_SECONDS, BudgetAllocation
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.error_budget import alpha_of
@@ -85,6 +85,16 @@ class RunContext:
             until_error=until_error,
             alpha_accept=alpha_accept,
         )
+
+    def pair_seconds(self, state: SearchState, one: Plan, other: Plan) -> float:
+        """Seconds of a pair of processes of two plans, about: some take a minute to compile in each."""
+        return self.allocation.pair + state.dearer_start(one) + state.dearer_start(other)
+
+    def testable(self, state: SearchState, plan: Plan) -> bool:
+        """Whether there is time to compare a plan that was never proved with the baseline, and to probe it."""
+        probe = self.allocation.start_seconds + state.dearer_start(plan) + PROBE_SECONDS
+        needed = 2 * self.pair_seconds(state, state.baseline, plan) + probe
+        return not self.stopping() and self.now() + needed <= self.allocation.budget
 
     def compare(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import exp, log1p, sqrt
 
 from autoopt.records import Change
@@ -13,6 +14,7 @@ from autoopt.search.proof_queue import Costs
 from autoopt.search.required_time import FEWEST_PAIRS, chance
 from autoopt.search.screening import Screened, Screening
 from autoopt.search.state import Part, SearchState
+from autoopt.strategy import Case
 
 STACK_LOOKS = 2
 """Further looks that a stack may take once the time for the screening is up: it is what is proved first."""
@@ -26,8 +28,9 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
     """Looks at what did well together, and one by one where that is less than it should be."""
     threshold = log1p(min_gain)
     good = [s for s in _by_gain(screening, state) if s.plain and s.gain > threshold]
-    members = _provable(screening, Costs(screening.context, state), _without_rivals(good))
-    rivals = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
+    members = _provable(screening, Costs(screening.context, state), _without_rivals(good, screening.case, registry))
+    others = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
+    rivals = [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or rivals else 0.0
     if len(members) > 1 and not screening.over:
         whole = _look(screening, state, registry, members)
@@ -41,7 +44,7 @@ def look_at_stacks(screening: Screening, state: SearchState, registry: Registry,
 def look_at_close(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
     """Looks at what nobody can decide alone: together it may be decided."""
     close = [s for s in _by_gain(screening, state) if chance(s, log1p(min_gain)) > CLOSE_CHANCE]
-    members = _without_rivals(close)
+    members = _without_rivals(close, screening.case, registry)
     if len(members) > 1 and not screening.over:
         _look(screening, state, registry, members)
 
@@ -71,13 +74,27 @@ def _provable(screening: Screening, costs: Costs, members: list[Screened]) -> li
     return members
 
 
-def _without_rivals(screened: Iterable[Screened]) -> list[Screened]:
-    """The best of those that shorten the same input stages, and all others; one of each strategy."""
+def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:
+    """The best of those that shorten the same input stages or exclude one another, and all others; one a strategy."""
     taken: list[Screened] = []
     for one in screened:
-        if not any(one.rivals(other) for other in taken):
+        if not any(one.rivals(other) or _exclude(one, other, case, registry) for other in taken):
             taken.append(one)
     return taken
+
+
+def _exclude(one: Screened, other: Screened, case: Case, registry: Registry) -> bool:
+    """Whether one of two would not be tried once the other was kept, as its strategy says."""
+    pairs = ((one, other), (other, one))
+    return any(not _applies_beside(this.candidate, that.candidate, case, registry) for this, that in pairs)
+
+
+def _applies_beside(candidate: Candidate, other: Candidate, case: Case, registry: Registry) -> bool:
+    try:
+        plan = candidate_plan(registry, case.plan, other.changes)
+        return bool(candidate.strategy.applies(replace(case, plan=plan, setup=registry.fold(plan))))
+    except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
+        return False
 
 
 def _one_by_one(

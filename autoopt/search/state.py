@@ -230,6 +230,27 @@ class SearchState:
             update={"incumbent": charged(comparison.incumbent), "candidate": charged(comparison.candidate)}
         )
 
+    def dearer_start(self, plan: Plan) -> float:
+        """Seconds that a process of a plan takes to start beyond one of the baseline, as far as was seen.
+
+        A plan that was never started takes as long as any part of it took at first, such as to compile.
+        """
+        paid: dict[str, list[float]] = {}
+        plans: dict[str, Plan] = {}
+        control = [self.control.comparison] if self.control is not None else []
+        for seen in (*control, *self.looks, *self.comparisons.values(), *self.ablations):
+            for side in (seen.incumbent, seen.candidate):
+                plans[side.plan.key] = side.plan
+                paid.setdefault(side.plan.key, []).extend(side.fixed_seconds)
+        usual = min(paid.get(self.baseline.key, ()), default=None)
+        if usual is None:
+            return 0.0
+        if paid.get(plan.key):
+            return max(paid[plan.key][-1] - usual, 0.0)
+        parts = (key for key, other in plans.items() if all(change in plan.changes for change in other.changes))
+        firsts = (paid[key][0] for key in parts if paid[key])
+        return max(max(firsts, default=usual) - usual, 0.0)
+
     def first_time(self, changes: tuple[Change, ...]) -> bool:
         """Whether these changes were not yet tried on this incumbent; remembers them."""
         key = repr((self.incumbent.changes, changes))

@@ -138,14 +138,19 @@ def _evidence(
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
     """Seconds that the verification of the incumbent still needs: pairs of processes, and trainings in turns."""
-    return _trainings_due(context, state) + (0.0 if _proved(state) else context.allocation.comparison)
+    return _trainings_due(context, state) + (0.0 if _proved(state) else _short(context, state))
+
+
+def _short(context: RunContext, state: SearchState) -> float:
+    """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
+    return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
 
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:
     if _trained_already(context, state) is not None:
         return 0.0
     risk = context.gate.risk_over(state.incumbent, state.baseline)
-    return context.allocation.last_trainings(risk, state.speedup_so_far)
+    return context.allocation.last_trainings(risk, state.speedup_so_far) + state.dearer_start(state.incumbent)
 
 
 def _trained_already(context: RunContext, state: SearchState) -> TrainedPair | None:
@@ -167,7 +172,7 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
     """
     proof = _proved(state)
     room = end - context.now() - _trainings_due(context, state)
-    if proof is not None and room < context.allocation.comparison:
+    if proof is not None and room < _short(context, state):
         return proof
     by = _compared_by(context, state, end)
     return context.compare(
@@ -189,14 +194,14 @@ def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     the plan is trained alone instead of in turns.
     """
     allocation, speedup = context.allocation, state.speedup_so_far
-    now, short = context.now(), allocation.comparison
+    now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
     if _trained_already(context, state) is not None:
         return max(end, now + short)
-    by = end - allocation.verification(SEEDS, speedup)
+    by = end - allocation.verification(SEEDS, speedup) - SEEDS * dearer
     if by - now >= 2 * short:
         return by
-    by = end - allocation.in_turns(speedup)
-    return by if by - now >= short else max(end - allocation.verification(1, speedup), now + short)
+    by = end - allocation.in_turns(speedup) - dearer
+    return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
 
 
 def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Estimate | None) -> TrainedPair | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoopt.records import Change, Estimate, JsonDict
 from autoopt.setup import Setup
-from autoopt.strategy import Case, Risk, Strategy
+from autoopt.strategy import Applies, Case, Risk, Strategy
 
 USELESS = dict.fromkeys(("pin", "prefetch", "matmul", "fused", "cudnn"), 1.0)
 
@@ -27,6 +27,9 @@ class SimulatedCase:
         companions: changes that a strategy names.
         hangs: strategies that hang while they are set up.
         predicted: whether a prediction is known (within a fifth of the truth; above it for what brings nothing).
+        numeric: changes that may alter the last digits of what is learnt.
+        excludes: changes beside which one says that it does not apply.
+        graph: changes that make another graph, which is compiled anew; a later start finds what was compiled.
     """
 
     name: str
@@ -39,6 +42,9 @@ class SimulatedCase:
     step_seconds: float = 0.05
     steps: int = 600
     predicted: bool = True
+    numeric: frozenset[str] = frozenset()
+    excludes: dict[str, frozenset[str]] = field(default_factory=dict)
+    graph: frozenset[str] | None = None
 
     def speed(self, names: tuple[str, ...]) -> float:
         found = self.together(frozenset(names))
@@ -46,6 +52,10 @@ class SimulatedCase:
 
     def fixed(self, names: tuple[str, ...]) -> float:
         return sum(self.costs.get(name, 0.0) for name in names)
+
+    def graph_of(self, names: tuple[str, ...]) -> frozenset[str]:
+        """The part of a plan that a compiler's cache goes by."""
+        return frozenset(names) if self.graph is None else self.graph & frozenset(names)
 
     def strategies(self, rng: np.random.Generator) -> list[Strategy]:
         return [_made(self, name, gain, rng) for name, gain in self.gains.items()]
@@ -55,8 +65,12 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
     told = max(gain, 1.0) * math.exp(abs(0.1 * float(rng.standard_normal())))
 
     class Made(Strategy):
-        risk = Risk.EXACT
+        risk = Risk.NUMERIC if name in case.numeric else Risk.EXACT
         stages = frozenset({"storage", "preparation"}) if name in ("workers", "cache") else frozenset({"forward"})
+
+        def applies(self, known: Case) -> Applies:
+            others = case.excludes.get(name, frozenset()) & set(known.plan.names())
+            return Applies.no(f"not beside {min(others)}") if others else Applies.yes()
 
         def predict(self, known: Case, setting: JsonDict) -> Estimate | None:
             return Estimate(value=told, low=1.0, high=1.2 * told, n=1) if case.predicted else None

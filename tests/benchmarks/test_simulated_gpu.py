@@ -34,3 +34,21 @@ def test_a_run_without_a_target_trains_equal_steps_and_keeps_to_its_budget() -> 
     """Trainings without a target went on to their limits at the end: 34 minutes of 30."""
     case = next(case for case in CASES if case.name == "bert")
     assert run(case, 1800.0)["seconds"] <= 1800.0
+
+
+def test_what_was_trained_beside_the_baseline_has_the_rest_of_the_time_for_its_proof() -> None:
+    """The time of a training that had been made was kept back for it: two pairs of processes, and 93 s unused."""
+    case = next(case for case in CASES if case.name == "llm_fit")
+    assert run(case, 480.0, seed=2)["plan"] == ["amp"]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_no_plan_is_made_that_there_is_no_time_to_test(seed: int) -> None:
+    """Parts of a stack were dropped at its end, and the plan that was left compared and trained: 8.5 minutes of 8."""
+    case = next(case for case in CASES if case.name == "gpt2")
+    assert run(case, 480.0, seed)["seconds"] <= 480.0
+
+
+def test_what_is_no_use_beside_another_is_not_kept_with_it() -> None:
+    case = next(case for case in CASES if case.name == "resnet50")
+    assert "matmul_precision" not in run(case, 1800.0)["plan"]

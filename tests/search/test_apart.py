@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +19,7 @@ from autoopt.search.compare.comparison import Comparison, Decision, PairOfProces
 from autoopt.search.state import Part, SearchState
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
-from autoopt.testing.fakes import NoiseModel
+from autoopt.testing.fakes import Behaviour, NoiseModel
 from simulated import World, product, strategy
 
 NOISE = NoiseModel("normal", process_sd=0.01)
@@ -132,3 +135,59 @@ def test_parts_of_a_whole_that_falls_short_are_not_told_from_chance_by_it() -> N
     one, other = (shares(stacked, proof(0.47), ())[name] for name in ("amp", "matmul"))
     assert one.firm
     assert not other.firm
+
+
+def test_a_whole_that_was_proved_is_not_dropped_to_nothing(tmp_path: Path) -> None:
+    """No part was told from chance by itself, and all were dropped: the gain of the whole went with them."""
+    one = world(tmp_path, {"strong": 1.4, "other": 1.2})
+    state = stack(one, {"strong": Part(0.34), "other": Part(0.18)})
+    take_apart(one.context, state, Plan(), one.clock())
+    assert state.incumbent.names() == ("strong",)
+
+
+def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
+    """The end of a run: dropping a part left a plan whose comparison went beyond the budget."""
+    one = world(tmp_path, {"strong": 1.4, "doubtful": 1.2})
+    state = stack(one, {"strong": Part(0.34, error=0.05), "doubtful": Part(0.18)})
+    one.clock.advance(one.context.allocation.budget - one.context.now() - 1.0)
+    assert take_apart(one.context, state, Plan(), one.clock()) == []
+    assert set(state.incumbent.names()) == {"strong", "doubtful"}
+    told = ablate(one.context, state, one.clock())[1]
+    assert [text.split()[0] for text in told] == ["strong", "doubtful"], "both are said to be proved together"
+    assert set(state.incumbent.names()) == {"strong", "doubtful"}
+
+
+def dear(folder: Path) -> World:
+    """Two gains, of which the second compiles for a minute in each process."""
+    speeds = {"strong": 1.4, "compiled": 1.15}
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, startup_seconds=62.0 if "compiled" in plan.names() else 2.0)
+
+    names = [strategy(name) for name in speeds]
+    return World(folder, *names, speed=product(speeds), noise=NOISE, behave=behave)
+
+
+def looked_at(one: World, state: SearchState) -> None:
+    plan = Plan(changes=(Change(strategy="compiled"),))
+    numbers: dict[str, Any] = {"seconds": 500.0, "deadline": inf, "purpose": "a look"}
+    state.looks.append(one.context.compare("look", Plan(), plan, state, **numbers))
+
+
+def test_no_comparison_is_begun_that_its_starts_leave_no_time_for(tmp_path: Path) -> None:
+    """Pairs that compile on both sides took twice the time that was allotted, and showed nothing."""
+    one = dear(tmp_path)
+    state = stack(one, {"strong": Part(0.34, error=0.05), "compiled": Part(0.14, error=0.02)})
+    looked_at(one, state)
+    take_apart(one.context, state, Plan(), one.clock() + 150.0)
+    assert [comparison.incumbent.plan.names() for comparison in state.ablations] == [("strong",)], "one side compiles"
+    assert set(state.incumbent.names()) == {"strong", "compiled"}
+
+
+def test_comparisons_get_the_time_that_their_starts_take(tmp_path: Path) -> None:
+    one = dear(tmp_path)
+    state = stack(one, {"strong": Part(0.34), "compiled": Part(0.14)})
+    looked_at(one, state)
+    take_apart(one.context, state, Plan(), one.clock() + 1500.0)
+    assert state.ablations
+    assert all(len(comparison.pairs) >= 2 for comparison in state.ablations)

@@ -350,3 +350,14 @@ def test_a_figure_rests_on_two_pairs_of_processes_where_the_deadline_allows() ->
 def test_the_fewest_pairs_are_enough_where_the_interval_is_narrow_enough() -> None:
     found = run(machine(2.0, seed=3), Rule(max_seconds=2000, min_pairs=2, until_error=50.0))
     assert len(found.pairs) == 2
+
+
+def test_a_pair_that_was_started_gets_the_fewest_blocks_that_count() -> None:
+    """Starts that took longer than the whole comparison was given left a pair of a few blocks that told nothing."""
+
+    def behave(plan: Plan) -> Behaviour:
+        return Behaviour(step_seconds=0.05, startup_seconds=60.0)
+
+    slow = machine(behave=behave)
+    assert len(run(slow, Rule(max_seconds=100.0), deadline=200.0).pairs) == 1
+    assert not run(machine(behave=behave), Rule(max_seconds=100.0), deadline=121.0).pairs, "the deadline is one"

@@ -13,7 +13,7 @@ from autoopt.search.compare.comparison import Comparison, Decision, PairOfProces
 from autoopt.search.compare.pairs import Clock, Pair, SideFailedError
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
-from autoopt.search.compare.statistics import Level
+from autoopt.search.compare.statistics import MIN_BLOCKS, Level
 
 OnProgress = Callable[[str, Estimate | None], None]
 """``on_progress(note, estimate so far)``, called after every block pair."""
@@ -103,8 +103,19 @@ class _Comparing:
             level = pair.blocks.level(self.rule.foreign_share, self.test.expected_sd)
             self._report(level)
             cost = (self.clock() - pair.ready_at) / len(pair.blocks.log_ratios)
-            if self.test.enough(level, pair.ready_at - pair.began, cost) or self.left <= 0:
+            if self.test.enough(level, pair.ready_at - pair.began, cost) or self._over(pair, cost):
                 return True
+
+    def _over(self, pair: Pair, cost: float) -> bool:
+        """Whether the time is up. Short of the deadline a pair gets the fewest blocks that count: it is paid for.
+
+        Args:
+            cost: seconds of a block pair.
+        """
+        missing = max(MIN_BLOCKS - len(pair.blocks.log_ratios), 0) * cost
+        paid = pair.ready_at - pair.began
+        worth = 0.0 < missing <= paid and self.clock() + missing <= self.latest
+        return self.left <= 0 and not worth
 
     def _finish(self, pair: Pair) -> None:
         record = pair.record(self.rule.foreign_share, self.test.expected_sd)
