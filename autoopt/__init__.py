@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Applies": "autoopt.strategy",
+    "AutooptError": "autoopt.errors",
     "Case": "autoopt.strategy",
     "Change": "autoopt.records",
     "Edit": "autoopt.strategy",

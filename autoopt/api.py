@@ -92,7 +92,7 @@ def _show_inline(page: Path) -> None:
 
 
 class _Frame:
-    """What IPython shows as it is; its own ``HTML`` warns of a frame that holds a document of its own."""
+    """HTML that IPython shows as it is; its own ``HTML`` warns of a frame that holds a document of its own."""
 
     def __init__(self, html: str, page: Path) -> None:
         self._html, self._page = html, page

@@ -90,11 +90,11 @@ class FakeTrial:
         if name in ("ready", "probe_losses", "largest_batch"):
             return self._alone(name)
         if name in ("warm_up", "running"):
-            contender = self._runner.machine.start(self._plan, "examine")
+            arm = self._runner.machine.start(self._plan, "examine")
             if name == "warm_up":  # one process does both
-                contender.ready()
-            document = contender.warm_up(1.0) if name == "warm_up" else contender.block(0.5, 4, 0.0)
-            contender.close()
+                arm.ready()
+            document = arm.warm_up(1.0) if name == "warm_up" else arm.block(0.5, 4, 0.0)
+            arm.close()
             told = document.model_dump(mode="json")
             return told if name == "warm_up" else {"block": told, "reference": None}
         if name == "measure_stages" and self._runner.survey:
@@ -113,17 +113,17 @@ class FakeTrial:
     def _alone(self, name: str) -> JsonDict:
         """What a trial that is looked at for its memory answers."""
         machine = self._runner.machine
-        contender = machine.start(self._plan, name)
+        arm = machine.start(self._plan, name)
         try:
-            found = contender.ready()
+            found = arm.ready()
             if name == "ready":
                 return found.model_dump(mode="json")
             if name == "probe_losses":
-                return contender.block(0.0, 3, 0.0).model_dump(mode="json")
+                return arm.block(0.0, 3, 0.0).model_dump(mode="json")
             largest = self._runner.largest_of(self._plan)
             return {"peak_memory_bytes": largest, "limit_bytes": machine.memory_limit_bytes, "allocation_retries": 0}
         finally:
-            contender.close()
+            arm.close()
 
 
 class FakeRunner:

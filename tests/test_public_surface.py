@@ -16,6 +16,7 @@ def test_the_facade() -> None:
     assert autoopt.__all__ == sorted(
         [
             "Applies",
+            "AutooptError",
             "Case",
             "Change",
             "Edit",

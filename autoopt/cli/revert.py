@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from autoopt.cli.output import write_line
+from autoopt.cli.apply import change_files, of_a_run
 
 
 @click.command("revert")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="This plan instead of what the run kept.")
+@of_a_run
 def revert_command(run: Path, plan: Path | None) -> int:
     """Takes the patch of a run off the files that it was put on.
 
@@ -19,15 +18,4 @@ def revert_command(run: Path, plan: Path | None) -> int:
     All of the patch or nothing: where a file is no longer as the run
     saw it, none is changed. Prints the files that were.
     """
-    if plan is not None:
-        from autoopt.running.patching import revert_plan
-
-        for name in revert_plan(run, plan):
-            write_line(name)
-        return 0
-    from autoopt.export.applying import apply_patch
-    from autoopt.records.reading import read_result
-
-    for name in apply_patch(read_result(run), revert=True):
-        write_line(name)
-    return 0
+    return change_files(run, plan, revert=True)

@@ -139,7 +139,7 @@ def _measured(record: ComparedSide, comparing: Comparing, name: str, found: Comp
 
 
 def _metric(comparing: Comparing) -> dict[str, Any]:
-    """What is said of the metric, beside its value on each side."""
+    """The metric's name, the difference between both sides, and how either was read."""
     evaluating = comparing.judge.evaluating if comparing.judge else None
     if evaluating is None:
         return {"metric": comparing.facts.metric if comparing.facts else None}

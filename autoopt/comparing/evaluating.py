@@ -1,4 +1,4 @@
-"""What the baseline's own evaluation says of both sides' weights: in processes of the judge's, on data that are pinned.
+"""Both sides' weights by the baseline's own evaluation: in processes of the judge's, on data that are pinned.
 
 A function's evaluation is called. A script evaluates in its own loop: the judge lets a process of the baseline train on
 with the weights held until it has evaluated them (``autoopt.script.held``).

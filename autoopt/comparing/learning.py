@@ -99,7 +99,7 @@ class Judge:
         self.trained = {"baseline": Trained(), "candidate": Trained()}
 
     def fix_baseline(self) -> None:
-        """What is known of the baseline before any line of the candidate has run: its evaluation, its first training.
+        """Pins the baseline before any line of the candidate has run: its evaluation, and its first training.
 
         Raises:
             TrialFailed: it failed; ``where`` names it.

@@ -55,7 +55,7 @@ def _distance(left: Any, right: Any) -> float | None:
 
 
 def evaluate(live: TrialContext, weights: list[str]) -> JsonDict:
-    """What this workload says of weights of others: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
+    """Metrics or losses of others' weights, by this workload: ``{"found": [{"fits", "metrics", "losses"}, ...]}``.
 
     ``metrics``: by its own evaluation; empty where it has none, and then ``losses``: of the same training batches.
     """

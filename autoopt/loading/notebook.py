@@ -76,7 +76,7 @@ def _statements(cells: Iterable[str]) -> Iterator[ast.stmt]:
 
 
 def _below_magic(statement: ast.stmt) -> str | None:
-    """What stands below ``%%time`` in a cell, which IPython keeps as a text that the magic runs in the notebook."""
+    """The code below ``%%time`` in a cell, which IPython keeps as a text that the magic runs in the notebook."""
     if not ast.unparse(statement).startswith(_IN_THE_NOTEBOOK):
         return None
     call = statement.value if isinstance(statement, ast.Expr) else None

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
 from autoopt.script.frames import begin_here
 from autoopt.script.guard import guard
+from autoopt.script.imported import when_imported
 from autoopt.script.orders import Orders
 from autoopt.trial.channel import Channel
 
@@ -116,38 +112,6 @@ class ScriptProcess:
             self._server.found(None, error)
         else:
             self._script.session.end(error)
-
-
-class _Waiting(importlib.abc.MetaPathFinder):
-    """Tells when a module has been imported, whoever imports it, and is gone from then on."""
-
-    def __init__(self, name: str, then: Callable[[], None], before: Callable[[], None] | None) -> None:
-        self._name, self._then, self._before = name, then, before
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
-        if self._before is not None:
-            self._before()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run, then = spec.loader.exec_module, self._then
-
-            def executed(module: ModuleType) -> None:
-                run(module)
-                then()
-
-            spec.loader.exec_module = executed  # type: ignore[method-assign]
-        return spec
-
-
-def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
-    """Calls ``then`` once a module that is not imported yet has been, and ``before`` as it is about to be."""
-    sys.meta_path.insert(0, _Waiting(name, then, before))
 
 
 def _settings() -> dict[str, Any]:

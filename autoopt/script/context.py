@@ -45,6 +45,7 @@ class ScriptContext:
     """
 
     def __init__(self, script: Script, emit: Callable[[JsonDict], None]) -> None:
+        script.stop_recording()
         self.script, self.emit = script, emit
         self.spec, self.registry = script.spec, script.registry
         self.seed = script.spec.seed

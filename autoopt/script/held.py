@@ -28,7 +28,7 @@ _HASHED = 512
 
 
 def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None) -> JsonDict:
-    """What the script's own evaluation tells of weights in a file.
+    """The metric of weights in a file, by the script's own evaluation.
 
     Args:
         live: the trial, which stands at the end of its first step.

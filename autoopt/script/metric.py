@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from autoopt.script.boot import when_imported
+from autoopt.script.imported import when_imported
 
 _NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 _SMALLER = re.compile(r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|distance", re.I)

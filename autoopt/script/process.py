@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from autoopt.benchmark.seeding import seed_everything
-from autoopt.records import JsonDict, Sites
+from autoopt.records import Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
 from autoopt.script.frames import folder
@@ -64,13 +61,10 @@ class Script:
         Applying(self.joints, self.setup, sites, spec.seed).install()
         self.joints.install()
 
-    def context(self, emit: Callable[[JsonDict], None]) -> Any:
-        """The context that tasks get, once the first step has ended."""
-        from autoopt.script.context import ScriptContext
-
+    def stop_recording(self) -> None:
+        """The first step has ended, and what it read is known."""
         self.recording.stop()
         self.joints.watchers.remove(self.recording)
-        return ScriptContext(self, emit)
 
     def why_never_trained(self) -> str:
         """The script has ended without a training step."""

@@ -35,7 +35,7 @@ def refuse_processes() -> None:
 
 
 def no_optimizer(calls: int) -> WorkloadError:
-    """What to say of a script that trains without an optimizer of torch.
+    """The refusal of a script that trains without an optimizer of torch.
 
     Args:
         calls: of a model in training that were seen until now.
@@ -48,7 +48,7 @@ def no_optimizer(calls: int) -> WorkloadError:
 
 
 def no_model(steps: int) -> WorkloadError:
-    """What to say of a script whose optimizer steps without a model that could be found.
+    """The refusal of a script whose optimizer steps without a model that could be found.
 
     Args:
         steps: of the optimizer that were seen until now.

@@ -95,7 +95,7 @@ class Roles:
         return self._taken() if given else 0
 
     def step_ended(self) -> None:
-        """What nobody has taken is for nobody, but for a batch that is read ahead."""
+        """Forgets batches that nobody has taken, but for one that is read ahead."""
         if self._given:
             self._given = [given for given in self._given if given[1] is None][-1:]
             self._evaluated = 0

@@ -72,7 +72,13 @@ class ScriptServer(TaskServer):
             raise WorkloadError(script.why_never_trained(), hint="name the script that trains") from None
         except (EOFError, SystemExit) as ended:
             raise of_reading(ended) or of_leaving(ended) or ended from None
-        return script.session.in_main(lambda: script.context(self.emit))
+
+        def made() -> Any:
+            from autoopt.script.context import ScriptContext  # torch is there: the script has imported it
+
+            return ScriptContext(script, self.emit)
+
+        return script.session.in_main(made)
 
     def run(self, live: Any, call: Call) -> Any:
         if call.task in DRIVING:

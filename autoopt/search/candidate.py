@@ -43,7 +43,7 @@ class Candidate:
 
 
 def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison]) -> dict[str, Part]:
-    """What is known of each part of a stack after its proof, which tells their sum where gains multiply.
+    """The gain of each part of a stack after its proof, which tells their sum where gains multiply.
 
     A part that was not looked at alone has an equal share of the whole, of which nothing more is known. Where the whole
     brings plainly less than its parts did, some serve the same end, and only the strongest is told from chance by that.
@@ -73,7 +73,7 @@ def shares(candidate: Candidate, proof: Comparison, looks: Iterable[Comparison])
 
 
 def with_proof(part: Part, proof: Comparison) -> Part:
-    """What is known of a part with what a comparison with and without it shows."""
+    """A part's gain together with that of a comparison with and without it, each weighed by its error."""
     if not proof.pairs:
         return part
     gain, error = _seen(proof.pairs, proof)

@@ -164,7 +164,7 @@ class Fitting:
         return rungs if applies else []
 
     def _plan(self, names: Sequence[str], rungs: dict[str, int]) -> Plan | None:
-        """The plan of these strategies, each at its rung (the last by default); None where they exclude one another."""
+        """The plan of these strategies, each at its level (else the last); None where they exclude one another."""
         plan = Plan()
         try:
             for name in names:

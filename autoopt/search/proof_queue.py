@@ -76,7 +76,7 @@ class Costs:
         return self.context.now() + needed <= self.deadline(exp(screened.gain))
 
     def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
-        """What does not stand out, but may yet be a gain that so many seconds prove; the likeliest first."""
+        """Candidates that do not stand out, and may yet be a gain that so many seconds prove; the likeliest first."""
         context = self.context
         least = provable(seconds, context.allocation.pair, self.state.noise, context.min_gain)
         chances = {screened.trial.id: chance(screened, least) for screened in found}

@@ -47,13 +47,13 @@ class Race:
         rng: decides order.
 
     Attributes:
-        crowded: incumbent and a candidate did not fit onto the device together.
+        one_at_a_time: incumbent and a candidate did not fit onto the device together.
     """
 
     def __init__(self, start: Start, incumbent: Plan, rule: Rule, *, clock: Clock, rng: np.random.Generator) -> None:
         self._start, self._rule, self._clock, self._rng = start, rule, clock, rng
         self.incumbent = incumbent
-        self.crowded = False
+        self.one_at_a_time = False
         self._live: LiveArm | None = None
         self._pace: float | None = None
         self._ages = False
@@ -91,7 +91,7 @@ class Race:
             self._ages = self._ages or self._aged(sides["incumbent"])
             self._live = None if self._ages else pair.release()
         except SideFailedError as failed:
-            self.crowded = self.crowded or (failed.error.for_want_of_room and failed.both_alive)
+            self.one_at_a_time = self.one_at_a_time or (failed.error.for_want_of_room and failed.both_alive)
             self._live = pair.release() if failed.side == "candidate" else None
             failure = failed.failure
         finally:

@@ -131,7 +131,7 @@ class Rounds:
         return screening.again(likely[: (len(likely) + 1) // 2])
 
     def _give_up(self, screening: Screening, round_: Round) -> None:
-        """What is unlikely to be a gain does not come back on the next incumbent, unless the bottleneck moves."""
+        """Keeps the unlikely gains away from the next incumbent, unless the bottleneck moves."""
         likely = self._costs.likely(screening.found, self._left())
         for screened in screening.found:
             if screened not in likely and not screened.plain:
@@ -309,7 +309,7 @@ class Rounds:
         return False
 
     def _candidate(self, earlier: Earlier) -> Candidate:
-        """What an undecided trial tried; a stack with its parts."""
+        """The candidate of an undecided trial; a stack with its parts."""
         trial, plan = earlier.trial, earlier.comparison.candidate.plan
         change = next(c for c in plan.changes if c.strategy == trial.strategy)
         strategy, parts = self.context.runner.registry[trial.strategy], self._parts.get(plan.key, {})

@@ -184,11 +184,11 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = usual.for_look(state.most_saved(candidate.predicted), self.deadline - context.now())
             try:
-                if not self._race.crowded:
+                if not self._race.one_at_a_time:
                     seen = self._race.look(
                         candidate.plan, state.noise, warm_up_seconds=STEADY_SECONDS, on_progress=progress
                     )
-                return self._one_after_the_other(candidate) if self._race.crowded else seen
+                return self._one_after_the_other(candidate) if self._race.one_at_a_time else seen
             finally:
                 context.runner.limits = usual
 

@@ -33,7 +33,7 @@ from benchmarks.gpu import table as gpu_table  # noqa: E402
 
 CASES = ("resnet50", "bert", "gpt2", "llm_fit", "cifar", "tiny")
 OPTIMIZE_SHARE = 0.65
-"""Of the minutes; the rest is for the contenders side by side."""
+"""Of the minutes; the rest is for the arms side by side."""
 LEAST_RACE_SHARE = 0.2
 """Of the minutes, whatever came before."""
 FINISHED = "finished"
@@ -55,7 +55,7 @@ def run_case(
     toy: bool,
     runs: Path,
     optimize: Callable[..., Any] | None = None,
-    contenders: Sequence[str] = rivals.CONTENDERS,
+    arms: Sequence[str] = rivals.ARMS,
     race: Callable[..., dict[str, Any]] | None = None,
     options: dict[str, Any] | None = None,
     ends: float = float("inf"),
@@ -112,7 +112,7 @@ def run_case(
     left = max(seconds - (time.perf_counter() - began), LEAST_RACE_SHARE * seconds)
     left = min(left, ends - time.perf_counter() - CLOSING_SECONDS)
     document["race"] = (race or race_of)(
-        name, result, device=device, toy=toy, seconds=left, contenders=tuple(contenders), tell=raced
+        name, result, device=device, toy=toy, seconds=left, arms=tuple(arms), tell=raced
     )
     report(FINISHED)
     return document
@@ -171,7 +171,7 @@ def race_of(
     device: str,
     toy: bool,
     seconds: float,
-    contenders: tuple[str, ...],
+    arms: tuple[str, ...],
     tell: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """autoopt's plan and its rivals in turns, with the same number of steps each; then to the target, if there is one.
@@ -192,11 +192,11 @@ def race_of(
 
     ends = began + (0.5 if target is not None else 1.0) * seconds
     race = gpu_race.Race(start, steps=steps, warm=warm, deadline=ends, say=say, tell=partial(more, "blocks"))
-    document["blocks"] = race.run(contenders, rounds)
+    document["blocks"] = race.run(arms, rounds)
     if target is not None and result.objective.mode == "max":
         document["to_target"] = gpu_race.to_target(
             start,
-            tuple(name for name in contenders if name not in race.failed),
+            tuple(name for name in arms if name not in race.failed),
             target,
             str(result.objective.metric),
             result.workload.steps_per_epoch or 50,
@@ -212,9 +212,9 @@ def steps_of(result: Any) -> tuple[int, int]:
     return max(3, round(2.0 / step)), max(3, min(20, round(4.0 / step)))
 
 
-def _start(case: str, contender: str, *, device: str, toy: bool, plan: Any) -> gpu_race.Process:
-    say(f"starting {rivals.TITLES[contender]} ...")
-    return gpu_race.Process(case, contender, device, toy, plan)
+def _start(case: str, arm: str, *, device: str, toy: bool, plan: Any) -> gpu_race.Process:
+    say(f"starting {rivals.TITLES[arm]} ...")
+    return gpu_race.Process(case, arm, device, toy, plan)
 
 
 def resolve(device: str) -> str:
@@ -254,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=8.0, help="for the whole case [default: 8]")
     parser.add_argument("--toy", action="store_true", help="a few samples through a few layers: a check of the code")
     parser.add_argument("--device", default="cuda", help="auto, cpu, cuda, cuda:1 [default: cuda]")
-    parser.add_argument("--contenders", default=",".join(rivals.CONTENDERS), help="a part of them")
+    parser.add_argument("--arms", default=",".join(rivals.ARMS), help="a part of them")
     parser.add_argument("--only", default="", help="strategies to try, as of autoopt optimize")
     parser.add_argument("--runs", type=Path, help="folder for the run directories; a run that is there is gone on with")
     parser.add_argument("--until", type=float, help="minutes after which this command ends, for the next to go on")
@@ -264,9 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--minutes must be above 0")
     if given.until is not None and (given.until <= 0 or not given.runs):
         parser.error("--until must be above 0, and needs --runs, where the next command finds what this one did")
-    unknown = set(given.contenders.split(",")) - set(rivals.CONTENDERS)
+    unknown = set(given.arms.split(",")) - set(rivals.ARMS)
     if unknown:
-        parser.error(f"no contender {sorted(unknown)[0]!r}; there are {', '.join(rivals.CONTENDERS)}")
+        parser.error(f"no arm {sorted(unknown)[0]!r}; there are {', '.join(rivals.ARMS)}")
     from autoopt.errors import AutooptError
 
     runs = given.runs or Path(tempfile.mkdtemp(prefix="autoopt-gpu-"))
@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             device=resolve(given.device),
             toy=given.toy,
             runs=runs,
-            contenders=given.contenders.split(","),
+            arms=given.arms.split(","),
             options={"only": given.only} if given.only else None,
             ends=ends,
             tell=writer,

@@ -1,4 +1,4 @@
-"""Contenders in processes of their own, in turns: who is not asked is stopped. All of it ends by a deadline."""
+"""Arms in processes of their own, in turns: who is not asked is stopped. All of it ends by a deadline."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ END_SECONDS = 5.0
 """Seconds that a process has to end by itself, its loader's workers and their shared memory with it."""
 
 
-def serve(connection: Any, case: str, contender: str, device: str, toy: bool, plan: Any) -> None:
-    """The contender's process: answers calls until the other end is closed."""
+def serve(connection: Any, case: str, arm: str, device: str, toy: bool, plan: Any) -> None:
+    """The arm's process: answers calls until the other end is closed."""
     # As in a script of the user's own, which nothing has spawned: workers of a spawned process would be spawned too.
     multiprocessing.set_start_method("fork", force=True)
     try:
-        if contender == "autoopt":
+        if arm == "autoopt":
             from autoopt.registry import load_strategies
 
             environment = load_strategies().fold(plan).flags.get("env") or {}
             os.environ.update({name: str(value) for name, value in environment.items()})  # before torch is imported
-        served = rivals.Served(rivals.make(contender, rivals.load_case(case), device, toy=toy, plan=plan), device)
+        served = rivals.Served(rivals.make(arm, rivals.load_case(case), device, toy=toy, plan=plan), device)
         connection.send({})
         while True:
             name, arguments = connection.recv()
@@ -50,21 +50,21 @@ def serve(connection: Any, case: str, contender: str, device: str, toy: bool, pl
 
 
 class RivalFailedError(Exception):
-    """A contender could not train; its text starts with the kind, as ``out_of_memory:``."""
+    """An arm could not train; its text starts with the kind, as ``out_of_memory:``."""
 
 
 class Process:
-    """A contender's process as its parent sees it."""
+    """An arm's process as its parent sees it."""
 
-    def __init__(self, case: str, contender: str, device: str, toy: bool, plan: Any) -> None:
+    def __init__(self, case: str, arm: str, device: str, toy: bool, plan: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._end, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, case, contender, device, toy, plan))
+        self._process = context.Process(target=serve, args=(other, case, arm, device, toy, plan))
         self._process.start()
         other.close()
 
     def call(self, name: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Asks the contender and waits.
+        """Asks the arm and waits.
 
         Raises:
             RivalFailedError: it could not, or is gone, or gave no answer in time.
@@ -105,13 +105,13 @@ def remaining(deadline: float) -> float:
 
 
 class Race:
-    """Blocks of all contenders in turn.
+    """Blocks of all arms in turn.
 
-    Contenders stay alive, stopped, while the device holds all of them; where one runs out of memory beside
+    Arms stay alive, stopped, while the device holds all of them; where one runs out of memory beside
     others, each is started anew for each of its turns, alone.
 
     Args:
-        start: starts the process of a contender.
+        start: starts the process of an arm.
         steps: of a block.
         warm: steps before the first block of a process, not measured.
         deadline: on ``perf_counter``: no turn starts after it, and no answer is waited for much longer.
@@ -137,16 +137,16 @@ class Race:
         self.failed: dict[str, str] = {}
         self.start_seconds: dict[str, float] = {}
 
-    def run(self, contenders: tuple[str, ...], rounds: int) -> dict[str, Any]:
+    def run(self, arms: tuple[str, ...], rounds: int) -> dict[str, Any]:
         """Runs the rounds, each in the opposite order to the one before.
 
         Returns:
-            By contender: what ``gpu_rivals.summary`` gives, or ``failed``.
+            By arm: what ``gpu_rivals.summary`` gives, or ``failed``.
         """
-        self.blocks = {name: [] for name in contenders}
+        self.blocks = {name: [] for name in arms}
         try:
             for number in range(rounds):
-                for name in contenders if number % 2 == 0 else contenders[::-1]:
+                for name in arms if number % 2 == 0 else arms[::-1]:
                     if name not in self.failed and perf_counter() < self._deadline:
                         self._turn(name)
                         self._report(name)
@@ -211,7 +211,7 @@ class Race:
 
 def to_target(
     start: Callable[[str], Any],
-    contenders: tuple[str, ...],
+    arms: tuple[str, ...],
     target: float,
     metric: str,
     every: int,
@@ -219,7 +219,7 @@ def to_target(
     deadline: float,
     tell: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """Each contender from its first step to the target, one after the other, its start included.
+    """Each arm from its first step to the target, one after the other, its start included.
 
     Args:
         every: steps between evaluations.
@@ -227,9 +227,9 @@ def to_target(
         tell: given what is known after each of them.
     """
     found: dict[str, Any] = {}
-    for number, name in enumerate(contenders):
+    for number, name in enumerate(arms):
         began = perf_counter()
-        seconds = (deadline - began) / (len(contenders) - number)
+        seconds = (deadline - began) / (len(arms) - number)
         if seconds <= 0:
             found[name] = {"failed": "not measured: the time was up"}
             continue

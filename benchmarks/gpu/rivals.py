@@ -1,6 +1,6 @@
 """Rivals of autoopt's plan: the untouched script, all tips on, one line of compile with bf16.
 
-Each contender is a process of its own that trains so many steps when it is told to, in turns, the others
+Each arm is a process of its own that trains so many steps when it is told to, in turns, the others
 stopped meanwhile. The first three are plain loops that use nothing of the engine.
 """
 
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 CASES = Path(__file__).resolve().parent / "cases"
-CONTENDERS = ("untouched", "autoopt", "all_tips", "compile_bf16")
+ARMS = ("untouched", "autoopt", "all_tips", "compile_bf16")
 """In the order of their first turns: compilers start last, for the time may be up before they have."""
 TITLES = {
     "untouched": "untouched",
@@ -162,35 +162,35 @@ def valid_loader(workload: Any) -> Any:
     return data if isinstance(data, DataLoader) else DataLoader(data, batch_size=workload.batch_size)
 
 
-def make(contender: str, module: ModuleType, device: str, *, toy: bool, plan: Any = None) -> Plain | Planned:
-    """A contender, ready for its first step."""
+def make(arm: str, module: ModuleType, device: str, *, toy: bool, plan: Any = None) -> Plain | Planned:
+    """An arm, ready for its first step."""
     import torch
 
     build = module.build_toy if toy else module.build
     torch.manual_seed(0)
-    if contender == "autoopt":
+    if arm == "autoopt":
         return Planned(build, plan, device)
-    return Plain(build(), device, tips=contender == "all_tips", compiled=contender in ("all_tips", "compile_bf16"))
+    return Plain(build(), device, tips=arm == "all_tips", compiled=arm in ("all_tips", "compile_bf16"))
 
 
 class Served:
-    """A contender in its process: trains blocks and answers with plain numbers."""
+    """An arm in its process: trains blocks and answers with plain numbers."""
 
-    def __init__(self, contender: Plain | Planned, device: str) -> None:
+    def __init__(self, arm: Plain | Planned, device: str) -> None:
         from autoopt.benchmark.device import open_device
 
-        self.contender, self.device = contender, open_device(device)
+        self.arm, self.device = arm, open_device(device)
 
     def block(self, steps: int) -> dict[str, Any]:
         """Trains so many steps. Seconds end when the device is done."""
         began = self.device.now()
-        samples = sum(self.contender.step() for _ in range(steps))
+        samples = sum(self.arm.step() for _ in range(steps))
         seconds = self.device.now() - began
         return {
             "steps": steps,
             "samples": samples,
             "seconds": seconds,
-            "loss": float(self.contender.losses[-1]),
+            "loss": float(self.arm.losses[-1]),
             "peak_memory_bytes": self.device.peak_bytes(),
         }
 
@@ -200,8 +200,8 @@ class Served:
         reached, found = False, None
         while not reached and self.device.now() - began < max_seconds:
             for _ in range(every):
-                self.contender.step()
-            found = self.contender.evaluate()[metric]
+                self.arm.step()
+            found = self.arm.evaluate()[metric]
             reached = found >= target
         return {"seconds": self.device.now() - began, "reached": reached, "metric": found}
 

@@ -103,7 +103,7 @@ def mfu_missing(result: Any, configuration: Any) -> str | None:
 
 
 def mfu(case: dict[str, Any], samples_per_second: float | None) -> float | None:
-    """A contender's share of the matmul peak, from the operations of one sample as the untouched model needs them."""
+    """An arm's share of the matmul peak, from the operations of one sample as the untouched model needs them."""
     run = case["autoopt"]
     base, peak = run["baseline"], run["best_matmul_flops_per_second"]
     if not (samples_per_second and base["flops_per_second"] and base["samples_per_second"] and peak):
@@ -173,7 +173,7 @@ def run_lines(run: dict[str, Any]) -> list[str]:
 
 
 def race_lines(case: dict[str, Any]) -> list[str]:
-    """The contenders side by side."""
+    """The arms side by side."""
     race = case["race"]
     blocks = race["blocks"]
     base = blocks.get("untouched", {}).get("samples_per_second")

@@ -26,7 +26,7 @@ table.
   from start to end.
 * **Seconds**: autoopt's are those of the whole command: benchmark, search, ablation, verification and report. The
   oracle's are the lattice's alone; its second measurement, and the start of Optuna, are not charged.
-* **Replays**: Optuna from many seeds on the lattice's own readings, each costing what it took. They tell what luck a
+* **Replays**: Optuna from many seeds on the lattice's own readings, each costing what it took. They tell what chance a
   sampler's one seed had. Where a row says "replayed" the study did not measure for itself: its choice is the
   middle one of the replays.
 """

@@ -68,10 +68,10 @@ def raced(setup: Record, chosen: Record, rows: list[Record]) -> dict[str, Any]:
     for row in rows:
         by_plan.setdefault(Plan.model_validate(row["plan"]).key, []).append(row)
     control = _good(by_plan.get(chosen["ran"]["baseline"], []))
-    luck = BetweenProcess().after([r["log_ratio"] for r in control], [r["standard_error"] for r in control])
+    between = BetweenProcess().after([r["log_ratio"] for r in control], [r["standard_error"] for r in control])
     found = {}
     for name, plan in chosen["plans"].items():
-        result = _speedups(setup, by_plan.get(chosen["ran"][name], []), luck)
+        result = _speedups(setup, by_plan.get(chosen["ran"][name], []), between)
         found[name] = {"plan": plan, "told": space.told(Plan.model_validate(plan)), **result}
     for name, result in found.items():
         same = chosen["ran"][name] == chosen["ran"]["oracle"]
@@ -85,14 +85,14 @@ def _good(rows: list[Record]) -> list[Record]:
     return [row for row in rows if "log_ratio" in row]
 
 
-def _speedups(setup: Record, rows: list[Record], luck: BetweenProcess) -> dict[str, Any]:
+def _speedups(setup: Record, rows: list[Record], between: BetweenProcess) -> dict[str, Any]:
     """Of throughput and of the time to target, from all pairs of a plan with the baseline."""
     good = _good(rows)
     failed = next((row["failed"] for row in rows if "failed" in row), None)
     if not good or failed:
         return {"time_to_target": None, "throughput": None, "failed": failed or "not measured"}
     lost = next((row["losses"] for row in good if row["same_losses"] is False), None)
-    level = TwoLevel([row["log_ratio"] for row in good], [row["standard_error"] for row in good], luck)
+    level = TwoLevel([row["log_ratio"] for row in good], [row["standard_error"] for row in good], between)
     low, high = level.interval()
     throughput = Estimate(value=exp(level.value), low=exp(low), high=exp(high), n=level.n)
     step = median(row["baseline_step_seconds"] for row in good)

@@ -36,17 +36,17 @@ class Trials:
     """The readings of one workload.
 
     Args:
-        bench: starts trials.
+        runner: starts trials.
         registry: the strategies.
     """
 
-    def __init__(self, bench: TrialRunner, registry: Registry) -> None:
-        self.bench, self.registry = bench, registry
+    def __init__(self, runner: TrialRunner, registry: Registry) -> None:
+        self.runner, self.registry = runner, registry
 
     def case(self, seconds: float) -> Case:
         """The untouched workload as a strategy sees it, its stages profiled."""
-        description = describe(self.bench)
-        profile = profile_stages(self.bench, Plan(), seconds=seconds, advise=False)
+        description = describe(self.runner)
+        profile = profile_stages(self.runner, Plan(), seconds=seconds, advise=False)
         facts = description.facts.model_copy(update={"inspected": profile.inspected})
         description = description.model_copy(update={"facts": facts})
         _, pipeline = build_round(description, profile)
@@ -63,7 +63,7 @@ class Trials:
             TrialFailed: it does not train.
             ValueError: it does not get there.
         """
-        run = self.bench.train(
+        run = self.runner.train(
             Plan(), seed=0, max_seconds=TRAINING_SECONDS, label="baseline", target=case.objective.target
         )
         found = parts(run, case.objective.target, case.objective.mode)
@@ -76,13 +76,13 @@ class Trials:
         began = time.monotonic()
         found: dict[str, Any] = {}
         try:
-            contender = self.bench.start(plan, "reading")
+            arm = self.runner.start(plan, "reading")
             try:
-                contender.ready()
-                startup = contender.warm_up(WARM_UP_SECONDS)
-                block = contender.block(seconds, FEWEST_STEPS, 0.0)
+                arm.ready()
+                startup = arm.warm_up(WARM_UP_SECONDS)
+                block = arm.block(seconds, FEWEST_STEPS, 0.0)
             finally:
-                contender.close()
+                arm.close()
             found = {"fixed_seconds": startup.fixed_seconds, "step_seconds": block.seconds / block.steps}
         except TrialFailed as failure:
             found = {"failed": failure.reason}
@@ -91,12 +91,12 @@ class Trials:
     def compiling(self, plan: Plan) -> dict[str, Any]:
         """One-off cost of a plan that compiles, nothing cached before."""
         try:
-            contender = self.bench.start(plan, "compile")
+            arm = self.runner.start(plan, "compile")
             try:
-                contender.ready()
-                return {"fixed_seconds": contender.warm_up(COMPILE_SECONDS).fixed_seconds}
+                arm.ready()
+                return {"fixed_seconds": arm.warm_up(COMPILE_SECONDS).fixed_seconds}
             finally:
-                contender.close()
+                arm.close()
         except TrialFailed as failure:
             return {"failed": failure.reason}
 
@@ -107,7 +107,7 @@ class Trials:
         )
         began = time.monotonic()
         found = compare(
-            self.bench.start, Plan(), plan, rule, clock=time.monotonic, rng=np.random.default_rng([7, number])
+            self.runner.start, Plan(), plan, rule, clock=time.monotonic, rng=np.random.default_rng([7, number])
         )
         return {**_row(found, deterministic), "seconds": time.monotonic() - began}
 
@@ -141,6 +141,6 @@ def trials(workload: str, directory: Path, logs: Path) -> Iterator[Trials]:
     registry = load_strategies()
     spec = TrialSpec(workload=workload, directory=str(directory), search_path=(str(directory),))
     with Launcher() as launcher:
-        bench = TrialRunner(launcher, spec, registry, logs)
-        bench.start(Plan(), "first").close()
-        yield Trials(bench, registry)
+        runner = TrialRunner(launcher, spec, registry, logs)
+        runner.start(Plan(), "first").close()
+        yield Trials(runner, registry)

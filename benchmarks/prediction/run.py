@@ -76,10 +76,10 @@ def plant(item: Plant) -> dict[str, Any]:
     believed then, and stands beside the first.
     """
     looks: list[dict[str, Any]] = []
-    calm = least_doubtful(
+    undisturbed = least_doubtful(
         lambda: _kept(looks, plant_once(item)), lambda document: abs(plant_apart(document)) / MODEL_ERROR
     )
-    return {**looks[0], "looks": len(looks), **({"again": calm} if len(looks) > 1 else {})}
+    return {**looks[0], "looks": len(looks), **({"again": undisturbed} if len(looks) > 1 else {})}
 
 
 def _kept(looks: list[Any], look: Any) -> Any:
@@ -126,7 +126,7 @@ def setup_of(item: Plant, peaks: Peaks) -> Setup:
 
 
 @contextmanager
-def bench_of(workload: str) -> Iterator[TrialRunner]:
+def runner_of(workload: str) -> Iterator[TrialRunner]:
     """Trials of a workload as a run of autoopt starts them."""
     registry = load_strategies()
     spec = TrialSpec(workload=WORKLOADS[workload], directory=str(ROOT), search_path=(str(ROOT),))
@@ -136,11 +136,11 @@ def bench_of(workload: str) -> Iterator[TrialRunner]:
 
 def step(workload: str) -> dict[str, Any]:
     """The baseline looked at as the first round of a run does it; see :func:`plant` for what is scored."""
-    with bench_of(workload) as bench:
-        description = describe(bench)
+    with runner_of(workload) as runner:
+        description = describe(runner)
         looks: list[StageProfile] = []
         profile = least_doubtful(
-            lambda: _kept(looks, profile_stages(bench, Plan(), seconds=BOX, advise=False)),
+            lambda: _kept(looks, profile_stages(runner, Plan(), seconds=BOX, advise=False)),
             lambda seen: doubt_of(seen, None, model_error(description, seen)),
         )
     documents = {"description": description, "profile": looks[0], **({"again": profile} if len(looks) > 1 else {})}
@@ -154,10 +154,10 @@ def gain(change: Change, done: dict[str, Any]) -> dict[str, Any]:
         applies = registry[change.strategy].applies(case_of(change.workload, done, registry))
         if not applies:
             return {"refused": applies.reason}
-    with bench_of(change.workload) as bench:
-        plan = plan_of(change, done, bench.registry)
+    with runner_of(change.workload) as runner:
+        plan = plan_of(change, done, runner.registry)
         rule = COMPILING if change.strategy == "compile" else RULE
-        found = compare(bench.start, Plan(), plan, rule, clock=time.monotonic)
+        found = compare(runner.start, Plan(), plan, rule, clock=time.monotonic)
     return {"plan": plan.model_dump(mode="json"), "comparison": found.model_dump(mode="json")}
 
 

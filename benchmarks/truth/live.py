@@ -61,7 +61,7 @@ def known_noise(live: dict[str, Any]) -> Noise:
 
 
 def _measured(start: Starter, live: dict[str, Any], incumbent: Plan, candidate: Plan, deadline: float) -> Comparison:
-    """One comparison, after an A/A control where there was none yet; what it tells of luck is kept."""
+    """One comparison, after an A/A control where there was none yet; keeps the variance between processes it shows."""
     if not live.get("noise"):
         noise, first = control(start, Plan(), RULE, clock=time.monotonic, deadline=deadline)
         live["noise"] = noise.model_dump()
@@ -124,13 +124,13 @@ def sequential(start: Starter, plans: tuple[Plan, Plan], seconds: float) -> floa
     """ "A for half the time, then B for the other half", one process each: the speedup that it finds."""
     rates = []
     for plan in plans:
-        contender = start(plan, "sequential")
+        arm = start(plan, "sequential")
         try:
-            contender.ready()
-            contender.warm_up(RULE.warm_up_seconds)
-            block = contender.block(seconds / 2, RULE.min_steps, 0.0)
+            arm.ready()
+            arm.warm_up(RULE.warm_up_seconds)
+            block = arm.block(seconds / 2, RULE.min_steps, 0.0)
         finally:
-            contender.close()
+            arm.close()
         rates.append(block.samples / block.seconds)
     return rates[1] / rates[0]
 

@@ -31,7 +31,7 @@ def machine(effect: float, kind: str, seed: int) -> FakeMachine:
 
 
 def comparisons(effect: float, kind: str, runs: int) -> list[Comparison]:
-    """So many runs: an A/A control, then comparisons that each sharpen what is known of the luck of processes."""
+    """So many runs: an A/A control, then comparisons that each tell more of the variance between processes."""
     found = []
     for seed in range(runs):
         fake, rng = machine(effect, kind, seed), np.random.default_rng([seed, 1])
@@ -79,14 +79,14 @@ def sequential(effect: float, kind: str, seconds: float, repeats: int) -> float:
         fake = machine(effect, kind, 10_000 + seed)
         rates = []
         for plan in (INCUMBENT, CANDIDATE):
-            contender = fake.start(plan, "sequential")
-            contender.ready()
-            contender.warm_up(60.0)
+            arm = fake.start(plan, "sequential")
+            arm.ready()
+            arm.warm_up(60.0)
             samples, spent = 0, 0.0
             while spent < seconds / 2:
-                block = contender.block(0.3, 4, 0.0)
+                block = arm.block(0.3, 4, 0.0)
                 samples, spent = samples + block.samples, spent + block.seconds
-            contender.close()
+            arm.close()
             rates.append(samples / spent)
         errors.append(log(rates[1] / rates[0] / effect))
     return float(np.sqrt(np.mean(np.square(errors))))

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+from autoopt.benchmark.freed_memory import M_MMAP_MAX, M_TRIM_THRESHOLD
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import example_case, sample_case
+from autoopt_strategies.memory.allocator import LINES, Allocator
 
 STRATEGY = load_strategies()["allocator"]
 TOUCHED = """
@@ -72,3 +74,12 @@ def test_elsewhere_it_does_not_apply(device: str, inspected: dict[str, object], 
 def test_the_switch_is_set_before_anything_is_built() -> None:
     plan = Plan(changes=(Change(strategy="allocator", setting={}),))
     assert load_strategies().fold(plan).flags == {"keep_freed_memory": True}
+
+
+def test_the_lines_for_people_set_what_the_engine_sets() -> None:
+    said = "\n".join(LINES)
+    assert f"mallopt({M_MMAP_MAX}, 0)" in said
+    assert f"mallopt({M_TRIM_THRESHOLD}, -1)" in said
+    assert Allocator().recipe({}).lightning == {
+        "_note": "before training: ctypes.CDLL(None).mallopt(-4, 0); ctypes.CDLL(None).mallopt(-1, -1)"
+    }

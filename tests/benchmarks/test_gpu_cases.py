@@ -94,10 +94,10 @@ def test_all_tips_train_but_for_the_compiler(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("contender", ["all_tips", "compile_bf16"])
-def test_the_compiler_too(contender: str) -> None:
+@pytest.mark.parametrize("arm", ["all_tips", "compile_bf16"])
+def test_the_compiler_too(arm: str) -> None:
     """In a process of its own, with the loader's workers: a dataset of the case's must reach them."""
-    process = gpu_race.Process("gpt2", contender, "cpu", True, None)
+    process = gpu_race.Process("gpt2", arm, "cpu", True, None)
     try:
         process.call("", timeout=120)
         assert math.isfinite(process.call("block", timeout=280, steps=3)["loss"])
@@ -275,7 +275,7 @@ def test_a_run_that_is_there_is_gone_on_with(result: Result, tmp_path: Path, mon
     [
         (["nothing"], "invalid choice"),
         (["tiny", "--minutes", "0"], "--minutes must be above 0"),
-        (["tiny", "--contenders", "x"], "no contender 'x'"),
+        (["tiny", "--arms", "x"], "no arm 'x'"),
         (["tiny", "--until", "1"], "needs --runs"),
     ],
 )
@@ -325,7 +325,7 @@ def test_a_whole_case_from_the_command_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    arguments = [name, "--toy", "--device", "cpu", "--minutes", "0.5", "--contenders", "untouched,autoopt"]
+    arguments = [name, "--toy", "--device", "cpu", "--minutes", "0.5", "--arms", "untouched,autoopt"]
     files = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out.json")]
     assert gpu.main([*arguments, "--only", "threads,checkpointing", *files]) == 0
     printed = capsys.readouterr().out
@@ -338,7 +338,7 @@ def test_a_whole_case_from_the_command_line(
 @pytest.mark.slow
 def test_a_command_whose_time_is_up_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    options = ["--toy", "--device", "cpu", "--minutes", "0.8", "--contenders", "untouched,autoopt", "--only", "threads"]
+    options = ["--toy", "--device", "cpu", "--minutes", "0.8", "--arms", "untouched,autoopt", "--only", "threads"]
     files = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out.json")]
     with pytest.raises(SystemExit) as ended:
         gpu.main(["tiny", *options, *files, "--until", "0.3"])

@@ -1,4 +1,4 @@
-"""The race of benchmarks/gpu: contenders take turns, alone where they must, until a deadline."""
+"""The race of benchmarks/gpu: arms take turns, alone where they must, until a deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLAN = Plan(changes=(Change(strategy="threads", setting={"threads": 1}),))
 
 
 class FakeProcess:
-    """A contender of known speed and size on a device that holds ``Device.room`` bytes."""
+    """An arm of known speed and size on a device that holds ``Device.room`` bytes."""
 
     def __init__(self, device: FakeDevice, name: str) -> None:
         self.device, self.name, self.running = device, name, True

@@ -96,11 +96,11 @@ def test_a_frozen_trial_goes_on_where_it_was(start: Start) -> None:
 
 
 def test_contenders_that_do_not_fit_together_alternate(start: Start) -> None:
-    def contender(plan: Plan, label: str) -> Arm:
+    def arm(plan: Plan, label: str) -> Arm:
         return TrialArm(start("build_large", plan), plan)
 
     rule = Rule(max_seconds=120, min_pairs=1, max_pairs=1, block_seconds=0.05, warm_up_seconds=2)
-    found = compare(contender, Plan(), Plan(), rule, clock=time.monotonic)
+    found = compare(arm, Plan(), Plan(), rule, clock=time.monotonic)
     assert found.mode == "alternating"
     assert found.decision is not Decision.FAILED
 

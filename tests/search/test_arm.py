@@ -1,4 +1,4 @@
-"""A contender in a trial's process: which tasks are called, with what, and for how long at most."""
+"""An arm in a trial's process: which tasks are called, with what, and for how long at most."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
 
 class Process:
-    """Answers tasks from a fake contender and remembers what was asked."""
+    """Answers tasks from a fake arm and remembers what was asked."""
 
     can_freeze = False
 
@@ -45,11 +45,11 @@ class Process:
 
 def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
     process = Process()
-    contender = TrialArm(process, Plan())
-    assert contender.ready().facts.name == "fake"
-    assert contender.warm_up(5.0).steady
-    assert isinstance(contender.block(0.3, 4, 0.1), Block)
-    assert contender.evaluated(10.0) == 100
+    arm = TrialArm(process, Plan())
+    assert arm.ready().facts.name == "fake"
+    assert arm.warm_up(5.0).steady
+    assert isinstance(arm.block(0.3, 4, 0.1), Block)
+    assert arm.evaluated(10.0) == 100
     assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK, EVALUATED]
     assert process.calls[-1][2] == {"max_seconds": 10.0}
     assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1}
@@ -58,12 +58,12 @@ def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
 
 def test_freezing_and_closing_reach_the_process() -> None:
     process = Process()
-    contender = TrialArm(process, Plan())
-    contender.freeze()
-    contender.thaw()
-    contender.close()
+    arm = TrialArm(process, Plan())
+    arm.freeze()
+    arm.thaw()
+    arm.close()
     assert process.states == ["freeze", "thaw", "close"]
-    assert not contender.can_freeze
+    assert not arm.can_freeze
 
 
 @pytest.mark.parametrize(

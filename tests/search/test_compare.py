@@ -123,14 +123,14 @@ def test_same_seed_same_comparison() -> None:
 
 
 def test_idle_side_is_frozen_while_the_other_trains() -> None:
-    """A fake contender asserts that it is never used while frozen; here: the other one is frozen then."""
+    """A fake arm asserts that it is never used while frozen; here: the other one is frozen then."""
     fake = machine(1.3)
     seen = []
     original = fake.burst
 
     def burst(seconds: float) -> float:
         if len(fake.alive) == 2:
-            seen.append(sum(contender.frozen for contender in fake.alive))
+            seen.append(sum(arm.frozen for arm in fake.alive))
         return original(seconds)
 
     fake.burst = burst
@@ -145,15 +145,15 @@ def test_order_is_drawn_and_mirrored() -> None:
     start = fake.start
 
     def logged(plan, label):
-        contender = start(plan, label)
-        block = contender.block
+        arm = start(plan, label)
+        block = arm.block
 
         def noted(*args):
             order.append(label)
             return block(*args)
 
-        contender.block = noted
-        return contender
+        arm.block = noted
+        return arm
 
     fake.start = logged
     found = run(fake, Rule(max_seconds=600, until_error=0.02))

@@ -24,17 +24,45 @@ def losses(seed: int = 0, steps: int = STEPS) -> tuple[float, ...]:
     return tuple(0.3 + 2.0 * np.exp(-step / 40.0) + batch)
 
 
+@pytest.mark.parametrize("steps", [STEPS, 1100])
 @pytest.mark.parametrize("check", [same_within_tolerance, same_on_average])
-def test_honest_paths_pass_again_and_again(check) -> None:
+def test_honest_paths_pass_again_and_again(check, steps: int) -> None:
     """Whatever the seed of the rounding noise: no false alarm in 50 paths."""
     alarms = 0
     for seed in range(50):
-        own = 0.02 * np.random.default_rng(seed).standard_normal(STEPS)
-        path = tuple(np.array(losses(seed)) + own * np.linspace(0, 1, STEPS))
+        own = 0.02 * np.random.default_rng(seed).standard_normal(steps)
+        before = losses(seed, steps)
+        path = tuple(np.array(before) + own * np.linspace(0, 1, steps))
         paths = common(
-            LossPath(steps=tuple(range(STEPS)), losses=losses(seed)), LossPath(steps=tuple(range(STEPS)), losses=path)
+            LossPath(steps=tuple(range(steps)), losses=before), LossPath(steps=tuple(range(steps)), losses=path)
         )
         alarms += not check(paths).passed
+    assert alarms == 0
+
+
+@pytest.mark.parametrize("steps", [64, 100, 256, 1117, 5000])
+def test_who_learns_half_as_fast_is_told_however_many_steps_were_captured(steps: int) -> None:
+    """All of the difference lies in the first steps; afterwards both have learnt what there is to learn."""
+    step, noise = np.maximum(np.arange(steps) - 1, 0), np.random.default_rng(0).normal(0, 0.1, steps)
+    before, after = (0.3 + 1.1 * np.exp(-step / pace) + noise for pace in (12.0, 24.0))
+    paths = common(
+        LossPath(steps=tuple(range(steps)), losses=tuple(before)),
+        LossPath(steps=tuple(range(steps)), losses=tuple(after)),
+    )
+    found = same_within_tolerance(paths)
+    assert found.passed is False
+    assert "higher than before from step" in (found.detail or "")
+
+
+def test_what_the_incumbent_differs_from_itself_counts_more_in_a_shorter_window() -> None:
+    """Draws of augmentation that scatter the losses at random, in all of a long path."""
+    alarms = 0
+    for seed in range(30):
+        random = np.random.default_rng(seed)
+        mean = 0.3 + 2.0 * np.exp(-np.arange(1200) / 40.0)
+        paths = [tuple(mean + random.normal(0, 0.4, 1200)) for _ in range(3)]
+        sides = [LossPath(steps=tuple(range(1200)), losses=path) for path in paths]
+        alarms += not same_on_average(common(*sides[:2]), common(sides[0], sides[2])).passed
     assert alarms == 0
 
 

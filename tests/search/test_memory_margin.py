@@ -48,8 +48,8 @@ def test_what_the_allocator_only_keeps_is_held_against_nobody() -> None:
     before = Side(peak_memory_bytes=500, allocated_memory_bytes=400)
     assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=600), LIMIT) == ""
     assert lost_margin(before, Side(peak_memory_bytes=990, allocated_memory_bytes=970), LIMIT) != ""
-    crowded = Side(peak_memory_bytes=999, allocated_memory_bytes=980)
-    assert lost_margin(crowded, Side(peak_memory_bytes=999, allocated_memory_bytes=970), LIMIT) == ""
+    full = Side(peak_memory_bytes=999, allocated_memory_bytes=980)
+    assert lost_margin(full, Side(peak_memory_bytes=999, allocated_memory_bytes=970), LIMIT) == ""
 
 
 def test_the_cpu_has_a_limit_where_one_was_set() -> None:

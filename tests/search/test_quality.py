@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoopt.records import Curve, CurvePoint, Noise
+from autoopt.records import Curve, CurvePoint, Estimate, Noise
 from autoopt.search.accept.judge import judge_runs
-from autoopt.search.accept.quality import fewer_evaluated, metric_difference, metric_quality
+from autoopt.search.accept.quality import MetricDifference, fewer_evaluated, metric_difference, metric_quality
 from made_up import NOISE, OBJECTIVE, evidence, run
 
 
@@ -20,6 +20,16 @@ def test_one_seed_of_unknown_noise_has_a_difference_and_no_interval() -> None:
     alike = metric_difference([(run(0), run(0, best=0.89))] * 2, OBJECTIVE, Noise())
     assert alike is not None
     assert metric_quality(alike, OBJECTIVE).difference is None, "a script's own seed gives the same training twice"
+
+
+def test_a_loss_within_the_tolerance_is_proved_and_not_lost_however_certain_it_is() -> None:
+    """Surely worse than before, and surely by less than what is allowed."""
+    estimate = Estimate(value=-0.002, low=-0.0035, high=-0.0005, n=3)
+    found = MetricDifference(estimate, error=0.0003, margin=0.0045, baseline=0.9, candidate=0.898, highest=-0.0005)
+    assert found.proved
+    assert not found.lost
+    beyond = Estimate(value=-0.006, low=-0.0075, high=-0.0045, n=3)
+    assert MetricDifference(beyond, 0.0003, margin=0.0045, baseline=0.9, candidate=0.894, highest=-0.0045).lost
 
 
 def simulated_difference(rng, loss: float, seeds: int):

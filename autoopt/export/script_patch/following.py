@@ -58,7 +58,7 @@ def _changed_otherwise(source: Source, name: str) -> bool:
 
 
 def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.BaseExpression:
-    """What the function's only call gives the parameter, else the parameter's default."""
+    """The argument that the function's only call gives the parameter, else the parameter's default."""
     positions = [parameter.name.value for parameter in (*function.params.posonly_params, *function.params.params)]
     owner = source.class_of(function)
     called = owner.name.value if owner is not None and function.name.value == "__init__" else function.name.value
@@ -76,7 +76,7 @@ def _handed_in(source: Source, function: cst.FunctionDef, name: str) -> cst.Base
 
 
 def _own(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
-    """What is kept under a name of the object itself, where one assignment does that."""
+    """The value under a name of the object itself, where one assignment keeps it there."""
     asked = source.code(value)
     found = [
         node.value for node in source.all_of(cst.Assign) if any(source.code(t.target) == asked for t in node.targets)

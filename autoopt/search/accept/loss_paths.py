@@ -134,7 +134,18 @@ def farthest(paths: Common) -> float:
 
 
 def _windows(difference: Array) -> list[Array]:
-    return np.array_split(difference, max(1, min(_WINDOWS, len(difference) // FIRST_STEPS)))
+    """Windows of equal length, and at the start of a long path shorter ones, each twice as long as the one before.
+
+    A loss falls most in the first steps: there another training shows itself, whatever number of steps was captured.
+    """
+    usual = len(difference) // max(1, min(_WINDOWS, len(difference) // FIRST_STEPS))
+    ends: list[int] = []
+    length = FIRST_STEPS
+    while length < usual:
+        ends.append(sum(ends[-1:]) + length)
+        length *= 2
+    start, rest = np.split(difference, ends)[:-1], difference[sum(ends[-1:]) :]
+    return [*start, *np.array_split(rest, max(1, round(len(rest) / max(usual, 1))))]
 
 
 def _deviation(paths: Common, tolerance: float = PATH_TOLERANCE, again: Common | None = None) -> Quality:
@@ -144,8 +155,10 @@ def _deviation(paths: Common, tolerance: float = PATH_TOLERANCE, again: Common |
     means = np.array([window.mean() for window in windows])
     errors = np.array([_error_of_mean(window) for window in windows])
     if again is not None:
-        chance = [w.mean() for w in np.array_split(again.difference, len(windows)) if len(w)]
-        errors = np.maximum(errors, float(np.sqrt(np.mean(np.square(chance)))))
+        lengths = np.array([len(window) for window in windows])
+        parts = np.array_split(again.difference, max(1, len(difference) // lengths[-1]))
+        chance = float(np.sqrt(np.mean([part.mean() ** 2 for part in parts if len(part)])))
+        errors = np.maximum(errors, chance * np.sqrt(np.maximum(lengths[-1] / lengths, 1.0)))
     margin = tolerance * paths.scale
     excess = np.abs(means) - margin - _Z * errors
     worst = int(np.argmax(excess))

@@ -68,18 +68,18 @@ class Learning:
 
 def learning_view(result: Result) -> Learning | None:
     """None where no curve was recorded."""
-    contenders = [("baseline", result.baseline, "/baseline")]
+    sides = [("baseline", result.baseline, "/baseline")]
     if result.found:
-        contenders.append(("final plan", result.best, "/best"))
-    if not any(_points(curve, 0) for _, c, _ in contenders for curve in c.curves):
+        sides.append(("final plan", result.best, "/best"))
+    if not any(_points(curve, 0) for _, c, _ in sides for curve in c.curves):
         return None
-    tables, thinned = _tables(contenders)
+    tables, thinned = _tables(sides)
     target = result.objective.target
     return Learning(
         headline=_headline(result),
         metric=str(name(result.objective.metric or "metric", 40)),
-        by_seconds=tuple(_series(who, c, 1) for who, c, _ in contenders if c.curves),
-        by_steps=tuple(_series(who, c, 0) for who, c, _ in contenders if c.curves),
+        by_seconds=tuple(_series(who, c, 1) for who, c, _ in sides if c.curves),
+        by_steps=tuple(_series(who, c, 0) for who, c, _ in sides if c.curves),
         target=number(target, units.plain, "/objective/target") if target is not None else None,
         difference=_difference(result),
         tables=tables,
@@ -153,9 +153,9 @@ def _tested(result: Result) -> tuple[Quality, str] | None:
     return None
 
 
-def _tables(contenders: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTable, ...], bool]:
+def _tables(sides: list[tuple[str, Configuration, str]]) -> tuple[tuple[CurveTable, ...], bool]:
     tables, thinned = [], False
-    for who, configuration, path in contenders:
+    for who, configuration, path in sides:
         for place, curve in enumerate(configuration.curves):
             here = f"{path}/curves/{place}"
             chosen = thin(tuple(enumerate(curve.points)), MOST_ROWS)

@@ -59,7 +59,7 @@ class Allocator(Strategy):
         return setup.with_flags(keep_freed_memory=True)
 
     def recipe(self, setting: Setting) -> Recipe:
-        note = {"_note": "before training: ctypes.CDLL(None).mallopt(-4, 0); ctypes.CDLL(None).mallopt(-1, -1)"}
+        note = {"_note": "before training: " + "; ".join(line.partition("  #")[0] for line in LINES)}
         return Recipe(
             pytorch="\n".join(LINES),
             lightning=note,
