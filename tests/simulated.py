@@ -19,7 +19,7 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.gate import Gate
-from autoopt.search.accept.interleaved import TrainedPair
+from autoopt.search.accept.interleaved import TrainedPair, no_further
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
 from autoopt.search.budget_allocation import BudgetAllocation
@@ -165,8 +165,10 @@ class FakeRunner:
 
     def train_in_turns(self, baseline: Plan, plan: Plan, **arguments: Any) -> TrainedPair:
         """Both trained; in simulated time turns change nothing."""
-        one, other = (self.train(which, **arguments) for which in (baseline, plan))
-        return TrainedPair(baseline=one, best=other)
+        one = self.train(baseline, **arguments)
+        if not one.reached and self.obeys_limits:
+            arguments["max_steps"] = no_further(one)
+        return TrainedPair(baseline=one, best=self.train(plan, **arguments))
 
     def largest_of(self, plan: Plan) -> int:
         """Bytes that a training on the largest batch takes.

@@ -11,7 +11,7 @@ from autoopt.search.planner import Proposal, most_promising
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
-from benchmarks.search.cases import CASES
+from benchmarks.search.cases import CASES, SimulatedCase
 from benchmarks.search.minutes import simulated
 from simulated import World, product, strategy, verdicts
 
@@ -131,6 +131,18 @@ def test_once_it_is_known_what_trains_otherwise_the_others_are_asked_as_a_whole(
     assert not any(len(plan.changes) == 1 for plan in probed)
 
 
+def test_a_large_gain_of_slow_steps_is_proved_although_its_quality_takes_a_training(tmp_path: Path) -> None:
+    """The target is out of reach, steps take a quarter of a second: the training leaves the proof its time."""
+    case = SimulatedCase("transformer", {"amp": 2.5, "matmul": 1.5}, step_seconds=0.25, start_seconds=3.0, steps=4000)
+    kept = 0
+    for seed in range(6):
+        world = simulated(case, 190.0, seed, tmp_path / str(seed))
+        outcome = world.go()
+        kept += "amp" in outcome.best.plan.names()
+        assert world.clock() <= 200.0
+    assert kept >= 5
+
+
 def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
     """Looks end where the proof of the best of them would no longer fit."""
     names = [f"useless_{number}" for number in range(8)]
@@ -178,7 +190,8 @@ def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> No
 
 def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: Path) -> None:
     """Each time that it goes on, the run's error budget leaves it a stricter level: it ends without a pair."""
-    world = simulated(CASES["small"], 300.0, 1, tmp_path)
+    gains = {"steady": 1.08, "threads": 0.68, "zero": 1.04, "slow_start": 0.98, "pin": 1.0}
+    world = simulated(SimulatedCase("small", gains, costs={"slow_start": 30.0}), 300.0, 1, tmp_path)
     outcome = world.go()
     assert any("goes on from" in trial.reason for trial in outcome.state.trials)
     assert world.clock() <= 300.0

@@ -92,6 +92,10 @@ class RunUnderWay:
             self._one_leg(math.inf)
         return bool(self.stopped)
 
+    def go_no_further(self, steps: int) -> None:
+        """Ends at that step, wherever else it would."""
+        self.limit, self.last_step = min(self.limit, steps), min(self.last_step, steps)
+
     def _one_leg(self, until: float) -> None:
         """To the next evaluation and through it, or to the end of the time."""
         live, training, log = self.live, self.training, self.log

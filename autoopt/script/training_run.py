@@ -87,6 +87,10 @@ class ScriptRun:
             self.stopped = "steps"
         return bool(self.stopped)
 
+    def go_no_further(self, steps: int) -> None:
+        """Ends at that step, wherever else it would."""
+        self.max_steps = steps if self.max_steps is None else min(self.max_steps, steps)
+
     def _note(self, goal: Goal, earlier: int, before: float) -> None:
         """Values of the metric that this leg has told so far."""
         new = goal.metrics[len(self.told) - earlier :]

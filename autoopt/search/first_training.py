@@ -62,12 +62,19 @@ def wait(context: RunContext, state: SearchState) -> None:
     context.allocation = _allocation(context, state.aa, expected(context, state), trained=False)
 
 
-def train_first(context: RunContext, state: SearchState, beside: Plan | None = None, speedup: float = 1.0) -> None:
+def train_first(
+    context: RunContext,
+    state: SearchState,
+    beside: Plan | None = None,
+    speedup: float = 1.0,
+    reserve: float = 0.0,
+) -> None:
     """Trains the baseline to its target in its share of the budget, unless it was; sets the target where it is missed.
 
     Args:
         beside: a plan that is trained in turns with it, from the same seed; what fails in it is the plan's failure.
         speedup: of that plan, about.
+        reserve: seconds that its proof has yet to take: a training that leaves none to prove anything is no use.
 
     Where there is hardly any time left it is not trained.
 
@@ -75,16 +82,18 @@ def train_first(context: RunContext, state: SearchState, beside: Plan | None = N
         BaselineFailed: the baseline does not train.
     """
     share = context.allocation.baseline(state.objective.target is not None)
-    limit = min(share, _room(context))
+    room = _room(context) - reserve
+    start = context.allocation.start_seconds
+    limit = min(share, room if beside is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (beside is not None and limit < LEAST_SECONDS):
         return
     trainings, objective = context.gate.trainings, state.objective
     trainings.target = objective.target
     trainings.limit_seconds = max(limit, LEAST_SECONDS)
     trainings.expected_seconds = min(expected(context, state), trainings.limit_seconds)
-    both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + context.allocation.start_seconds
-    if beside is not None and both <= _room(context):
-        _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= _room(context) else 0.0)
+    both = trainings.expected_seconds * (1 + 1 / max(speedup, 1.0)) + start
+    if beside is not None and both <= room:
+        _in_turns(context, state, beside, speedup, beyond=PAST if 2 * (1 + PAST) * both <= room else 0.0)
     run = state.trained = _trained(context, state)
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept

@@ -26,6 +26,9 @@ from autoopt.simplify.stage_profile import (
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0
 """Seconds for the microbenchmarks: a share of the budget within these bounds."""
+TRACED_STEPS = 25
+TRACE_AT_MOST = 0.015
+"""A trace takes as long as so many steps, about; it is made where that is no larger share of the budget."""
 AGAIN_AT_MOST = 0.025
 """A profile that was disturbed is taken once more where the first took no larger share of the budget than this."""
 
@@ -41,7 +44,7 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     """
     index = len(state.rounds)
     seconds = min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
-    trace = str(context.run.directory.traces) if index == 0 else None
+    trace = str(context.run.directory.traces) if index == 0 and _has_time_for_trace(context, state) else None
     description = Description(facts=state.facts, environment=state.environment)
     wanted = [name for name, strategy in context.runner.registry.items() if not unwanted(strategy, context.choice)]
     usual = _usual_step(state)
@@ -68,6 +71,17 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
         detail = f"the incumbent could not be profiled: {failure.reason}"
         return Stop(reason=StopReason.EXHAUSTED, detail=detail)
     return _round(context, state, seen, index)
+
+
+def _has_time_for_trace(context: RunContext, state: SearchState) -> bool:
+    """Whether a trace takes a small part of the budget only; a trace shows the steps, and decides nothing."""
+    usual, budget = _usual_step(state), context.allocation.budget
+    if usual is None or TRACED_STEPS * usual <= TRACE_AT_MOST * budget:
+        return True
+    state.missing.append(
+        f"a trace of the baseline: it takes about {TRACED_STEPS * usual:.0f} s of a {budget:.0f} s budget"
+    )
+    return False
 
 
 def _round(context: RunContext, state: SearchState, seen: StageProfile, index: int) -> tuple[Round, Pipeline | None]:

@@ -126,7 +126,8 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
     if takes_trainings(context, state, candidate):
         told = "samples are others and drawn at random, so that only trainings tell how good it is"
         return Quality(method="not_tested", level="undecided", passed=None, detail=told)
-    train_first(context, state, candidate.plan, exp(screened.gain - screened.error))
+    reserve = Costs(context, state).pairs(screened)
+    train_first(context, state, candidate.plan, exp(screened.gain - screened.error), reserve)
     failure = context.gate.trainings.failure(candidate.plan)
     if failure is not None:
         return Quality(method="not_tested", passed=False, detail=failure.reason)

@@ -15,6 +15,9 @@ from autoopt.strategy import Applies, Case, Risk, Strategy
 
 USELESS = dict.fromkeys(("pin", "prefetch", "matmul", "fused", "cudnn"), 1.0)
 
+NUMERIC = frozenset({"amp", "attention", "channels_last", "compile", "cudnn", "fused", "matmul"})
+"""Changes of rounding: their quality takes probes, at weights that a training keeps."""
+
 
 @dataclass(frozen=True)
 class SimulatedCase:
@@ -42,7 +45,7 @@ class SimulatedCase:
     step_seconds: float = 0.05
     steps: int = 600
     predicted: bool = True
-    numeric: frozenset[str] = frozenset()
+    numeric: frozenset[str] = NUMERIC
     excludes: dict[str, frozenset[str]] = field(default_factory=dict)
     graph: frozenset[str] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +93,38 @@ def test_a_machine_that_drifts_drifts_for_both() -> None:
     assert other.closed
 
 
+class Endless(FakeProcess):
+    """A training whose target is out of reach: its time is up at some step, or the other's word ends it."""
+
+    def call(self, task: str, *, seconds: float, no_further: int | None = None, **arguments):
+        known = super().call(task, seconds=seconds, **arguments)
+        steps = int(10 * self.spent / (1.0 if self.name == 0 else 0.5))
+        ended = no_further is not None and steps >= no_further
+        if known["over"] or ended:
+            why = "steps" if ended else "seconds"
+            run = run_of(self.spent).model_copy(update={"reached": False, "steps": steps, "stopped": why})
+            return {"over": True, "seconds": self.spent, "run": run.model_dump(mode="json")}
+        return known
+
+
+def test_a_plan_is_trained_no_further_than_a_baseline_whose_time_was_up() -> None:
+    machine = Machine()
+    one, other = Endless(machine, 0, 40.0), Endless(machine, 1, 40.0)
+    before, after = Turns((one, other), {"max_seconds": 40.0}, seconds=40.0, speedup=2.0).run(first=0)
+    assert (before.stopped, after.stopped) == ("seconds", "steps")
+    assert before.steps < after.steps <= 1.35 * before.steps
+    assert after.seconds < 0.75 * before.seconds
+
+
+def test_a_real_training_goes_no_further_than_it_is_told() -> None:
+    run = RunUnderWay(live(), max_seconds=60.0, target=2.0)
+    assert not run.go_on(0.02)
+    step = run.training.steps + 3
+    run.go_no_further(step)
+    assert run.go_on()
+    assert (run.document().steps, run.document().stopped) == (step, "steps")
+
+
 def test_one_that_fails_says_which() -> None:
     machine = Machine()
     processes = (FakeProcess(machine, 0, 5.0), FakeProcess(machine, 1, 5.0, fails=True))
@@ -120,13 +153,12 @@ def test_intervals_agree_where_both_may_be_true() -> None:
     assert not agree(Estimate(value=3.43, low=3.40, high=3.46, n=3), Estimate(value=4.27, low=4.1, high=4.5, n=2))
 
 
-def test_legs_of_a_real_training_are_the_training(tmp_path) -> None:
-    def live() -> TrialContext:
-        from pathlib import Path
+def live() -> TrialContext:
+    workload = Path(__file__).parent.parent / "workloads" / "breakers.py"
+    return TrialContext(TrialSpec(workload=f"{workload}:build", device="cpu"), Registry([]))
 
-        workload = Path(__file__).parent.parent / "workloads" / "breakers.py"
-        return TrialContext(TrialSpec(workload=f"{workload}:build", device="cpu"), Registry([]))
 
+def test_legs_of_a_real_training_are_the_training() -> None:
     whole = RunUnderWay(live(), max_seconds=60.0, confirm=1)
     assert whole.go_on()
     legs, count = RunUnderWay(live(), max_seconds=60.0, confirm=1), 0

@@ -7,7 +7,7 @@ for both.
 from __future__ import annotations
 
 from contextlib import suppress
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,8 @@ from autoopt.records.messages import TrainingRun
 TRAIN_LEG = "autoopt.benchmark.tasks:train_leg"
 LEG_SECONDS = 1.0
 _LEGS = 40
+NO_FURTHER = 1.25
+"""Of the steps at which the baseline's time was up before the target, for the plan: noise may take it there later."""
 _PRIOR_DOF = 3.0
 _PRIOR_SD = 0.03
 """A first guess of how whole trainings of one plan differ in seconds (log), where less is known to be too little."""
@@ -64,6 +66,7 @@ class Turns:
         self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
         leg = max(LEG_SECONDS, seconds / _LEGS)
         self._legs = (leg, leg / max(speedup, 0.1))
+        self._no_further: int | None = None
         self._runs: list[TrainingRun | None] = [None, None]
 
     def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
@@ -90,15 +93,22 @@ class Turns:
         if getattr(process, "can_freeze", True):
             process.thaw()
         try:
-            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, **arguments)
+            answer = process.call(TRAIN_LEG, timeout=timeout, seconds=seconds, no_further=self._no_further, **arguments)
         except TrialFailed as failure:
             failure.side = side  # type: ignore[attr-defined]
             raise
         if answer["over"]:
-            self._runs[side] = TrainingRun.model_validate(answer["run"])
+            run = self._runs[side] = TrainingRun.model_validate(answer["run"])
+            if side == 0 and run.stopped == "seconds":
+                self._no_further = no_further(run)
             process.close()
         else:
             _freeze(process)
+
+
+def no_further(baseline: TrainingRun) -> int:
+    """The step at which a plan's training ends, whose baseline's time was up before the target."""
+    return ceil(NO_FURTHER * max(baseline.steps, 1))
 
 
 def _freeze(process: Process) -> None:
