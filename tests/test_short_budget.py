@@ -11,7 +11,7 @@ from autoopt.search.planner import Proposal, most_promising
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
-from benchmarks.search.cases import CASES, SimulatedCase
+from benchmarks.search.cases import SimulatedCase
 from benchmarks.search.minutes import simulated
 from simulated import World, product, strategy, verdicts
 
