@@ -20,6 +20,7 @@ from autoopt.errors import WorkloadError
 from autoopt.records import Sites
 from autoopt.script.frames import user_place
 from autoopt.script.joints import Joints
+from autoopt.script.moves import UnblockedMoves
 from autoopt.script.sayable import unsayable
 from autoopt.setup import Setup
 
@@ -59,6 +60,10 @@ class Applying:
             self.joints.on_optimizer = self._scale
         self.joints.on_loader = self._made
         self.joints.on_root = self._root
+        if self.setup.transfer.non_blocking:
+            moves = UnblockedMoves()
+            moves.install()
+            self.joints.watchers.append(moves)
         if self.setup.precision.dtype is not None:
             self.joints.around_forward = self._enter
             self.joints.before_backward = self._leave

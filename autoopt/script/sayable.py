@@ -14,7 +14,7 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         sites: of the script.
     """
     loader = sites.of("loader_training")
-    reads = bool(setup.loader or setup.dataset or setup.collate or setup.sampler)
+    reads = bool(setup.loader or setup.dataset or setup.collate or setup.sampler or setup.transfer.non_blocking)
     if reads and not loader:
         return "the script has no DataLoader: its own function makes the batches"
     if len(loader) > 1 and (setup.dataset or setup.collate or setup.sampler):
