@@ -8,10 +8,11 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
 from autoopt.records import Place
 
@@ -62,6 +63,33 @@ def place_of(frame: FrameType) -> Place:
     if start is not None and stop is not None and start <= stop:
         line, end = start, stop
     return Place(file=shown(frame.f_code.co_filename), line=line, end_line=end, function=frame.f_code.co_qualname)
+
+
+def names_of(*wanted: object) -> dict[str, str]:
+    """Under which name each function of the user's on the stack, by its qualified name, holds one of these objects.
+
+    A name is a variable or a variable's attribute, such as ``self.model``.
+    """
+    found: dict[str, str] = {}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            name = _name_in(frame.f_locals, wanted)
+            if name is not None:
+                found.setdefault(frame.f_code.co_qualname, name)
+        frame = frame.f_back
+    return found
+
+
+def _name_in(variables: Mapping[str, object], wanted: tuple[object, ...]) -> str | None:
+    plain = [name for name, value in variables.items() if any(value is one for one in wanted)]
+    if plain:
+        return plain[0]
+    for owner, value in variables.items():
+        for name, held in getattr(value, "__dict__", {}).items() if not isinstance(value, ModuleType | type) else ():
+            if any(held is one for one in wanted):
+                return f"{owner}.{name}"
+    return None
 
 
 def begin_here() -> None:

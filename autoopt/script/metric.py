@@ -22,6 +22,9 @@ _TRACKERS = (
 )
 
 
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+
+
 def name_of(metric: str) -> str:
     """The name of the metric: the words of a pattern before its number, or the key itself."""
     words = _SPECIAL.sub(" ", metric) if re.compile(metric).groups else metric
@@ -35,6 +38,8 @@ def direction_of(metric: str) -> Literal["max", "min"]:
 
 class MetricReader:
     """Reads a metric wherever the script tells it.
+
+    Trackers are a SummaryWriter, W&B, MLflow, and what a LightningModule logs in its evaluations.
 
     Args:
         metric: a pattern with one group for the number; without a group it is a key of a tracker, or the words that
@@ -50,13 +55,7 @@ class MetricReader:
 
     def install(self) -> None:
         """Before the script's first line."""
-        overhear(self.line)
-        if self._key is not None:
-            for module in dict.fromkeys(module for module, _, _ in _TRACKERS):
-                if module in sys.modules:
-                    self._tracker(module)
-                else:
-                    when_imported(module, functools.partial(self._tracker, module))
+        overhear(self.line, self._tracked)
 
     def line(self, text: str) -> None:
         """One line of the output."""
@@ -64,44 +63,98 @@ class MetricReader:
         if found is not None:
             self._found(found[1])
 
-    def _tracker(self, module: str) -> None:
-        for name, owner, method in _TRACKERS:
-            if name != module:
-                continue
-            target: Any = sys.modules[module]
-            target = getattr(target, owner, None) if owner else target
-            plain = getattr(target, method, None)
-            if plain is not None:
-                setattr(target, method, self._listening(plain))
-
-    def _listening(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(plain)
-        def tell(*args: Any, **kwargs: Any) -> Any:
-            for value in (*args, *kwargs.values()):
-                if isinstance(value, Mapping) and self._key in value:
-                    self._found(value[self._key])
-            values = [*args, *kwargs.values()]
-            if self._key in [value for value in values if isinstance(value, str)]:
-                index = next(i for i, value in enumerate(values) if isinstance(value, str) and value == self._key)
-                if index + 1 < len(values):
-                    self._found(values[index + 1])
-            return plain(*args, **kwargs)
-
-        return tell
+    def _tracked(self, key: str, value: Any) -> None:
+        if key == self._key:
+            self._found(value)
+        elif self._key is None and (number := _finite(value)) is not None:
+            self.line(spoken(key, number))
 
     def _found(self, value: Any) -> None:
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            return
-        if math.isfinite(number):
+        number = _finite(value)
+        if number is not None:
             self._tell(number)
 
 
-def overhear(line: Callable[[str], None]) -> None:
-    """Has every line that the script prints from now on read by somebody else, too."""
+def overhear(line: Callable[[str], None], tracked: Callable[[str, Any], None] | None = None) -> None:
+    """Has everything that the script says from now on heard by somebody else, too.
+
+    Args:
+        line: called with every line of the output.
+        tracked: called with every key and value that a tracker is given, or Lightning has evaluated; where None, each
+            counts as a line that says ``key: value``.
+    """
     sys.stdout = _Overheard(sys.stdout, line)
     sys.stderr = _Overheard(sys.stderr, line)
+
+    def told(key: str, value: Any) -> None:
+        number = _finite(value)
+        if number is not None:
+            line(spoken(key, number))
+
+    tell = tracked or told
+    for module in dict.fromkeys((*(module for module, _, _ in _TRACKERS), *_LIGHTNING)):
+        listen = _listen_to_lightning if module in _LIGHTNING else _listen_to_tracker
+        if module in sys.modules:
+            listen(module, tell)
+        else:
+            when_imported(module, functools.partial(listen, module, tell))
+
+
+def spoken(key: str, value: float) -> str:
+    """A value that was told to a tracker, as a line of output."""
+    return f"{key}: {value}"
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _listen_to_tracker(module: str, tell: Callable[[str, Any], None]) -> None:
+    for name, owner, method in _TRACKERS:
+        target: Any = sys.modules[module] if name == module else None
+        target = getattr(target, owner, None) if owner else target
+        plain = getattr(target, method, None)
+        if plain is not None:
+            setattr(target, method, _listening(plain, tell))
+
+
+def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        values = [*args, *kwargs.values()]
+        for value, following in zip(values, [*values[1:], None], strict=True):
+            if isinstance(value, Mapping):
+                for key, held in value.items():
+                    tell(str(key), held)
+            elif isinstance(value, str):
+                tell(value, following)
+        return plain(*args, **kwargs)
+
+    return told
+
+
+def _listen_to_lightning(module: str, tell: Callable[[str, Any], None]) -> None:
+    """What a LightningModule logs as it is evaluated is read by a callback of each Trainer."""
+    trainer, base = sys.modules[module].Trainer, sys.modules[module].Callback  # type: ignore[attr-defined]
+    plain = trainer.__init__
+
+    def on_validation_end(self: Any, trainer: Any, module: Any) -> None:
+        if not trainer.sanity_checking:
+            for key, value in trainer.callback_metrics.items():
+                tell(key, value)
+
+    reader = type("MetricReader", (base,), {"on_validation_end": on_validation_end})
+
+    @functools.wraps(plain)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        self.callbacks.append(reader())
+
+    trainer.__init__ = made
 
 
 class _Overheard:

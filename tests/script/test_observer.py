@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from autoopt.script.frames import names_of
 from autoopt.script.joints import Joints
 from autoopt.script.observer import Observer
 
@@ -25,3 +26,25 @@ def test_what_a_library_prints_is_no_line_of_the_users(monkeypatch: pytest.Monke
     print("a line of the user's own")
     (seen,) = observer._sites.values()
     assert (seen.kind, seen.found.place.file.endswith("test_observer.py")) == ("logger", True)
+
+
+class Holder:
+    """Keeps a model as an attribute, as a Trainer of somebody's own does."""
+
+    def __init__(self, model: object) -> None:
+        self.model = model
+
+    def run(self) -> dict[str, str]:
+        return self.within()
+
+    def within(self) -> dict[str, str]:
+        return names_of(self.model)
+
+
+def test_each_function_that_holds_a_model_is_known_with_its_name_for_it() -> None:
+    net = object()
+    found = names_of(net)
+    assert found["test_each_function_that_holds_a_model_is_known_with_its_name_for_it"] == "net"
+    held = Holder(net).run()
+    assert held["Holder.run"] == held["Holder.within"] == "self.model"
+    assert names_of(object()) == {}

@@ -9,6 +9,7 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
 from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
+from autoopt.export.script_patch.naming import inline_model, named_there
 from autoopt.export.script_patch.options import ScriptOptions, files_with_options
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import UNSEEN, made_at
@@ -51,7 +52,7 @@ class Placing:
             "evaluation": lambda e: self._arguments(e, self.site("loader_validation"), DATALOADER_POSITIONS),
             "dataset": self._dataset,
             "moves": self._moves,
-            "optimizer": lambda e: self._arguments(e, self.site("optimizer"), ("params", "lr")),
+            "optimizer": self._optimizers,
             "trainer": self._trainer,
             "model": self._model,
             "start": self._start,
@@ -90,12 +91,12 @@ class Placing:
         Raises:
             NoHonestEditError: there is none, several, or a library makes it.
         """
-        found = self._made(kind)
+        found = self.sites_of(kind)
         if len(found) > 1:
             raise NoHonestEditError(f"{len(found)} lines make one: " + ", ".join(f"{s.file}:{s.line}" for s in found))
         return found[0]
 
-    def _made(self, kind: SiteKind) -> tuple[Site, ...]:
+    def sites_of(self, kind: SiteKind) -> tuple[Site, ...]:
         """All sites of a kind, one at least, each made by the user's own lines."""
         found = self.sites.of(kind)
         if not found:
@@ -107,7 +108,10 @@ class Placing:
         return found
 
     def _in_plain_sight(self, site: Site) -> bool:
-        """Whether the user's line makes the object itself, though a library listens there, as Lightning does."""
+        """Whether the user's line makes the object itself, though a library listens there, as Lightning does, or
+        gives its name to a model that a library has made."""
+        if site.kind == "model":
+            return named_there(self.edits(site.file).source, site) is not None
         if site.kind not in ("loader_training", "loader_validation", "optimizer"):
             return False
         return self.edits(site.file).source.names(site, site.call)
@@ -116,8 +120,14 @@ class Placing:
 
     def _loaders(self, edit: Edit) -> None:
         """Where several lines make training loaders, each gets the arguments."""
-        for site in self._made("loader_training"):
+        for site in self.sites_of("loader_training"):
             self._arguments(edit, site, DATALOADER_POSITIONS)
+
+    def _optimizers(self, edit: Edit) -> None:
+        """Where several lines make one, each gets the arguments; a learning rate is that of a single one."""
+        one = "lr" in edit.arguments
+        for site in (self.site("optimizer"),) if one else self.sites_of("optimizer"):
+            self._arguments(edit, site, ("params", "lr"))
 
     def _arguments(self, edit: Edit, site: Site, positions: tuple[str, ...]) -> None:
         edits = self.edits(site.file)
@@ -238,40 +248,34 @@ class Placing:
     # lines
 
     def _model(self, edit: Edit) -> None:
-        source, spot, name = self.model()
-        torch_name = self._imported(source, edit.imports).get("torch", "torch")
-        lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
-        self.edits(source.name).insert(spot, lines, below=True)
+        """Lines below the one that gives a model its name; where several are trained, each gets them."""
+        for site in self.sites_of("model"):
+            source, spot, name, below = self._name_of(site)
+            torch_name = self._imported(source, edit.imports).get("torch", "torch")
+            lines = [line.replace("{model}", name).replace("{torch}", torch_name) for line in edit.lines]
+            self.edits(source.name).insert(spot, lines, below=below)
 
-    def model(self) -> tuple[Source, Spot, str]:
-        """The statement after which the model has its name, and that name.
+    def _name_of(self, site: Site) -> tuple[Source, Spot, str, bool]:
+        """The statement at which a model has its name, that name, and whether it has it below the statement only.
 
         Raises:
-            NoHonestEditError: no single statement gives it one.
+            NoHonestEditError: no single statement gives it one, and it cannot be given one.
         """
-        site = self.site("model")
         source = self.edits(site.file).source
-        assigned = self._assigned(source, site)
+        assigned = named_there(source, site)
         if assigned is not None:
-            return source, *assigned
+            return source, *assigned, True
         for used in site.used:  # made by a function that returns it: where it gets the name under which it is called
             found = self._assigned_before(used)
             if found is not None:
-                return found
-        raise NoHonestEditError(f"{site.file}:{site.line} makes the model without giving it a name")
-
-    def _assigned(self, source: Source, site: Site) -> tuple[Spot, str] | None:
-        try:
-            spot = source.spot(source.call(site, site.call))
-        except NoHonestEditError:
-            return None
-        statement = spot.statement
-        if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Assign):
-            return None
-        targets = statement.body[0].targets
-        if len(targets) != 1 or not isinstance(targets[0].target, (cst.Name, cst.Attribute)):
-            return None
-        return spot, source.code(targets[0].target)
+                return *found, True
+        inline = inline_model(source, site)
+        if inline is None:
+            raise NoHonestEditError(f"{site.file}:{site.line} makes the model without giving it a name")
+        edits = self.edits(source.name)
+        edits.insert(inline.spot, [f"{inline.name} = {source.code(inline.expression)}"], below=False)
+        edits.replace(inline.expression, inline.name)
+        return source, inline.spot, inline.name, False
 
     def _assigned_before(self, used: Place) -> tuple[Source, Spot, str] | None:
         source = self.edits(used.file).source

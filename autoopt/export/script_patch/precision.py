@@ -6,7 +6,7 @@ import libcst as cst
 
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
-from autoopt.records import Place
+from autoopt.records import Place, Site
 from autoopt.setup import Precision
 
 
@@ -23,15 +23,40 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     """
     if placing.sites.of("autocast"):
         raise NoHonestEditError("the script has an autocast of its own: set its dtype there")
-    backward = placing.site("loss")
-    source = placing.edits(backward.file).source
-    call = source.call(backward, "backward")
-    back = source.spot(call)
-    model = placing.site("model")
-    first = min((_forward(source, place, back) for place in model.used), key=lambda spot: spot.index, default=None)
-    if first is None:
-        raise NoHonestEditError("the lines that call the model while training are not known")
+    losses, used = placing.sites_of("loss"), [place for site in placing.sites_of("model") for place in site.used]
+    if precision.loss_scaling and len(losses) > 1:
+        raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
+    covered: list[Place] = []
+    for site in losses:
+        source = placing.edits(site.file).source
+        call = source.call(site, "backward")
+        back = source.spot(call)
+        earlier = [_index_in(source, other, back) for other in losses if other is not site]
+        begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
+        forward = {place: _index_in(source, place, back) for place in used}
+        within = {place: index for place, index in forward.items() if index is not None and begin < index <= back.index}
+        covered += within
+        if within:
+            _wrap(placing, source, precision, device, (call, back, min(within.values()), max(within.values())))
+    missing = [place for place in used if place not in covered]
+    if missing or not used:
+        _refuse(placing, losses[0], missing)
+
+
+def _wrap(
+    placing: Placing, source: Source, precision: Precision, device: str, found: tuple[cst.Call, Spot, int, int]
+) -> None:
+    """Autocast from the first forward pass to the loss of one backward pass.
+
+    Args:
+        found: its call and statement, and the statements of the first and the last call of a model.
+    """
+    call, back, begin, end = found
+    first = Spot(back.suite, begin, back.suite.body[begin])  # type: ignore[arg-type]
     last = _loss_made(source, call, first, back)
+    if end == back.index:
+        raise NoHonestEditError("forward and backward pass share a statement")
+    last = max(last, end)
     torch_name = placing.edits(source.name).source.module_name("torch")
     if torch_name is None:
         raise NoHonestEditError(f"{source.name} does not import torch as a whole")
@@ -47,20 +72,26 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     )
 
 
-def _forward(source: Source, used: Place, back: Spot) -> Spot:
-    """The statement in the block of the backward pass that calls the model there.
+def _index_in(source: Source, place: Place, back: Spot) -> int | None:
+    """Which statement of the block of a backward pass holds these lines; None where none does."""
+    if place.file != source.name:
+        return None
+    for index, statement in enumerate(back.suite.body):
+        lines = source.lines(statement)
+        if lines.start.line <= place.line and place.end_line <= lines.end.line:
+            return index
+    return None
 
-    Raises:
-        NoHonestEditError: it stands in another function or block.
-    """
-    if used.file == source.name:
-        for index, statement in enumerate(back.suite.body[: back.index + 1]):
-            lines = source.lines(statement)
-            if lines.start.line <= used.line and used.end_line <= lines.end.line:
-                return Spot(back.suite, index, statement)  # type: ignore[arg-type]
+
+def _refuse(placing: Placing, loss: Site, missing: list[Place]) -> None:
+    """Raises NoHonestEditError: a model is called where no ``with`` reaches from its call to a loss."""
+    if not missing:
+        raise NoHonestEditError("the lines that call the model while training are not known")
+    source = placing.edits(loss.file).source
+    line = source.lines(source.spot(source.call(loss, "backward")).statement).start.line
     raise NoHonestEditError(
-        f"the model is called in {used.file}:{used.line}, the backward pass stands in another block "
-        f"({source.name}:{source.lines(back.statement).start.line})"
+        f"the model is called in {missing[0].file}:{missing[0].line}, the backward pass stands in another block "
+        f"({source.name}:{line})"
     )
 
 

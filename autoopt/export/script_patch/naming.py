@@ -1,0 +1,112 @@
+"""The name of a model in the user's lines, and one for a model that is made where it is handed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.records import Site
+
+_WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "compile", "convert_sync_batchnorm", "prepare"})
+"""Calls that answer with a module around the one that they are given, or with it."""
+_SELF_RETURNING = frozenset(
+    {"to", "cuda", "cpu", "train", "eval", "float", "half", "double", "bfloat16", "requires_grad_", "apply"}
+)
+_NAMES = ("model", "net", "network")
+_HANDED_ON = (cst.Arg, cst.Call, cst.Tuple, cst.List, cst.Element, cst.Return, cst.Expr, cst.Assign, cst.AnnAssign)
+
+
+@dataclass(frozen=True)
+class Inline:
+    """A model without a name: the statement that it stands in, its whole expression, and a name that is free."""
+
+    spot: Spot
+    expression: cst.BaseExpression
+    name: str
+
+
+def named_there(source: Source, site: Site) -> tuple[Spot, str] | None:
+    """The statement on a model's own lines that gives it its name, and that name."""
+    held = site.options.get("held_as", {}).get(site.function)
+    try:
+        made = source.call(site, site.call)
+    except NoHonestEditError:  # its class is named in a library, as by a function of a model zoo
+        assigned = [node for node in source.all_of(cst.Assign) if held is not None and _on(source, node, site)]
+        return _target(source, assigned[0], held) if len(assigned) == 1 else None
+    try:
+        spot = source.spot(made)
+    except NoHonestEditError:
+        return None
+    if not isinstance(spot.statement, cst.SimpleStatementLine):
+        return None
+    assign = spot.statement.body[0]
+    if not isinstance(assign, (cst.Assign, cst.AnnAssign)):
+        return None
+    whole = _whole(source, made) is assign.value
+    return _target(source, assign, None if whole else held) if whole or held is not None else None
+
+
+def inline_model(source: Source, site: Site) -> Inline | None:
+    """A model that is made within a call, a list or a ``return``, where a line above can make it just as well."""
+    try:
+        made = source.call(site, site.call)
+        spot = source.spot(made)
+    except NoHonestEditError:
+        return None
+    expression = _whole(source, made)
+    above: list[cst.CSTNode] = []
+    parent = source.parent(expression)
+    while parent is not None and parent is not spot.statement:
+        above.append(parent)
+        parent = source.parent(parent)
+    if not isinstance(spot.statement, cst.SimpleStatementLine) or not all(isinstance(n, _HANDED_ON) for n in above):
+        return None
+    begins = source.lines(expression).start
+    earlier = [
+        call
+        for call in source.all_of(cst.Call, spot.statement)
+        if call not in above
+        and (source.lines(call).start.line, source.lines(call).start.column) < (begins.line, begins.column)
+    ]
+    if earlier:  # what is called before it may draw random numbers, and would be called after it
+        return None
+    taken = {name.value for name in source.all_of(cst.Name) if not _of_another(source, name)}
+    free = next((name for name in _NAMES if name not in taken), None)
+    return None if free is None else Inline(spot, expression, free)
+
+
+def _of_another(source: Source, name: cst.Name) -> bool:
+    """Whether it names an argument or an attribute, and no variable."""
+    parent = source.parent(name)
+    return (isinstance(parent, cst.Arg) and parent.keyword is name) or (
+        isinstance(parent, cst.Attribute) and parent.attr is name
+    )
+
+
+def _whole(source: Source, made: cst.Call) -> cst.BaseExpression:
+    """The expression of a model with the methods that answer with it, and the calls that wrap it, around its making."""
+    whole: cst.Call = made
+    while True:
+        parent = source.parent(whole)
+        above = source.parent(parent) if parent is not None else None
+        chained = isinstance(parent, cst.Attribute) and parent.value is whole and parent.attr.value in _SELF_RETURNING
+        wrapped = isinstance(parent, cst.Arg) and isinstance(above, cst.Call) and source.called(above) in _WRAPPERS
+        if not (chained or wrapped) or not isinstance(above, cst.Call):
+            return whole
+        whole = above
+
+
+def _target(source: Source, assign: cst.Assign | cst.AnnAssign, held: str | None) -> tuple[Spot, str] | None:
+    """What an assignment gives its value to, where that is one name; ``held``: where it must be this."""
+    targets = [target.target for target in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
+    if len(targets) != 1 or not isinstance(targets[0], (cst.Name, cst.Attribute)):
+        return None
+    name = source.code(targets[0])
+    return (source.spot(assign), name) if held in (None, name) else None
+
+
+def _on(source: Source, node: cst.CSTNode, site: Site) -> bool:
+    lines = source.lines(node)
+    return bool(lines.start.line <= site.line and site.end_line <= lines.end.line)

@@ -1,0 +1,175 @@
+"""Where a model gets its name: several of them, one from a model zoo, one that is made where it is handed on."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.records import Change, Place, Site, Sites
+from scripted import BF16, COMPILE, FP16, changed_lines, patched
+
+LAYOUT = Change(strategy="channels_last", setting={})
+FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+
+GAN = """\
+import torch
+from torch import nn
+
+netG = nn.Linear(4, 8)
+netD = nn.Linear(8, 1)
+optD = torch.optim.Adam(netD.parameters(), lr=2e-4)
+optG = torch.optim.Adam(netG.parameters(), lr=2e-4)
+criterion = nn.BCEWithLogitsLoss()
+for real in torch.randn(9, 2, 8):
+    netD.zero_grad()
+    errD_real = criterion(netD(real), torch.ones(2, 1))
+    errD_real.backward()
+    fake = netG(torch.randn(2, 4))
+    errD_fake = criterion(netD(fake.detach()), torch.zeros(2, 1))
+    errD_fake.backward()
+    optD.step()
+    netG.zero_grad()
+    output = netD(fake)
+    errG = criterion(output, torch.ones(2, 1))
+    errG.backward()
+    optG.step()
+"""
+
+
+def seen(folder: Path, text: str, *sites: tuple[str, str, str, dict[str, Any]]) -> Sites:
+    """Sites at the calls whose source begins so: kind, what was called, its source, and more of the site.
+
+    ``used`` in what more there is: the beginnings of the calls that use it.
+    """
+    (folder / "train.py").write_text(text)
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+
+    def places(start: str) -> list[Place]:
+        found = [node for node in calls if (ast.get_source_segment(text, node) or "").startswith(start)]
+        assert found, start
+        return [Place(file="train.py", line=node.lineno, end_line=node.end_lineno or 0) for node in found]
+
+    made = []
+    for kind, call, start, more in sites:
+        at, extra = places(start)[0], {**more}
+        used = tuple(place for begin in extra.pop("used", ()) for place in places(begin))
+        made.append(Site(**(at.model_dump() | {"kind": kind, "call": call, "used": used, **extra})))
+    return Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(made))
+
+
+def gan(folder: Path) -> Sites:
+    return seen(
+        folder,
+        GAN,
+        ("model", "Linear", "nn.Linear(8, 1)", {"used": ["netD("]}),
+        ("model", "Linear", "nn.Linear(4, 8)", {"used": ["netG("]}),
+        ("optimizer", "Adam", "torch.optim.Adam(netD", {}),
+        ("optimizer", "Adam", "torch.optim.Adam(netG", {}),
+        ("loss", "backward", "errD_real.backward(", {}),
+        ("loss", "backward", "errD_fake.backward(", {}),
+        ("loss", "backward", "errG.backward(", {}),
+        ("step", "step", "optD.step(", {}),
+        ("step", "step", "optG.step(", {}),
+    )
+
+
+def test_each_model_and_each_optimizer_of_a_step_gets_the_change(tmp_path: Path) -> None:
+    after, patch = patched(tmp_path, GAN, LAYOUT, FUSED, sites=gan(tmp_path))
+    assert {change.how for change in patch.changes} == {"patched"}
+    assert "netG = nn.Linear(4, 8)\nnetG.to(memory_format=torch.channels_last)\n" in after
+    assert "netD = nn.Linear(8, 1)\nnetD.to(memory_format=torch.channels_last)\n" in after
+    assert after.count("lr=2e-4, fused=True)") == 2
+
+
+def test_autocast_stands_around_each_loss_with_the_calls_that_lead_to_it(tmp_path: Path) -> None:
+    after, patch = patched(tmp_path, GAN, BF16, sites=gan(tmp_path))
+    assert patch.changes[0].how == "patched", patch.changes[0].reason
+    header = '    with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
+    assert after.count(header) == 3
+    assert header + "errD_real = criterion(" in after
+    assert header + "fake = netG(torch.randn(2, 4))\n        errD_fake = criterion(" in after
+    assert header + "output = netD(fake)\n        errG = criterion(" in after
+    _, patch = patched(tmp_path, GAN, FP16, sites=gan(tmp_path))
+    assert "3 lines compute gradients" in patch.changes[0].reason
+
+
+def test_a_forward_pass_that_no_loss_of_its_block_reaches_keeps_autocast_away(tmp_path: Path) -> None:
+    text = GAN.replace(
+        "    output = netD(fake)\n    errG = criterion(output,", "    errG = criterion(judged(fake),"
+    ).replace("for real", "def judged(x):\n    return netD(x)\n\n\nfor real")
+    sites = seen(
+        tmp_path,
+        text,
+        ("model", "Linear", "nn.Linear(8, 1)", {"used": ["netD("]}),
+        ("loss", "backward", "errD_real.backward(", {}),
+        ("loss", "backward", "errG.backward(", {}),
+    )
+    _, patch = patched(tmp_path, text, BF16, sites=sites)
+    assert "the backward pass stands in another block" in patch.changes[0].reason
+
+
+ZOO = """\
+import torch
+from zoo import models
+
+
+def build(arch):
+    model = models.__dict__[arch]()
+    return model.to("cpu")
+
+
+net = build("small")
+out = net(torch.randn(2, 3))
+"""
+
+
+def test_a_model_that_a_library_makes_is_changed_below_the_line_that_names_it(tmp_path: Path) -> None:
+    more = {"direct": False, "function": "build", "used": ["net("]}
+    held = {"options": {"held_as": {"build": "model", "<module>": "net"}}}
+    made = ("model", "ResNet", "models.__dict__[arch](", more | held)
+    after, _ = patched(tmp_path, ZOO, LAYOUT, sites=seen(tmp_path, ZOO, made))
+    assert "[arch]()\n    model.to(memory_format=torch.channels_last)\n    return" in after
+    elsewhere = {"options": {"held_as": {"build": "other"}}}
+    made = ("model", "ResNet", "models.__dict__[arch](", more | elsewhere)
+    _, patch = patched(tmp_path, ZOO, LAYOUT, sites=seen(tmp_path, ZOO, made))
+    assert "a library makes it" in patch.changes[0].reason, "what the line names was not seen to be the model"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            'train(nn.Linear(8, 2).to("cpu"), steps)',
+            'model = nn.Linear(8, 2).to("cpu")\nmodel.to(memory_format=torch.channels_last)\ntrain(model, steps)',
+        ),
+        (
+            "trainer = Trainer(steps, model=nn.Linear(8, 2))",
+            "model.to(memory_format=torch.channels_last)\ntrainer = Trainer(steps, model=model)",
+        ),
+        (
+            "model = nn.DataParallel(nn.Linear(8, 2))",
+            "model = nn.DataParallel(nn.Linear(8, 2))\nmodel.to(memory_format=torch.channels_last)",
+        ),
+    ],
+)
+def test_a_model_that_is_made_where_it_is_handed_on_gets_a_line_of_its_own(
+    tmp_path: Path, line: str, expected: str
+) -> None:
+    text = f"import torch\nfrom torch import nn\nfrom ours import train, Trainer, steps\n\n{line}\n"
+    sites = seen(tmp_path, text, ("model", "Linear", "nn.Linear(", {}))
+    after, _ = patched(tmp_path, text, LAYOUT, sites=sites)
+    assert expected in after
+    if "DataParallel" not in line:
+        after, patch = patched(tmp_path, text, LAYOUT, COMPILE, sites=sites)
+        assert "model.to(memory_format=torch.channels_last)\nmodel.compile(" in after
+        assert len([one for one in changed_lines(patch.diff) if "nn.Linear" in one]) == 2
+
+
+def test_a_model_that_would_be_made_before_what_draws_stays_where_it_is(tmp_path: Path) -> None:
+    text = "import torch\nfrom torch import nn\nfrom ours import train, noise\n\ntrain(noise(), nn.Linear(8, 2))\n"
+    sites = seen(tmp_path, text, ("model", "Linear", "nn.Linear(", {}))
+    _, patch = patched(tmp_path, text, LAYOUT, sites=sites)
+    assert "without giving it a name" in patch.changes[0].reason
