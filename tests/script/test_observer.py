@@ -47,4 +47,5 @@ def test_each_function_that_holds_a_model_is_known_with_its_name_for_it() -> Non
     assert found["test_each_function_that_holds_a_model_is_known_with_its_name_for_it"] == "net"
     held = Holder(net).run()
     assert held["Holder.run"] == held["Holder.within"] == "self.model"
-    assert names_of(object()) == {}
+    other = names_of(object())
+    assert other == {}
