@@ -19,13 +19,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
-<<<<<<< HEAD
-from autoopt.script.frames import Found, called_by_user, user_place
-from autoopt.script.imported import when_imported
-=======
-from autoopt.script.boot import when_imported
 from autoopt.script.frames import Found, called_by_user, names_of, user_place
->>>>>>> 9c0161d (Patches for several models and for models without a name of their own; metrics that go to trackers or Lightning alone)
+from autoopt.script.imported import when_imported
 from autoopt.script.joints import Joints
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
