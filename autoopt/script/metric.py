@@ -139,7 +139,7 @@ def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> C
 
 def _listen_to_lightning(module: str, tell: Callable[[str, Any], None]) -> None:
     """What a LightningModule logs as it is evaluated is read by a callback of each Trainer."""
-    trainer, base = sys.modules[module].Trainer, sys.modules[module].Callback  # type: ignore[attr-defined]
+    trainer, base = sys.modules[module].Trainer, sys.modules[module].Callback
     plain = trainer.__init__
 
     def on_validation_end(self: Any, trainer: Any, module: Any) -> None:
