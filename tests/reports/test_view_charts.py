@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from autoopt import records as r
 from autoopt_reports import sample
+from autoopt_reports.charts.planes import tradeoff_chart
 from autoopt_reports.view import report_view
 from autoopt_reports.view.learning import at, thin
 from autoopt_reports.view.pipeline import columns_of, lanes_views
 from autoopt_reports.view.steps import step_basis, waterfall_view
-from autoopt_reports.view.tradeoff import knee, pareto
+from autoopt_reports.view.text import Number
+from autoopt_reports.view.tradeoff import knee, pareto, tradeoff_views
 
 WIN = sample.win()
 positive = st.floats(0.01, 100)
@@ -129,3 +131,51 @@ def test_the_waterfall_names_changes_and_leaves_their_settings_to_the_list() -> 
     view = waterfall_view(WIN.model_copy(update={"trials": trials}))
     assert view is not None
     assert not any("prefetch_factor" in str(bar.label) for bar in view.bars)
+
+
+def trained(number: int, ratio: float | None, metric: float) -> r.Trial:
+    """A trial of class ``model`` on the baseline; without a ratio it missed the target."""
+    return WIN.trials[0].model_copy(
+        update={
+            "id": number,
+            "strategy": f"change_{number}",
+            "setting": {},
+            "base": "baseline",
+            "verdict": r.Verdict.NO_GAIN if ratio else r.Verdict.QUALITY_LOST,
+            "time_to_target": gain(ratio) if ratio else None,
+            "quality": r.Quality(method="metric", candidate=metric),
+        }
+    )
+
+
+def test_what_was_trained_stands_in_the_trade_off_of_time_and_quality() -> None:
+    given = WIN.model_copy(update={"trials": (trained(1, 0.5, 0.95), trained(2, 40.0, 0.94), trained(3, None, 0.4))})
+    view = tradeoff_views(given)[-1]
+    assert {str(spot.label) for spot in view.spots} == {"baseline", "final plan", "change_1", "change_2"}
+    assert WIN.baseline.cost_to_target
+    costs = {str(spot.label): spot.x.value for spot in view.spots if spot.x}
+    assert math.isclose(costs["change_1"] or 0.0, WIN.baseline.cost_to_target / 0.5)
+    assert [str(spot.label) for spot in view.failed] == ["change_3"]
+    assert view.limit is not None
+    assert (view.limit.value.value, view.limit.below, view.limit.word) == (WIN.objective.target, False, "target")
+    front = {str(spot.label) for spot in view.spots if spot.front}
+    assert front == {"change_1", "change_2"}, "cheapest, and best in the metric"
+    assert "change_2 looks sooner and is not proven" in str(view.reason)
+    assert "change_3 missed the target" in str(view.reason)
+    plane = tradeoff_chart(view)
+    assert plane.rules[0].kind == "target"
+    assert plane.paths[0].fill
+
+
+def test_where_nothing_is_kept_the_baseline_is_taken_and_the_limit_of_memory_is_drawn_where_it_is_near() -> None:
+    given = sample.no_gain()
+    assert "Taken: the baseline" in str(
+        tradeoff_views(given.model_copy(update={"trials": (trained(1, 0.5, 0.9),)}))[-1].reason
+    )
+    peak = max(c.peak_memory_bytes or 0 for c in (WIN.baseline, WIN.best))
+    for memory, drawn in ((2 * peak, True), (1000 * peak, False), (None, False)):
+        environment = WIN.environment.model_copy(update={"device_memory_bytes": memory})
+        view = tradeoff_views(WIN.model_copy(update={"environment": environment}))[0]
+        assert view.y_label == "peak memory"
+        assert (view.limit is not None) is drawn
+        assert view.limit is None or isinstance(view.limit.value, Number)

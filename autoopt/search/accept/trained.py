@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 from autoopt.records import CurvePoint, Estimate, Objective, Quality, Verdict
 from autoopt.records.messages import TrainingRun
@@ -24,7 +25,14 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
     """Training and model changes: the target from every seed, then the time that it took."""
     pairs = evidence.paired()
     fewer = fewer_evaluated(pairs)
-    quality = Quality(method="metric", metric=objective.metric, seeds=len(pairs), passed=None)
+    quality = Quality(
+        method="metric",
+        metric=objective.metric,
+        seeds=len(pairs),
+        passed=None,
+        baseline=_mean_best([old for old, _ in pairs], objective),
+        candidate=_mean_best([new for _, new in pairs], objective),
+    )
 
     def found(verdict: Verdict, reason: str, passed: bool | None, ratio: Estimate | None = None) -> Judgement:
         level = "trained" if passed else "undecided" if passed is None else None
@@ -94,6 +102,13 @@ def both_figures(what: str, comparison: Comparison, ratio: Estimate) -> str:
     speed = comparison.estimate
     shown = f"throughput {speed.value:.2f}x" if speed else "throughput not measured"
     return f"{what}: {shown}, time to target {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] (above 1 is faster)"
+
+
+def _mean_best(runs: list[TrainingRun], objective: Objective) -> float | None:
+    """The mean over seeds of the best metric that each training came to; None where one was not evaluated."""
+    pick = max if objective.mode == "max" else min
+    each = [[point.metric for point in run.curve.points if point.metric is not None] for run in runs]
+    return fmean(pick(metrics) for metrics in each) if each and all(each) else None
 
 
 def _best(points: tuple[CurvePoint, ...], objective: Objective) -> str:

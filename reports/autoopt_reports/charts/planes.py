@@ -89,7 +89,9 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     memory = view.y_label == "peak memory"
     ys = [s.y.value or 0.0 for s in (*spots, *view.failed)]
     xs = [s.x.value or 0.0 for s in spots if s.x]
-    f = frame(span(xs), span([0.0, *ys] if memory else ys), 260, left=BESIDE)
+    limit = view.limit.value.value if view.limit is not None else None
+    wide = ys if limit is None else [*ys, limit]
+    f = frame(span(xs), span([0.0, *wide] if memory else wide), 260, left=BESIDE)
     quiet = [s for s in spots if s.kind not in SHAPES and not s.front]
     marks = [_spot_mark(f, s) for s in spots if s not in quiet]
     marks += [
@@ -98,10 +100,21 @@ def tradeoff_chart(view: Tradeoff) -> Plane:
     ]
     front = [(s.x.value or 0.0, s.y.value or 0.0) for s in spots if s.front and s.x]
     paths = (f.steps(sorted(front), "front"),) if len(front) > 1 else ()
+    rules: tuple[GuideLine, ...] = ()
+    if view.limit is not None and limit is not None:
+        paths = (_feasible(f, limit, view.limit.below), *paths)
+        at = f.y.at(limit)
+        rules = (GuideLine(0, at, 100, at, "target", say(view.limit.word + " {}", view.limit.value)),)
     dots = (f.dots(((s.x.value or 0.0, s.y.value or 0.0) for s in quiet if s.x), "rejected"),) if quiet else ()
     x_unit = (1.0, "") if view.x_label == "cost to target" else _time(max(xs))
     x_ticks, y_ticks = axes(f, x_unit, (1024.0**3, " GiB") if memory else (1.0, ""))
-    return Plane(f.height, x_ticks, y_ticks, view.x_label, view.y_label, paths, tuple(marks), dots=dots)
+    return Plane(f.height, x_ticks, y_ticks, view.x_label, view.y_label, paths, tuple(marks), rules, dots)
+
+
+def _feasible(f: Frame, limit: float, below: bool) -> Path:
+    """The shaded side of a limit."""
+    ends = (f.y.low, limit) if below else (limit, f.y.high)
+    return f.area([(f.x.low, *ends), (f.x.high, *ends)], "after")
 
 
 def _spot_mark(f: Frame, spot: Spot) -> Mark:

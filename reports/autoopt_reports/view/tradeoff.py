@@ -1,4 +1,4 @@
-"""Time against memory, and cost against quality: what a faster plan is paid with."""
+"""Time against memory, and cost against quality: what a faster plan is paid with, and why one was taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from autoopt.records import Configuration, Result, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Name, Number, Phrase, change_name, name, number, say
+from autoopt_reports.view.text import Name, Number, Phrase, change_name, join, name, number, say
+
+NEAR = 3.0
+"""A limit more times as high as all that was measured is not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,26 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Where the feasible region ends. ``below``: it lies below; ``word``: what the limit is."""
+
+    value: Number
+    below: bool
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tradeoff:
+    """A plane. ``failed``: at its edge, for want of an x; ``reason``: one sentence, why what was taken was."""
+
     title: str
     headline: Phrase
     x_label: str
     y_label: str
     spots: tuple[Spot, ...]
     failed: tuple[Spot, ...]
+    limit: Limit | None = None
+    reason: Phrase | None = None
 
 
 def tradeoff_views(result: Result) -> tuple[Tradeoff, ...]:
@@ -105,7 +121,16 @@ def _time_memory(result: Result) -> Tradeoff | None:
         "peak memory",
         marked,
         tuple(failed),
+        _memory_limit(result, [*spots, *failed]),
     )
+
+
+def _memory_limit(result: Result, spots: Sequence[Spot]) -> Limit | None:
+    """The device's memory, where the spots come near it."""
+    memory = result.environment.device_memory_bytes
+    if memory is None or memory > NEAR * max(spot.y.value or 0.0 for spot in spots):
+        return None
+    return Limit(number(memory, units.bytes_, "/environment/device_memory_bytes"), True, "memory of the device")
 
 
 def _contenders(result: Result) -> list[tuple[str, str, Configuration]]:
@@ -123,8 +148,10 @@ def _label(trial: Trial) -> Name:
     return change_name(trial.strategy, trial.setting, trial.companions, 60)
 
 
-def _marked(spots: list[Spot]) -> tuple[Spot, ...]:
-    points = [(s.x.value or 0.0, s.y.value or 0.0) if s.x else (math.inf, math.inf) for s in spots]
+def _marked(spots: list[Spot], *, largest: bool = False) -> tuple[Spot, ...]:
+    """Marks front and knee; ``largest``: y is to be large."""
+    sign = -1.0 if largest else 1.0
+    points = [(s.x.value or 0.0, sign * (s.y.value or 0.0)) if s.x else (math.inf, math.inf) for s in spots]
     # Only what may be chosen counts: a setting that lost quality is no point of the front.
     free = [i for i, s in enumerate(spots) if s.kind not in {"quality_lost", "failed"}]
     local = pareto([points[i] for i in free])
@@ -151,40 +178,91 @@ def _headline(spots: tuple[Spot, ...], failed: list[Spot]) -> Phrase:
 
 
 def _cost_quality(result: Result) -> Tradeoff | None:
-    """Cost (or time) to target against the metric, where both were measured."""
+    """Cost (or time) to target against the metric, of all that was trained; what missed the target at the edge."""
     metric = str(name(result.objective.metric or "metric", 40))
+    priced = result.objective.price_per_hour is not None and result.baseline.cost_to_target is not None
     spots = []
     for kind, path, c in _contenders(result):
-        if c.metric is None:
-            continue
-        y = number(c.metric, units.plain, f"{path}/metric")
-        if result.objective.price_per_hour is not None and c.cost_to_target is not None:
-            x = number(c.cost_to_target, units.money, f"{path}/cost_to_target")
-        elif c.time_to_target_seconds is not None:
-            x = number(c.time_to_target_seconds.value, units.duration, f"{path}/time_to_target_seconds/value")
-        else:
-            continue
-        spots.append(Spot(kind if kind == "baseline" else "final plan", kind, x, y))
+        x = _to_target(c, path, priced)
+        if c.metric is not None and x is not None:
+            label = kind if kind == "baseline" else "final plan"
+            spots.append(Spot(label, kind, x, number(c.metric, units.plain, f"{path}/metric")))
+    own = len(spots)
+    trained, missed = _trained(result, priced)
+    spots += trained
     if len(spots) < 2:
         return None
-    priced = result.objective.price_per_hour is not None and result.baseline.cost_to_target is not None
-    a, b = spots
-    assert a.x is not None
-    assert b.x is not None
-    text = say(
-        "{} from {} to {}, {} from {} to {}",
-        "Cost to target" if priced else "Time to target",
-        a.x,
-        b.x,
-        name(metric, 40),
-        a.y,
-        b.y,
-    )
+    marked = _marked(spots, largest=result.objective.mode == "max")
+    what = "Cost to target" if priced else "Time to target"
+    target = result.objective.target
     return Tradeoff(
         "Cost against quality" if priced else "Time against quality",
-        text,
-        "cost to target" if priced else "time to target",
+        _from_to(what, metric, spots[:own]),
+        what.lower(),
         metric,
-        tuple(spots),
-        (),
+        marked,
+        tuple(missed),
+        None
+        if target is None
+        else Limit(number(target, units.plain, "/objective/target"), result.objective.mode == "min", "target"),
+        _why(result, marked, missed),
     )
+
+
+def _to_target(c: Configuration, path: str, priced: bool) -> Number | None:
+    if priced:
+        return None if c.cost_to_target is None else number(c.cost_to_target, units.money, f"{path}/cost_to_target")
+    seconds = c.time_to_target_seconds
+    return None if seconds is None else number(seconds.value, units.duration, f"{path}/time_to_target_seconds/value")
+
+
+def _trained(result: Result, priced: bool) -> tuple[list[Spot], list[Spot]]:
+    """Trials that were trained on the baseline: those with a time to target, and those that missed it."""
+    base = _to_target(result.baseline, "/baseline", priced)
+    spots, missed = [], []
+    for index, trial in enumerate(result.trials):
+        metric = trial.quality.candidate if trial.quality is not None else None
+        if metric is None or trial.base != "baseline" or base is None or base.value is None:
+            continue
+        y = number(metric, units.plain, f"/trials/{index}/quality/candidate")
+        ratio = trial.time_to_target
+        if ratio is not None and ratio.value > 0:
+            value, form = base.value / ratio.value, units.money if priced else units.duration
+            x = Number(form(value), value, (*base.paths, f"/trials/{index}/time_to_target/value"), "quotient")
+            spots.append(Spot(_label(trial), trial.verdict.value, x, y, trial=trial.id))
+        elif trial.verdict is Verdict.QUALITY_LOST:
+            missed.append(Spot(_label(trial), "failed", None, y, trial=trial.id))
+    return spots, missed
+
+
+def _from_to(what: str, metric: str, own: Sequence[Spot]) -> Phrase:
+    ends = [(spot.x, spot.y) for spot in own if spot.x is not None]
+    if len(ends) < 2:
+        return join([say(what + " {} at {} {}", x, name(metric, 40), y) for x, y in ends])
+    (x0, y0), (x1, y1) = ends
+    return say("{} from {} to {}, {} from {} to {}", what, x0, x1, name(metric, 40), y0, y1)
+
+
+def _why(result: Result, spots: Sequence[Spot], missed: Sequence[Spot]) -> Phrase:
+    """One sentence: what was taken, and what stood against the others."""
+    final = next((spot for spot in spots if spot.kind == "final"), None)
+    others = [spot for spot in spots if spot.kind not in {"final", "baseline", "kept"}]
+    sooner = [spot for spot in others if final is not None and _before(spot, final)]
+    if not result.found:
+        text = say("Taken: the baseline; nothing was proven to have the target sooner at the same quality")
+    elif final is None:
+        text = say("Taken: the final plan, whose own training to the target was not measured")
+    elif sooner:
+        text = say("Taken: the final plan; {} looks sooner and is not proven to be", sooner[0].label)
+    else:
+        text = say("Taken: the final plan, which has the target after {}, sooner than all that reach it", final.x or "")
+    bend = next((spot for spot in spots if spot.knee), None)
+    if bend is not None:
+        text = text + say("; the knee is {}", bend.label)
+    if missed:
+        text = text + say("; {} missed the target", join([Phrase((spot.label,)) for spot in missed], last=" and "))
+    return text
+
+
+def _before(one: Spot, other: Spot) -> bool:
+    return one.x is not None and other.x is not None and (one.x.value or 0.0) < (other.x.value or 0.0)
