@@ -15,12 +15,13 @@ from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
-from autoopt.benchmark.seeding import mix
+from autoopt.benchmark.seeding import kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Sites
 from autoopt.script.frames import user_place
 from autoopt.script.joints import Joints
 from autoopt.script.moves import UnblockedMoves
+from autoopt.script.own_draws import own_draws
 from autoopt.script.sayable import unsayable
 from autoopt.setup import Setup
 
@@ -55,6 +56,8 @@ class Applying:
         if reason is not None:
             raise WorkloadError(reason)
         apply_flags(self.setup)
+        if self.sites is not None:
+            own_draws(self.seed)
         self.joints.merged = self._merged
         if self.setup.batch.learning_rate_factor != 1.0:
             self.joints.on_optimizer = self._scale
@@ -74,26 +77,32 @@ class Applying:
         """The arguments of a loader that is made: the setup's options for the training's, or for the validation's."""
         role = self._role()
         self._makes_training = role == "training"
-        if role is None or (role == "validation" and not self.setup.evaluation):
+        if role is None:
             return args, kwargs
         names = list(inspect.signature(DataLoader.__init__).parameters)[1:]
         options = {**dict(zip(names, args, strict=False)), **kwargs}
-        if role == "validation":
-            return (), consistent({**options, **self.setup.evaluation})
-        if self.setup.batch.size is not None:
-            options["batch_size"] = self.setup.batch.size
-        for transform in self.setup.dataset:
-            options["dataset"] = transform(options["dataset"])
-        if self.setup.loader:
-            changed = "num_workers" in self.setup.loader
-            options = consistent({**options, **self.setup.loader})
-            check_workers(options["dataset"], options, options.get("num_workers", 0), changed=changed)
-        if options.get("generator") is None and options.get("sampler") is None and options.get("batch_sampler") is None:
+        if role == "training":
+            options = self._of_training(options)
+        elif self.setup.evaluation:
+            options = consistent({**options, **self.setup.evaluation})
+        if options.get("generator") is None:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
             seed = mix(self.seed, torch.initial_seed(), "order", self._orders)
             options["generator"] = torch.Generator().manual_seed(seed)
         return (), options
+
+    def _of_training(self, options: dict[str, Any]) -> dict[str, Any]:
+        if self.setup.batch.size is not None:
+            options["batch_size"] = self.setup.batch.size
+        with kept_random_state():  # a cache may read every sample
+            for transform in self.setup.dataset:
+                options["dataset"] = transform(options["dataset"])
+        if self.setup.loader:
+            changed = "num_workers" in self.setup.loader
+            options = consistent({**options, **self.setup.loader})
+            check_workers(options["dataset"], options, options.get("num_workers", 0), changed=changed)
+        return options
 
     def _made(self, loader: DataLoader[Any]) -> None:
         """Changes a loader of the training once it is made: the order of its samples, what makes batches of them."""

@@ -395,5 +395,5 @@ def _count(batch: Any) -> int:
     """Samples of a batch; those of the usual forms without a walk through them."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and first.ndim:
-        return len(first)
+        return first.shape[0]  # len() takes three times as long
     return samples_of(batch) or 0

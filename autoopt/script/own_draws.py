@@ -1,0 +1,104 @@
+"""What a dataset draws stays out of the training's own random numbers, whoever reads it.
+
+Augmentation draws where a sample is read: in the training's process without workers, in another with them. Drawn from
+the generators that dropout draws from, it would give two plans that train alike another training each.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+from autoopt.benchmark.seeding import mix
+
+_LOOKS = 3
+"""Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""
+
+_States = list[Any]
+
+
+def own_draws(seed: int) -> None:
+    """From now on what this process reads for a loader is drawn from generators of its own.
+
+    Args:
+        seed: of the trial.
+    """
+    draws = _Draws(seed)
+    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        kind.fetch = draws.around(kind.fetch)  # type: ignore[method-assign]
+
+
+class _Draws:
+    """The generators of the host as datasets left them; what computes on a device draws from the device's."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._inside: _States | None = None
+
+    def around(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
+            used = fetcher.__dict__.setdefault("_autoopt_drawn", _Used())
+            if not used.generators or get_worker_info() is not None:
+                return plain(fetcher, possibly_batched_index)
+            inside = self._states()
+            outside = {which: _GENERATORS[which][0]() for which in used.generators}
+            for which in outside:
+                _GENERATORS[which][1](inside[which])
+            try:
+                return plain(fetcher, possibly_batched_index)
+            finally:
+                for which, state in outside.items():
+                    before, inside[which] = inside[which], _GENERATORS[which][0]()
+                    used.look(which, before, inside[which])
+                    _GENERATORS[which][1](state)
+                used.looked()
+
+        return fetch
+
+    def _states(self) -> _States:
+        """What a batch is drawn from; of the first one it follows from the seeds, so that each process has the same."""
+        if self._inside is None:
+            seed = mix(self._seed, torch.initial_seed(), "draws")
+            drawn = np.random.RandomState(seed % 2**32).get_state(legacy=False)
+            self._inside = [random.Random(seed).getstate(), drawn, torch.Generator().manual_seed(seed).get_state()]
+        return self._inside
+
+
+class _Used:
+    """The generators that one epoch of a loader draws from, as far as is known: all of them at first."""
+
+    def __init__(self) -> None:
+        self.generators: tuple[int, ...] = (0, 1, 2)
+        self._left = _LOOKS
+        self._drawn: set[int] = set()
+
+    def look(self, which: int, before: Any, after: Any) -> None:
+        if self._left and which not in self._drawn and not _GENERATORS[which][2](before, after):
+            self._drawn.add(which)
+
+    def looked(self) -> None:
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self.generators = tuple(sorted(self._drawn))
+
+
+def _same_numpy(one: Any, other: Any) -> bool:
+    before, after = one["state"], other["state"]
+    return before["pos"] == after["pos"] and bool((before["key"] == after["key"]).all())
+
+
+_GENERATORS: tuple[tuple[Any, Any, Any], ...] = (
+    (random.getstate, random.setstate, operator.eq),
+    (functools.partial(np.random.get_state, legacy=False), np.random.set_state, _same_numpy),
+    (torch.get_rng_state, torch.set_rng_state, torch.equal),
+)
+"""Python's, NumPy's and torch's: how each one's state is read, put, and compared."""
