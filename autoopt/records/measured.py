@@ -92,7 +92,8 @@ class Trial(Record):
 
     ``base`` is ``"baseline"`` or the id of the trial whose change made the incumbent. ``measured_again``: speedup of
     throughput by a kept change from fresh processes thereafter, in the final plan or by the verification; its own
-    ``throughput`` is what it was kept for, and so reads high. None where it was not measured again.
+    ``throughput`` is what it was kept for, and so reads high. None where it was not measured again. ``planned_steps``:
+    of the planned run that ``time_to_target`` is of; None where it is of a run to the target.
     """
 
     id: int
@@ -108,6 +109,7 @@ class Trial(Record):
     throughput: Estimate | None = None
     measured_again: Estimate | None = None
     time_to_target: Estimate | None = None
+    planned_steps: int | None = None
     quality: Quality | None = None
     peak_memory_bytes: int | None = None
     trained_parameters: int | None = None
@@ -149,9 +151,12 @@ class Speedup(Record):
 
     ``time_to_target`` of a plan that takes the same steps by its risk classes is at equal steps, which no
     seed moves; ``trained`` is the plain ratio of whole trainings, with the spread of seeds in its interval.
+    ``planned_steps``: of the planned run that ``time_to_target`` and the seconds of both plans are of, where only that
+    pays for what is paid once; None where they are of a run to the target.
     """
 
     time_to_target: Estimate | None = None
+    planned_steps: int | None = None
     trained: Estimate | None = None
     throughput: Estimate | None = None
     end_to_end_verified: bool = False

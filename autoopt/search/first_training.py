@@ -216,6 +216,11 @@ def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:
     reached = f"the target is {objective.metric} {value:.4g}, which the baseline reached in {run.seconds:.0f} s"
     if objective.target is None:
         return replaced, f"{reached}, less the tolerance (no value was given)"
+    if run.stopped == "steps":
+        return replaced, (
+            f"{reached}, less the tolerance: {objective.target:.4g} was not reached in its planned {run.steps} steps; "
+            "give the run more steps, or a target that it reaches"
+        )
     return replaced, (
         f"{reached}, less the tolerance: {objective.target:.4g} was not reached within its share of the budget; "
         "a larger --budget lets the whole way be measured"

@@ -204,6 +204,7 @@ def trial_of(
         predicted=candidate.predicted,
         throughput=comparison.estimate,
         time_to_target=ruling.time_to_target,
+        planned_steps=ruling.planned_steps,
         quality=ruling.quality,
         peak_memory_bytes=comparison.candidate.peak_memory_bytes,
         trained_parameters=_trained(context, candidate.plan),

@@ -12,10 +12,18 @@ from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Ve
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.headline import (
+    by_ratio,
+    detail_of,
+    goal_of,
+    over_planned_run,
+    planned_seconds,
+    to_target_or_planned,
+)
 from autoopt.search.accept.interleaved import TrainedPair, agree, paired_ratio
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
-from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio
+from autoopt.search.accept.time_to_target import parts_to, same_steps, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_first
 from autoopt.search.largest_batch import memory_trouble
@@ -252,8 +260,14 @@ def _verification(
     before, after = [p.seconds for p, _ in timed], [q.seconds for _, q in timed]
     trained = paired_ratio(before, after, state.noise.process_sd)
     trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
-    modelled = None if trains_otherwise else same_steps_ratio(comparison, evidence, objective)
-    headline = trained if trained is not None and (trained.n >= SEEDS or modelled is None) else modelled
+    found = None if trains_otherwise else to_target_or_planned(comparison, evidence, objective)
+    modelled = found.ratio if found is not None else None
+    over = found if found is not None and found.planned_steps and found.ratio is not None else None
+    plain = trained is not None and over is None and (trained.n >= SEEDS or modelled is None)
+    headline = trained if plain else modelled
+    seconds = (
+        planned_seconds(over) if over is not None else (mean_seconds(before), by_ratio(mean_seconds(before), headline))
+    )
     interleaved = bool(pairs) and all(pair.interleaved for pair in pairs)
     verified = (
         interleaved
@@ -274,61 +288,22 @@ def _verification(
     return Verification(
         speedup=Speedup(
             time_to_target=headline,
+            planned_steps=over.planned_steps if over is not None else None,
             trained=trained,
             throughput=comparison.estimate,
             end_to_end_verified=verified,
-            detail=_detail(_goal(objective.metric, pairs), before, after, trained, headline, level),
+            detail=detail_of(goal_of(objective.metric, pairs), before, after, trained, headline, level)
+            + over_planned_run(same_steps(comparison, evidence, objective), found),
         ),
         quality=quality,
         baseline_side=comparison.incumbent,
         best_side=comparison.candidate,
         baseline_runs=evidence.baseline_runs,
         best_runs=evidence.candidate_runs,
-        baseline_seconds=mean_seconds(before),
-        best_seconds=mean_seconds(after) if headline == trained else _by(mean_seconds(before), headline),
+        baseline_seconds=seconds[0],
+        best_seconds=mean_seconds(after) if headline == trained else seconds[1],
         best_source="measured" if headline == trained else "modelled",
         notes=tuple(notes),
-    )
-
-
-def _by(seconds: Estimate | None, speedup: Estimate | None) -> Estimate | None:
-    """The baseline's seconds over the headline: who divides the two figures of the first screen gets the third."""
-    if seconds is None or speedup is None:
-        return None
-    return seconds.model_copy(
-        update={
-            "value": seconds.value / speedup.value,
-            "low": seconds.low / speedup.high,
-            "high": seconds.high / speedup.low,
-        }
-    )
-
-
-def _goal(metric: str | None, pairs: list[TrainedPair]) -> str:
-    if metric is None:
-        return "the same number of steps"
-    return f"{metric} and some way beyond it" if pairs and all(pair.best.past for pair in pairs) else metric
-
-
-def _detail(
-    goal: str,
-    before: list[float],
-    after: list[float],
-    trained: Estimate | None,
-    headline: Estimate | None,
-    level: str | None,
-) -> str:
-    if trained is None:
-        return f"no training of both came to {goal}; the time is modelled from its measured parts"
-    seen = ", ".join(f"{b:.1f} s to {a:.1f} s" for b, a in zip(before, after, strict=True))
-    told = f"trained to {goal} from start to end, baseline to final plan by seed: {seen}"
-    ratio = f"{trained.value:.2f}x [{trained.low:.2f}, {trained.high:.2f}]"
-    if headline is None or headline == trained:
-        return f"{told}: {ratio}"
-    return (
-        f"{told}: {ratio}; the speedup is that of a step in interleaved blocks, which takes "
-        f"{1 / headline.value:.2f} of the time with what is paid once; the steps are the same because the quality is "
-        f"{level or 'unknown'}"
     )
 
 

@@ -211,7 +211,9 @@ def _ended(event: Event) -> str:
 
 def _speedup(speedup: Speedup) -> str:
     if speedup.time_to_target is not None:
-        return f"{ratio_text(speedup.time_to_target)} to target"
+        return (
+            f"{ratio_text(speedup.time_to_target)} {'over the planned run' if speedup.planned_steps else 'to target'}"
+        )
     return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
 
 

@@ -129,7 +129,9 @@ def trial_outcome(trial: Trial) -> str:
     gain = ratio_text(trial.time_to_target or trial.throughput)
     if trial.verdict in {Verdict.FAILED, Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED} or not gain:
         return name(reason_words(trial.reason)).text or "not measured"
-    return gain + (" to target" if trial.time_to_target else "")
+    return gain + (
+        "" if trial.time_to_target is None else " over the planned run" if trial.planned_steps else " to target"
+    )
 
 
 def fit(text: str, width: int, marks: Marks) -> str:

@@ -14,8 +14,8 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Curve, Estimate
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
+from autoopt.search.accept.headline import by_ratio
 from autoopt.search.accept.interleaved import Turns, agree, paired_ratio
-from autoopt.search.verify import _by
 from autoopt.trial.protocol import TrialSpec
 
 
@@ -174,9 +174,9 @@ def test_legs_of_a_real_training_are_the_training() -> None:
 def test_seconds_that_were_not_trained_in_turns_follow_from_the_headline() -> None:
     """A reader who divides the first screen's seconds gets its factor."""
     before = Estimate(value=40.0, low=36.0, high=44.0, n=1)
-    after = _by(before, Estimate(value=1.25, low=1.1, high=1.4, n=4))
+    after = by_ratio(before, Estimate(value=1.25, low=1.1, high=1.4, n=4))
     assert after is not None
     assert before.value / after.value == pytest.approx(1.25)
     assert (after.low, after.high) == (pytest.approx(36 / 1.4), pytest.approx(44 / 1.1))
-    assert _by(None, before) is None
-    assert _by(before, None) is None
+    assert by_ratio(None, before) is None
+    assert by_ratio(before, None) is None

@@ -64,9 +64,13 @@ class RequiredRuns(Record):
 
 
 class Judgement(Record):
-    """The verdict, the sentence that the report shows, and what it rests on."""
+    """The verdict, the sentence that the report shows, and what it rests on.
+
+    ``planned_steps``: of the planned run that ``time_to_target`` is of; None where it is of a run to the target.
+    """
 
     verdict: Verdict
     reason: str
     quality: Quality
     time_to_target: Estimate | None = None
+    planned_steps: int | None = None

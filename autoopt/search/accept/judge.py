@@ -30,7 +30,7 @@ from autoopt.search.accept.quality import (
     metric_quality,
     with_seed_noise,
 )
-from autoopt.search.accept.time_to_target import same_steps_ratio
+from autoopt.search.accept.time_to_target import same_steps
 from autoopt.search.accept.trained import both_figures, judge_trained, missed_target, more_seeds_help
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath
 from autoopt.strategy import Risk
@@ -320,9 +320,11 @@ def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: No
 
 def _timed(comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality) -> Judgement:
     """Time to target of a change that is faster and as good: what it costs once must pay off too."""
-    ratio = same_steps_ratio(comparison, evidence, objective)
+    found = same_steps(comparison, evidence, objective)
+    ratio = found.ratio if found is not None else None
+    known = {"quality": quality, "time_to_target": ratio, "planned_steps": found.planned_steps if found else None}
     if ratio is not None and ratio.value < 1 + objective.min_gain:
         reason = both_figures("its fixed cost does not pay in the planned run", comparison, ratio)
-        return Judgement(verdict=Verdict.NO_GAIN, reason=reason, quality=quality, time_to_target=ratio)
+        return Judgement.model_validate({"verdict": Verdict.NO_GAIN, "reason": reason, **known})
     reason = f"{comparison.reason}; {quality.detail}"
-    return Judgement(verdict=Verdict.KEPT, reason=reason, quality=quality, time_to_target=ratio)
+    return Judgement.model_validate({"verdict": Verdict.KEPT, "reason": reason, **known})

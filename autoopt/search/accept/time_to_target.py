@@ -89,10 +89,29 @@ def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objecti
     return TrainedRatio(ratios, math.log(comparison.estimate.high / comparison.estimate.low) / 2)
 
 
-def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
+@dataclass(frozen=True)
+class SameSteps:
+    """Two plans that take the same steps: what each pays once, its steps and its evaluations.
+
+    ``planned_steps``: of the planned run that both are taken over; None where that is a run to the target.
+    """
+
+    before: Parts
+    after: Parts
+    ratio: Estimate | None
+    planned_steps: int | None
+
+
+def same_steps(
+    comparison: Comparison, evidence: Evidence, objective: Objective, *, planned: bool = True
+) -> SameSteps | None:
     """Where both take the same steps by their class: what the candidate pays once, and each step faster.
 
-    None where nothing says how long a run is: neither a run that reached the target nor a planned length.
+    Args:
+        planned: over the planned run, where a target that a short baseline reached stands for it; else to that target.
+
+    Returns:
+        None where nothing says how long a run is: neither a run that reached the target nor a planned length.
     """
     times = step_times(comparison)
     if times is None:
@@ -100,14 +119,22 @@ def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Obje
     runs = evidence.incumbent_runs or evidence.baseline_runs
     reached = [p for run in runs if (p := parts_to(run, objective, times[0])) is not None]
     if reached:
-        one = reached[0].planned(reached[0].steps * _stretch(reached[0], evidence, objective))
+        stretch = _stretch(reached[0], evidence, objective) if planned else 1.0
+        one = reached[0].planned(reached[0].steps * stretch)
+        over = evidence.planned_steps if stretch > 1.0 else None
     elif evidence.planned_steps:
-        one = Parts(_fixed(comparison.incumbent), times[0], float(evidence.planned_steps))
+        one, over = Parts(_fixed(comparison.incumbent), times[0], float(evidence.planned_steps)), evidence.planned_steps
     else:
         return None
     extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent)
     other = Parts(max(one.fixed_seconds + extra, 0.0), times[1], one.steps, one.evaluation_seconds, one.evaluate_every)
-    return time_ratio([one], [other], comparison.estimate, seed_noise=False)
+    return SameSteps(one, other, time_ratio([one], [other], comparison.estimate, seed_noise=False), over)
+
+
+def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
+    """The ratio of :func:`same_steps` over the planned run; None where that says nothing."""
+    found = same_steps(comparison, evidence, objective)
+    return found.ratio if found is not None else None
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:

@@ -37,7 +37,8 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
     def found(verdict: Verdict, reason: str, passed: bool | None, ratio: Estimate | None = None) -> Judgement:
         level = "trained" if passed else "undecided" if passed is None else None
         seen = quality.model_copy(update={"passed": passed, "detail": reason, "level": level})
-        return Judgement(verdict=verdict, reason=reason, quality=seen, time_to_target=ratio)
+        over = evidence.planned_steps if ratio is not None and objective.target_source != "user" else None
+        return Judgement(verdict=verdict, reason=reason, quality=seen, time_to_target=ratio, planned_steps=over)
 
     if fewer:
         return found(Verdict.QUALITY_LOST, fewer, False)

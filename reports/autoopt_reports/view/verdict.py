@@ -49,7 +49,8 @@ class VerdictView:
 def judged(result: Result) -> tuple[Estimate | None, str, str]:
     """The estimate that decides, its path, and what it is a speedup of."""
     if result.speedup.time_to_target is not None:
-        of_what = "to target" if result.objective.metric is not None else "over the planned run"
+        whole = result.objective.metric is None or result.speedup.planned_steps is not None
+        of_what = "over the planned run" if whole else "to target"
         return result.speedup.time_to_target, "/speedup/time_to_target", of_what
     return result.speedup.throughput, "/speedup/throughput", "in samples per second"
 
@@ -134,7 +135,9 @@ def _qualifiers(result: Result, status: Status) -> tuple[Phrase, ...]:
 
 def target_phrase(result: Result) -> Phrase:
     """``accuracy at least 0.93``, or just the metric where no value was set."""
-    objective = result.objective
+    objective, over = result.objective, result.speedup.planned_steps
+    if over is not None and status_of(result) == "faster":
+        return say("the end of its {} planned steps", number(over, units.count, "/speedup/planned_steps"))
     if objective.metric is None:
         return say("its planned end")
     if objective.target is None:
