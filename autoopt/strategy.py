@@ -245,6 +245,13 @@ class Strategy(ABC):
         """
         return ()
 
+    def memory_saved(self, case: Case) -> float | None:
+        """Optional: bytes that its ``memory_savings`` save at the very most; those that save little are tried later.
+
+        Nothing: that is not known, and may be all that is missing.
+        """
+        return None
+
     def companions(self, case: Case, setting: JsonDict) -> list[Change]:
         """Changes that belong with this one: tried together with it, then taken apart."""
         return []

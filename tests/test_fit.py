@@ -27,6 +27,9 @@ def saver(name: str, *rungs: tuple[float, JsonDict], **attributes: Any) -> Strat
         def memory_savings(self, case: Case) -> Any:
             return () if attributes.get("excluded_by") in case.plan.names() else rungs
 
+        def memory_saved(self, case: Case) -> float | None:
+            return attributes.get("saved")
+
         def apply(self, setup: Setup, setting: JsonDict) -> Setup:
             return setup.with_batch(**attributes["batch"]) if "batch" in attributes else super().apply(setup, setting)
 
@@ -84,6 +87,29 @@ def test_two_are_taken_together_where_one_is_not_enough(tmp_path: Path) -> None:
     tried = {(trial.strategy, trial.reason.partition(":")[0]) for trial in outcome.state.trials}
     assert ("again", "out_of_memory") in tried
     assert ("cut", "memory") in tried or ("cut", "out_of_memory") in tried
+
+
+def tried_to_fit(made: World) -> list[tuple[str, ...]]:
+    """Plans that were looked at until one was the reference, in order, each once."""
+    plans = [plan.names() for plan, label in made.runner.machine.started if label in ("ready", "probe_losses")]
+    return list(dict.fromkeys(plans))
+
+
+def test_what_saves_little_is_tried_after_what_may_save_enough(tmp_path: Path) -> None:
+    """Each trial costs a start: gaps between tensors are hardly ever what is missing, however cheap to close."""
+    gaps = saver("alone", (0.0, {}), saved=0.05 * LIMIT)
+    made = world(tmp_path, gaps, CUT)
+    made.go()
+    assert tried_to_fit(made)[:2] == [("cut",), ("alone",)], "and once something fits, what costs less is tried, too"
+
+
+def test_pairs_come_before_another_precision(tmp_path: Path) -> None:
+    def sizes(plan: Plan) -> int:
+        return cut_size(plan) + 400  # neither alone is enough
+
+    made = world(tmp_path, CUT, AGAIN, saver("smaller", (1.0, {})), sizes=sizes)
+    made.go()
+    assert tried_to_fit(made)[:3] == [("cut",), ("again",), ("cut", "again")]
 
 
 def test_where_nothing_fits_the_error_lists_what_was_tried_and_why_not_the_rest(tmp_path: Path) -> None:

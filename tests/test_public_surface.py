@@ -74,7 +74,7 @@ def test_what_a_setup_can_be_asked_for() -> None:
 
 def test_what_a_strategy_has() -> None:
     names = {name for name in vars(autoopt.Strategy) if not name.startswith("_")}
-    methods = {"applies", "predict", "settings", "companions", "apply", "recipe", "memory_savings"}
+    methods = {"applies", "predict", "settings", "companions", "apply", "recipe", "memory_savings", "memory_saved"}
     assert methods | {"stages", "risk", "after", "example"} <= names
     assert autoopt.Strategy.__abstractmethods__ == {"apply"}
 

@@ -19,6 +19,8 @@ from autoopt.records import Environment
 __all__ = ["environment", "resolve_device"]
 
 _PACKAGES = ("numpy", "torchvision", "triton", "lightning", "transformers", "accelerate", "torch-tb-profiler")
+_TRITON = ("pytorch-triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
+"""Other names under which triton is distributed."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -140,9 +142,9 @@ def compiler() -> str | None:
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *_TRITON):
         try:
-            found[name] = version(name)
+            found["triton" if name in _TRITON else name] = version(name)
         except PackageNotFoundError:
             continue
     return found

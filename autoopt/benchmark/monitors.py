@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from statistics import fmean
@@ -80,7 +81,7 @@ def nvml_reader(device: Device) -> Callable[[], Reading] | None:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        questions = _questions(nvml, _handle(nvml, device))
+        questions = _questions(nvml, nvml_handle(nvml, device))
     except Exception:  # not installed, or no driver: not measured
         return None
 
@@ -94,14 +95,26 @@ def nvml_reader(device: Device) -> Callable[[], Reading] | None:
     return read
 
 
-def _handle(nvml: Any, device: Device) -> Any:
-    """By UUID: NVML counts all devices, torch those that CUDA_VISIBLE_DEVICES leaves."""
+def nvml_handle(nvml: Any, device: Device) -> Any:
+    """NVML's handle of a CUDA device. NVML counts all devices, torch those that CUDA_VISIBLE_DEVICES leaves.
+
+    By UUID (of a whole device, or of a part of one: MIG), else by its place on the bus; by number only where nothing
+    says that they are counted otherwise.
+
+    Raises:
+        LookupError: NVML does not know it, or it cannot be told which of its devices it is.
+    """
     import torch
 
-    uuid = getattr(torch.cuda.get_device_properties(device.torch), "uuid", None)
-    if uuid is not None:
+    known: Any = torch.cuda.get_device_properties(device.torch)
+    for kind in ("GPU", "MIG"):
         with contextlib.suppress(Exception):
-            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            return nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{known.uuid}")
+    with contextlib.suppress(Exception):
+        place = f"{known.pci_domain_id:08x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
+        return nvml.nvmlDeviceGetHandleByPciBusId(place)
+    if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+        raise LookupError(f"{device} is one of CUDA_VISIBLE_DEVICES, and NVML does not say which")
     return nvml.nvmlDeviceGetHandleByIndex(device.torch.index or 0)
 
 
@@ -133,7 +146,7 @@ def other_users(device: Device) -> list[int]:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))]
+        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(nvml_handle(nvml, device))]
     except Exception:
         return []
     if psutil.Process().pid not in pids:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autoopt.benchmark.monitors import nvml_handle
 from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
@@ -31,8 +32,8 @@ def record(live: Any, folder: Path, step: Callable[[], None]) -> JsonDict:
 
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(live.device.torch.index or 0)
-    except pynvml.NVMLError as error:
+        handle = nvml_handle(pynvml, live.device)
+    except (pynvml.NVMLError, LookupError) as error:
         raise EnvironmentLacks(f"--with nvml: the driver does not answer: {error}", hint="try nvidia-smi") from None
     series: dict[str, list[tuple[float, float]]] = {name: [] for name in _UNITS}
     began = last = time.perf_counter()

@@ -1,8 +1,10 @@
 """A workload that does not fit: the least costly plan under which it trains with the same batch, its reference.
 
 Strategies say which of their settings take less memory and what they cost (``Strategy.memory_savings``). One
-strategy is tried before two, the cheap before the dear; each set of them first with all it can save, since
-where that does not fit nothing of the set does.
+strategy is tried before two, the cheap before the dear; those that save little (``Strategy.memory_saved``) only after
+all sets of those that may save what is missing: each trial costs a start. Each set is tried with all it can save
+first, since where that does not fit nothing of the set does. Once one fits, cheaper ones that were left out are tried
+in the time there is.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from autoopt.strategy import Strategy
 
 FIT_SHARE = 0.25
 """Share of the budget after which no more sets of strategies are tried to make it fit."""
+LITTLE = 0.1
+"""Of the memory there is: a strategy that saves less at the very most hardly ever saves enough."""
+LAST_RESORT = 1.0
+"""Cost of training in another precision, to which the workload as it is cannot be compared."""
 RELAXED_SHARE = 0.4
 """Share after which the plan that fits is taken as it is."""
 
@@ -122,17 +128,39 @@ class Fitting:
 
     def _find(self) -> Plan | None:
         """The least costly plan that fits with room to spare."""
-        for names in self._groups():
-            strongest = self._plan(names, {})
-            if strongest is not None and self._fits(strongest):
-                return self._relaxed(names)
+        costs = {name: rungs[0][0] for name in self._strategies() if (rungs := self._ladder(name, Plan()))}
+        for names in self._groups(costs):
+            if self._strongest_fits(names):
+                most = sum(costs[name] for name in names)
+                cheaper = sorted((name for name in costs if costs[name] < most), key=lambda name: costs[name])
+                found = next((name for name in cheaper if self._strongest_fits((name,))), None)
+                return self._relaxed((found,) if found else names)
         return None
 
-    def _groups(self) -> Iterator[tuple[str, ...]]:
-        """Sets of strategies: few before many, cheap before dear."""
-        costs = {name: rungs[0][0] for name in self._strategies() if (rungs := self._ladder(name, Plan()))}
-        for size in range(1, len(costs) + 1):
-            yield from sorted(combinations(costs, size), key=lambda names: sum(costs[name] for name in names))
+    def _strongest_fits(self, names: tuple[str, ...]) -> bool:
+        strongest = self._plan(names, {})
+        return strongest is not None and self._fits(strongest)
+
+    def _groups(self, costs: dict[str, float]) -> Iterator[tuple[str, ...]]:
+        """Sets of strategies: few that save little before many, the last resort last, few before many, then by cost."""
+        little = {name for name in costs if self._saves_little(name)}
+        resorts = {name for name in costs if costs[name] >= LAST_RESORT}
+
+        def order(names: tuple[str, ...]) -> tuple[float, ...]:
+            chosen = set(names)
+            return len(little & chosen), len(resorts & chosen), len(names), sum(costs[name] for name in names)
+
+        every = (names for size in range(1, len(costs) + 1) for names in combinations(costs, size))
+        yield from sorted(every, key=order)
+
+    def _saves_little(self, name: str) -> bool:
+        """Whether it saves a small part of the memory at the very most; not where that is not known."""
+        registry, limit = self.context.runner.registry, self.state.environment.device_memory_bytes
+        try:
+            most = registry[name].memory_saved(self.state.case_of(Plan(), registry, fits=False))
+        except PLUGIN_ERRORS:
+            return False
+        return most is not None and limit is not None and most < LITTLE * limit
 
     def _strategies(self) -> list[str]:
         choice, found = self.context.choice, []

@@ -27,6 +27,7 @@ NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 FORKABLE = {"jemalloc_bg_thd"}
 """Threads that may be missing in a trial: jemalloc (in pyarrow, and so below transformers' Trainer) holds its locks
 while it is forked, and a child's allocator does without its background thread."""
+UNIFIED_MEMORY = "/dev/nvidia-uvm"
 _LIBRARIES = {"site-packages", "dist-packages"}
 
 
@@ -141,7 +142,7 @@ def _state() -> dict[str, Any]:
     return {
         "threads": _threads(),
         "processes": _children(),
-        "the device": (torch.cuda.is_initialized(), _device_files()),  # type: ignore[no-untyped-call]
+        "the device": (torch.cuda.is_initialized(), device_opened()),  # type: ignore[no-untyped-call]
         "affinity": affinity.cores(),
         "random numbers": (
             random.getstate(),
@@ -177,10 +178,14 @@ def _children() -> set[str]:
     return set()
 
 
-def _device_files() -> set[str]:
-    """Devices of NVIDIA's that the process holds open, whoever opened them."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
+def device_opened(folder: str = "/proc/self/fd") -> bool:
+    """Whether CUDA was begun in this process, by whomever: no child of it can use the device then.
+
+    Unified memory is CUDA's alone. NVML, which torch asks how many devices there are, holds other files of the driver
+    open ever after, and may be forked.
+    """
+    for number in os.listdir(folder):
         with contextlib.suppress(OSError):
-            found.add(os.readlink(f"/proc/self/fd/{number}"))
-    return {path for path in found if path.startswith("/dev/nvidia")}
+            if os.readlink(f"{folder}/{number}").startswith(UNIFIED_MEMORY):
+                return True
+    return False

@@ -17,6 +17,7 @@ from autoopt.benchmark import trial_context
 from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.compiling import compile_blocks
 from autoopt.benchmark.flags import matmul_precision
+from autoopt.benchmark.monitors import nvml_handle
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.warmup import warm_up
@@ -24,6 +25,7 @@ from autoopt.benchmark.worst import largest_step
 from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
+from autoopt_strategies.compute.attention.prove import full_precision
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -58,6 +60,50 @@ def test_precision_that_was_set_the_newer_way_is_changed_and_kept(newer_precisio
     assert place.fp32_precision == "tf32"
     with matmul_precision(None):
         assert place.fp32_precision == "tf32"
+
+
+def test_attention_is_proven_in_full_precision_where_that_was_set_the_newer_way(newer_precision: None) -> None:
+    """torch refuses to tell the older setting then, and no attention was rewritten."""
+    place: Any = torch.backends.cuda.matmul
+    with full_precision():
+        assert place.fp32_precision == "ieee"
+    assert place.fp32_precision == "tf32"
+
+
+def nvml_that_knows(name: str) -> SimpleNamespace:
+    """NVML with four devices, of which the process sees the last."""
+
+    def found(asked: str) -> str:
+        if asked != name:
+            raise RuntimeError("NVMLError_NotFound")
+        return asked
+
+    return SimpleNamespace(
+        nvmlDeviceGetHandleByUUID=found,
+        nvmlDeviceGetHandleByPciBusId=found,
+        nvmlDeviceGetHandleByIndex="number {}".format,
+    )
+
+
+@pytest.mark.parametrize(
+    ("knows", "found"),
+    [("GPU-ab12", "GPU-ab12"), ("MIG-ab12", "MIG-ab12"), ("00000000:c1:00.0", "00000000:c1:00.0"), ("none", None)],
+)
+def test_the_device_that_is_read_is_the_one_that_trains(
+    knows: str, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML counts all devices: with CUDA_VISIBLE_DEVICES=3 the first of them was read for the fourth."""
+    known = SimpleNamespace(uuid="ab12", pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    device: Any = SimpleNamespace(kind="cuda", torch=torch.device("cuda:0"))
+    if found is not None:
+        assert nvml_handle(nvml_that_knows(knows), device) == found
+        return
+    with pytest.raises(LookupError, match="one of CUDA_VISIBLE_DEVICES"):
+        nvml_handle(nvml_that_knows(knows), device)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert nvml_handle(nvml_that_knows(knows), device) == "number 0"
 
 
 def test_precision_that_was_set_the_older_way_is_changed_and_kept() -> None:

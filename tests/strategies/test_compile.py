@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from autoopt.benchmark.compiling import compilations
 from autoopt.records import Trial
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
+from autoopt.strategy import Case
 from autoopt.testing.strategies import sample_case, tiny_workload, train_few_steps
 
 COMPILE = load_strategies()["compile"]
@@ -44,3 +46,26 @@ def test_the_loss_is_compiled_once_the_model_has_paid() -> None:
         found.append(settings.send(trial))
     assert first.get("regional"), "blocks that repeat come first, and leave the loss as it is"
     assert found[-1] == {"mode": "default", "loss": True}
+
+
+def test_one_mode_that_lacks_its_tools_speaks_for_all() -> None:
+    """Each further mode took a start of the workload to fail in the same way."""
+    settings: Any = COMPILE.settings(sample_case("cuda:0"))
+    next(settings)
+    failed: Any = Trial.model_construct(
+        verdict="failed", reason="error: InductorError: RuntimeError: Failed to find C compiler. Please specify via CC"
+    )
+    with pytest.raises(StopIteration):
+        settings.send(failed)
+
+
+def test_without_triton_nothing_is_compiled_for_cuda() -> None:
+    case = sample_case("cuda:0")
+    assert COMPILE.applies(case), "nothing is known of its packages"
+
+    def having(*names: str) -> Case:
+        packages = dict.fromkeys(names, "3.5.0")
+        return replace(case, environment=case.environment.model_copy(update={"packages": packages}))
+
+    assert "needs triton" in COMPILE.applies(having("numpy")).reason
+    assert COMPILE.applies(having("numpy", "triton"))

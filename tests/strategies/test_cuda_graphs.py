@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -75,3 +76,25 @@ def test_other_shapes_and_evaluation_run_as_before(model: nn.Module) -> None:
     with torch.no_grad():
         model.train()(torch.randn(5, 4))
     assert model.calls == 3
+
+
+def test_a_loader_s_thread_may_pin_memory_while_torch_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the global mode, torch's default, an allocation of any thread ends the recording."""
+    modes: list[str] = []
+
+    def graph(kept: Any, pool: Any = None, stream: Any = None, capture_error_mode: str = "global") -> Any:
+        modes.append(capture_error_mode)
+        return nullcontext()
+
+    def as_torch_does(model: Any, samples: Any) -> Any:
+        for _ in range(2):  # forward, backward
+            with torch.cuda.graph(None, pool=None):
+                pass
+        return recording(model, samples)
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", as_torch_does)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
+    cuda_graphs.graphed(Counting())(torch.randn(5, 4))
+    assert modes == ["thread_local", "thread_local"]
+    assert torch.cuda.graph is graph

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from autoopt.trial.parent import Launcher
-from autoopt.trial.preloading import Imports
+from autoopt.trial.preloading import Imports, device_opened
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.start import ForkServer
 
@@ -132,3 +132,20 @@ def seen(libraries: Path, name: str, source: str) -> Imports:
     file = libraries / f"{name}.py"
     file.write_text(source)
     return Imports(modules={name: str(file)}, environment=dict(os.environ))
+
+
+@pytest.mark.parametrize(
+    ("files", "opened"),
+    [
+        (["/dev/null"], False),
+        (["/dev/nvidiactl", "/dev/nvidia0"], False),  # NVML, by which torch counts devices
+        (["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"], True),
+    ],
+)
+def test_a_library_that_only_asks_for_devices_is_imported_in_the_server(
+    files: list[str], opened: bool, tmp_path: Path
+) -> None:
+    """torch counts devices by NVML there, and never closes it: each such library was left to the trials."""
+    for number, file in enumerate(files):
+        (tmp_path / str(number)).symlink_to(file)
+    assert device_opened(str(tmp_path)) is opened

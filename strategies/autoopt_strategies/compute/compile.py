@@ -30,6 +30,9 @@ STAY = frozenset({"matmul", "other"})
 """Kinds of operators that compiled code calls as they are."""
 STORM = "compiled again and again"
 """Start of a trial's reason in which one function was compiled for one shape or number after the other."""
+NO_TOOLS = ("working triton installation", "Failed to find C compiler", "too old to be supported by the triton")
+"""Of torch's and triton's errors where nothing can be compiled on this machine: a package, a compiler or a device that
+triton supports is missing."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class CompileModel(Strategy):
             return Applies.no("the workload is compiled already")
         if case.device == "cpu" and not case.environment.compiler:
             return Applies.no("compiling for the CPU needs a C++ compiler, and there is none")
+        if case.device == "cuda" and case.environment.packages and "triton" not in case.environment.packages:
+            return Applies.no("compiling for CUDA needs triton, which is not installed")
         if case.device not in ("cpu", "cuda"):
             return Applies.no(f"torch.compile is not tried on {case.device}")
         if case.plan.setting("cuda_graphs") is not None:
@@ -85,6 +90,8 @@ class CompileModel(Strategy):
     def settings(self, case: Case) -> Settings:
         for setting in self._likeliest(case):
             trial = yield setting
+            if trial is not None and any(words in trial.reason for words in NO_TOOLS):
+                return  # no other mode has what this one lacked
             if kept(trial) and not setting.get("regional"):
                 yield {**setting, "loss": True}
             if trial is not None and STORM in trial.reason and not setting.get("dynamic"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -28,7 +29,7 @@ def graphed(model: Any) -> Any:
             # Recording turns the model itself into its replay; the plain forward stays for everything else.
             model.forward = plain
             samples = tuple(arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args)
-            with kept_buffers(model):
+            with kept_buffers(model), spoiled_by_this_thread_alone():
                 torch.cuda.make_graphed_callables(model, samples)
             known.update(key=key(args), replay=model.forward)
             model.forward = forward
@@ -55,6 +56,20 @@ def kept_buffers(model: Any) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+@contextmanager
+def spoiled_by_this_thread_alone() -> Iterator[None]:
+    """Lets a loader's thread pin memory while torch records: ``make_graphed_callables`` asks for the global mode,
+    in which calls of any thread spoil the recording, and takes no other."""
+    import torch
+
+    usual: Any = torch.cuda.graph
+    torch.cuda.graph = partial(usual, capture_error_mode="thread_local")  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        torch.cuda.graph = usual  # type: ignore[misc]
 
 
 RECORDABLE = frozenset({"Adam", "AdamW", "SGD"})

@@ -104,6 +104,10 @@ class OptimizerInBackward(Strategy):
         """The gradients of all parameters but one."""
         return [(0.02, {})]
 
+    def memory_saved(self, case: Case) -> float | None:
+        """All gradients at once, which are of the parameters' size."""
+        return float(case.workload.model.parameter_bytes)
+
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_optimizer(in_backward)
 

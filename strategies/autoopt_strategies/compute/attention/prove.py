@@ -43,12 +43,19 @@ class NoDropout(TorchFunctionMode):
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Products in full float32: two ways of computing differ by more than rounding where TF32 is on."""
-    before = torch.get_float32_matmul_precision()
+    places: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]  # type: ignore[attr-defined]
+    try:
+        before, newer = torch.get_float32_matmul_precision(), []
+    except RuntimeError:  # it was set by the newer ``fp32_precision``, and torch tells the older no more
+        before, newer = "", [place.fp32_precision for place in places]
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if before:
+            torch.set_float32_matmul_precision(before)
+        for place, precision in zip(places, newer, strict=False):
+            place.fp32_precision = precision
 
 
 def sample_places(module: nn.Module, given: dict[str, Any]) -> Places:
