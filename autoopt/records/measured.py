@@ -47,6 +47,7 @@ class Configuration(Record):
     fixed_seconds: float | None = None
     evaluation_seconds: float | None = None
     steps_to_target: int | None = None
+    trained_steps: int | None = None
     metric: float | None = None
     peak_memory_bytes: int | None = None
     trained_parameters: int | None = None

@@ -50,6 +50,21 @@ def user_place(frame: FrameType | None = None) -> Found | None:
     return None
 
 
+def editable_place(frame: FrameType | None) -> Found | None:
+    """The innermost line within the folder that the script began in; of its other files where none of it led here.
+
+    A package beside the folder is the user's, too, as far as anybody knows; its lines are in no patch.
+    """
+    found = user_place(frame)
+    place = found
+    while place is not None and os.path.isabs(place.place.file) and frame is not None:
+        while frame is not None and not is_users(frame.f_code.co_filename):
+            frame = frame.f_back
+        frame = frame.f_back if frame is not None else None
+        place = user_place(frame) if frame is not None else None
+    return found if place is None or place is found else Found(place.place, direct=False)
+
+
 def called_by_user(depth: int = 2) -> bool:
     """Whether the user's own code, and no library on its behalf, is the caller so many frames up."""
     return is_users(sys._getframe(depth).f_code.co_filename)

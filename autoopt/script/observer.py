@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.facts import plain_options
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
-from autoopt.script.frames import Found, called_by_user, names_of, user_place
+from autoopt.script.frames import Found, called_by_user, editable_place, names_of, user_place
 from autoopt.script.imported import when_imported
 from autoopt.script.joints import Joints
 from autoopt.script.missing import not_found
@@ -238,7 +238,7 @@ class Observer(Watcher):
         frame = sys._getframe(2)
         while frame.f_back is not None and _constructs(frame, module):
             frame = frame.f_back
-        found = user_place(frame=frame)
+        found = editable_place(frame)
         if found is not None:
             self._modules[module] = found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -52,6 +53,7 @@ def configuration(
         or (profile.startup.fixed_seconds if profile else None),
         evaluation_seconds=_median([run.evaluation_seconds for run in runs]),
         steps_to_target=_steps(reached),
+        trained_steps=_steps(runs),
         metric=last,
         peak_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_memory_bytes"),
         peak_host_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_host_memory_bytes"),
@@ -106,7 +108,7 @@ def _median(values: list[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def _steps(runs: list[TrainingRun]) -> int | None:
+def _steps(runs: Sequence[TrainingRun]) -> int | None:
     steps = [run.curve.steps_to_target or run.steps for run in runs]
     return int(np.median(steps)) if steps else None
 

@@ -104,6 +104,9 @@ def test_without_a_metric_there_is_no_target_to_be_faster_to() -> None:
     view = verdict_view(WIN.model_copy(update={"objective": objective}))
     assert str(view.headline) == "2.31× faster over the planned run"
     assert "run to its planned end takes" in str(view.support[0])
+    shorter = WIN.baseline.model_copy(update={"trained_steps": 400})
+    view = verdict_view(WIN.model_copy(update={"objective": objective, "baseline": shorter}))
+    assert "run to step 400 of 90,000 takes" in str(view.support[0])
 
 
 def test_throughput_is_not_called_time_to_target() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import importlib
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from autoopt.script import frames
 from autoopt.script.frames import names_of
 from autoopt.script.joints import Joints
 from autoopt.script.observer import Observer
@@ -49,3 +51,24 @@ def test_each_function_that_holds_a_model_is_known_with_its_name_for_it() -> Non
     assert held["Holder.run"] == held["Holder.within"] == "self.model"
     other = names_of(object())
     assert other == {}
+
+
+def test_what_a_package_beside_the_folder_makes_is_placed_where_the_folder_s_own_code_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "beside" / "zoo_of_test.py").write_text("def make(ask):\n    return ask()\n")
+    (tmp_path / "folder" / "train_of_test.py").write_text(
+        "import sys\nimport zoo_of_test as zoo\n\ndef main(ask):\n    return zoo.make(lambda: ask(sys._getframe(1)))\n"
+    )
+    monkeypatch.chdir(tmp_path / "folder")
+    monkeypatch.setattr(frames, "_folder", str(tmp_path / "folder"))
+    frames.shown.cache_clear()
+    monkeypatch.syspath_prepend(tmp_path / "beside")
+    monkeypatch.syspath_prepend(tmp_path / "folder")
+    main = importlib.import_module("train_of_test").main
+    found = main(frames.editable_place)
+    assert (found.place.file, found.place.line, found.direct) == ("train_of_test.py", 5, False)
+    assert main(frames.user_place).place.file.endswith("zoo_of_test.py")
+    frames.shown.cache_clear()

@@ -139,6 +139,13 @@ def target_phrase(result: Result) -> Phrase:
     if over is not None and status_of(result) == "faster":
         return say("the end of its {} planned steps", number(over, units.count, "/speedup/planned_steps"))
     if objective.metric is None:
+        trained, planned = result.baseline.trained_steps, result.workload.max_steps
+        if trained is not None and planned is not None and trained < planned:
+            return say(
+                "step {} of {}",
+                number(trained, units.count, "/baseline/trained_steps"),
+                number(planned, units.count, "/workload/max_steps"),
+            )
         return say("its planned end")
     if objective.target is None:
         return say("{}", name(objective.metric, 60))
