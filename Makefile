@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
 
-.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format gallery faults docs wheel site clean
+.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format mutation gallery faults docs wheel site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,11 @@ imports: install-dev ## imports go one way (import-linter)
 format: install-dev ## ruff, in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mutation: install-dev ## small changes of the pure modules that no test notices (ONLY='autoopt.simplify.flow*'; all take hours)
+	$(PIP) --editable '.[mutation]'
+	$(BIN)/python -m mutmut run $(ONLY)
+	$(BIN)/python -m mutmut results
 
 gallery: install-dev browser ## optimize every example and keep the reports, with screenshots, in docs/gallery
 	set -e; runs=""; for name in photos stdlib_gpt digits; do \

@@ -73,7 +73,7 @@ def test_one_version_everywhere(project: dict[str, Any]) -> None:
 def test_all_brings_every_extra_but_those_for_development(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"]
     (everything,) = extras["all"]
-    assert Requirement(everything).extras == set(extras) - {"all", "dev", "docs", "release"}
+    assert Requirement(everything).extras == set(extras) - {"all", "dev", "docs", "mutation", "release"}
 
 
 def test_every_dependency_says_why(project: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def test_what_make_installs_is_pinned_and_within_the_ranges(project: dict[str, A
             assert separator, line
             assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line), f"{line}: a name and a version alone"
             pinned[canonicalize_name(name)] = version
-    extras = ("examples", "dev", "tensorboard", "docs", "release", "serving", "tune", "model")
+    extras = ("examples", "dev", "tensorboard", "docs", "mutation", "release", "serving", "tune", "model")
     for text in _requirements(project, *extras):
         wanted = Requirement(text)
         name = canonicalize_name(wanted.name)

@@ -12,14 +12,15 @@ from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
 _TAG = re.compile(r"<[^>]+>")
+_LISTED = 10
+"""Operators, and kernels, that are listed."""
 
 
-def read_profile(path: Path | str, most: int = 10) -> JsonDict:
+def read_profile(path: Path | str) -> JsonDict:
     """Reads a readable trace back (:func:`autoopt.benchmark.trace.readable_trace`).
 
     Args:
         path: the ``.pt.trace.json`` or ``.pt.trace.json.gz`` file.
-        most: operators and kernels listed.
 
     Returns:
         ``step_seconds`` (mean), ``breakdown`` (role, such as ``DataLoader`` or ``Kernel``, to seconds of a
@@ -48,8 +49,8 @@ def read_profile(path: Path | str, most: int = 10) -> JsonDict:
     return {
         **_breakdown(data),
         "recommendations": [_TAG.sub("", str(text)) for text in data.recommendations],
-        "operators": _operators(run, most),
-        "kernels": _kernels(data, most),
+        "operators": _operators(run),
+        "kernels": _kernels(data),
     }
 
 
@@ -62,7 +63,7 @@ def _breakdown(data: Any) -> JsonDict:
     return {"step_seconds": total or None, "breakdown": seconds, "shares": shares}
 
 
-def _operators(run: Any, most: int) -> list[JsonDict]:
+def _operators(run: Any) -> list[JsonDict]:
     rows = (run.operation_table_by_name or {}).get("data", [])
     found = [
         {
@@ -73,10 +74,10 @@ def _operators(run: Any, most: int) -> list[JsonDict]:
         }
         for row in rows
     ]
-    return sorted(found, key=lambda row: -(row["seconds"] or row["host_seconds"]))[:most]
+    return sorted(found, key=lambda row: -(row["seconds"] or row["host_seconds"]))[:_LISTED]
 
 
-def _kernels(data: Any, most: int) -> list[JsonDict]:
+def _kernels(data: Any) -> list[JsonDict]:
     table = getattr(data, "kernel_stat", None)
     if table is None or len(table) == 0:
         return []
@@ -84,4 +85,4 @@ def _kernels(data: Any, most: int) -> list[JsonDict]:
         {"name": str(name), "calls": int(row["count"]), "seconds": float(row["sum"]) / 1e6}
         for name, row in table.iterrows()
     ]
-    return sorted(rows, key=lambda row: -row["seconds"])[:most]
+    return sorted(rows, key=lambda row: -row["seconds"])[:_LISTED]

@@ -22,16 +22,12 @@ class Script:
     notes: tuple[str, ...] = ()
 
 
-def script(
-    workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts | None = None, base: Setup | None = None
-) -> str:
+def script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts | None = None) -> str:
     """The text of optimized_train.py; see :func:`export_script`."""
-    return export_script(workload_spec, plan, registry, facts=facts, base=base).text
+    return export_script(workload_spec, plan, registry, facts=facts).text
 
 
-def export_script(
-    workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts | None = None, base: Setup | None = None
-) -> Script:
+def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: WorkloadFacts | None = None) -> Script:
     """A script that trains what a trial of the plan trains, step for step.
 
     Args:
@@ -39,10 +35,8 @@ def export_script(
         plan: what is printed.
         registry: folds the plan.
         facts: of the workload; what they tell is not asked again in the script.
-        base: the workload's own setup; from the facts where None.
     """
-    if base is None:
-        base = Setup().with_precision(dtype=facts.precision) if facts and facts.precision else Setup()
+    base = Setup().with_precision(dtype=facts.precision) if facts and facts.precision else Setup()
     processes = plan.processes
     homes = {type(registry[change.strategy]).__module__ for change in plan.changes}
     draft = Draft(workload_spec, plan, registry.fold(plan, base), facts, Inliner((*OURS, *homes)))

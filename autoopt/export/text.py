@@ -51,11 +51,11 @@ def call(name: str, arguments: Sequence[str], keywords: Mapping[str, str] | None
     return name + "(\n" + "".join(f"    {part},\n".replace("\n    ", "\n        ") for part in parts) + ")"
 
 
-def commented(text: str, width: int = WIDTH) -> list[str]:
+def commented(text: str) -> list[str]:
     """The text as comment lines."""
     lines: list[str] = []
     for word in text.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
+        if lines and len(lines[-1]) + 1 + len(word) <= WIDTH:
             lines[-1] += f" {word}"
         else:
             lines.append(f"# {word}")

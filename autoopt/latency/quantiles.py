@@ -19,7 +19,7 @@ FEWEST = 3
 """Processes below which no interval is given."""
 
 
-def over_processes(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+def over_processes(values: Sequence[float]) -> Estimate | None:
     """The geometric mean of a positive quantity over processes, with its interval; None for fewer than three.
 
     Args:
@@ -31,6 +31,6 @@ def over_processes(values: Sequence[float], confidence: float = CONFIDENCE) -> E
     logs = [math.log(value) for value in values]
     mean = sum(logs) / n
     deviation = math.sqrt(sum((each - mean) ** 2 for each in logs) / (n - 1))
-    room = float(t.ppf((1 + confidence) / 2, n - 1)) * deviation / math.sqrt(n)
+    room = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / math.sqrt(n)
     low, value, high = (math.exp(each) for each in (mean - room, mean, mean + room))
-    return Estimate(value=value, low=min(low, value), high=max(high, value), confidence=confidence, n=n)
+    return Estimate(value=value, low=min(low, value), high=max(high, value), confidence=CONFIDENCE, n=n)

@@ -17,6 +17,8 @@ from autoopt.search.trial_runner import TrialRunner
 
 TOOLS = ("torch", "cprofile", "lines", "memory", "pyspy", "nvml", "nsys")
 _SECONDS = 300.0
+_STEPS = 20
+"""Optimizer steps that are profiled."""
 _TASKS = {"torch": "torch_profiler"}
 
 
@@ -46,12 +48,11 @@ def _beside(program: str) -> bool:
     return (Path(sys.executable).parent / program).exists()
 
 
-def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path, steps: int = 20) -> tuple[Profiled, ...]:
+def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path) -> tuple[Profiled, ...]:
     """Runs profilers over the baseline, each in a process of its own.
 
     Args:
         folder: where their files go.
-        steps: profiled optimizer steps.
 
     Raises:
         UsageError, EnvironmentLacks: see :func:`check_tools`.
@@ -65,7 +66,7 @@ def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path, steps:
         if tool == "nsys":
             from autoopt.profilers.nsys import run_nsys
 
-            found.append(Profiled.model_validate(run_nsys(runner.base, folder, steps)))
+            found.append(Profiled.model_validate(run_nsys(runner.base, folder, _STEPS)))
             continue
         answer = runner.ask(
             Plan(),
@@ -73,7 +74,7 @@ def profile_with(runner: TrialRunner, tools: Iterable[str], folder: Path, steps:
             timeout=_SECONDS,
             label=f"profile-{tool}",
             folder=str(folder),
-            steps=steps,
+            steps=_STEPS,
         )
         found.append(Profiled(tool=tool, **answer))
     return tuple(found)

@@ -15,8 +15,7 @@ from autoopt.simplify import advice
 from autoopt.simplify.batches import Fetch, few, nbytes
 from autoopt.simplify.ceilings import host_bandwidth
 from autoopt.simplify.isolation import ChildFailed, in_child, restored
-from autoopt.simplify.lines import is_users, profile_lines
-from autoopt.simplify.source import Function, dataset_functions, function_of, step_functions
+from autoopt.simplify.source import Function, dataset_functions, function_of, is_users, profile_lines, step_functions
 from autoopt.simplify.stage_timings import StageTimings
 from autoopt.simplify.watch import Line, WatchedStep, unused_outputs, watch
 

@@ -39,10 +39,10 @@ _ENOUGH = 8
 _ROUNDS = 2_000
 
 
-def reference_seconds(clock: Callable[[], float] = time.perf_counter) -> float:
+def reference_seconds() -> float:
     """CPU seconds of a fixed piece of Python, the shortest of several: interrupts and vector clocks fall on some."""
-    end, best = clock() + SETTLED, _reference()
-    while clock() < end:
+    end, best = time.perf_counter() + SETTLED, _reference()
+    while time.perf_counter() < end:
         best = min(best, _reference())
     return best
 
@@ -182,21 +182,22 @@ def running_block(
     seconds: float,
     min_steps: int,
     ramp_seconds: float = 0.0,
-    reference: ReferenceSpeed | None = None,
 ) -> tuple[Block, float | None]:
-    """A block of steps and the mean reference between them; None on a device and for compiled steps.
+    """A block of steps and the mean reference between them, whose seconds are not the block's.
 
     Args:
         training: goes on from where it stands.
         seconds: at least so long.
         min_steps: and at least so many steps.
         ramp_seconds: trained first, unmeasured.
-        reference: read between steps; its own seconds are in none of the block's.
+
+    Returns:
+        The reference is None on a device and for compiled steps.
     """
     if training.device.kind != "cpu" or training.setup.compile is not None:
         plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp_seconds=ramp_seconds)
         return plain, None
-    reference = reference or ReferenceSpeed(fresh=BESIDE_WORKERS if training.loader.loader.num_workers else FRESH)
+    reference = ReferenceSpeed(fresh=BESIDE_WORKERS if training.loader.loader.num_workers else FRESH)
     readings = [reference.now()]
     spent: list[float] = []
     total = 0.0

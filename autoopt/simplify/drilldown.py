@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.training import Training
 from autoopt.records import Deeper
-from autoopt.simplify.lines import LineProfile, is_users, link, profile_lines
+from autoopt.simplify.source import LineProfile, is_users, link, profile_lines
 from autoopt.simplify.stage_timings import Timing
 
 _WORTH = 0.3

@@ -16,7 +16,7 @@ from autoopt.records import Deeper
 from autoopt.simplify.batches import Fetch, few, fresh_loader
 from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.drilldown import open_dataset
-from autoopt.simplify.lines import profile_lines
+from autoopt.simplify.source import profile_lines
 from autoopt.simplify.stage_timings import InputTimings, Timing
 from autoopt.simplify.timing import MOST, is_steady, repeat, summary
 

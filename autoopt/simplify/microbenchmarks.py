@@ -22,6 +22,7 @@ from autoopt.simplify.stage_timings import Timing
 from autoopt.simplify.timing import Microbenchmark, interleaved, repeat
 
 _EVALUATED = 3
+_ISSUED = 5
 _TURN = 0.03
 """Seconds of steps with one number of threads before it is the other's turn."""
 
@@ -88,9 +89,9 @@ def square_product(training: Training, time_limit: float) -> float | None:
     return repeat(lambda: square @ square, time_limit, least=3).seconds
 
 
-def _issue(call: Callable[[], Any], idle: Callable[[], Any], repeats: int = 5) -> Timing:
+def _issue(call: Callable[[], Any], idle: Callable[[], Any]) -> Timing:
     """Seconds until work is issued to an idle device: Python and launches, without waiting for results."""
-    return repeat(call, 2.0, before=idle, least=repeats, most=repeats)
+    return repeat(call, 2.0, before=idle, least=_ISSUED, most=_ISSUED)
 
 
 def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: float) -> float:

@@ -47,6 +47,9 @@ _LIBRARY = (
 )
 """Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
 
+_STEPS = 3
+"""Of a profile."""
+
 
 @dataclass
 class Count:
@@ -105,7 +108,7 @@ def count_operators(run: Callable[[], Any]) -> Counter:
     return counter
 
 
-def profiled_seconds(run: Callable[[], Any], names: set[str], steps: int, cuda: bool) -> dict[str, float]:
+def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dict[str, float]:
     """Seconds per run by operator, from a short window of the profiler.
 
     Time of a kernel below goes to the operator above it that ``names`` knows, since a convolution's
@@ -115,7 +118,7 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], steps: int, cuda: 
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities) as profiler:
-        for _ in range(steps):
+        for _ in range(_STEPS):
             run()
         if cuda:
             torch.cuda.synchronize()
@@ -124,7 +127,7 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], steps: int, cuda: 
         seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
         owner = _owner(event, names)
         if owner and seconds > 0:
-            found[owner] += seconds / 1e6 / steps
+            found[owner] += seconds / 1e6 / _STEPS
     return dict(found)
 
 
@@ -136,10 +139,10 @@ def _owner(event: Any, names: set[str]) -> str | None:
     return None
 
 
-def operators(run: Callable[[], Any], *, steps: int = 3, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
+def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
     """The step's operators, the costliest first, and how many are launched. Without ceilings yet."""
     counter = count_operators(run)
-    seconds = profiled_seconds(run, set(counter.counts), steps, cuda)
+    seconds = profiled_seconds(run, set(counter.counts), cuda)
     found = [
         Operator(
             name=name,

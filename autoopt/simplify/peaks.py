@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,6 @@ from autoopt.benchmark.environment import cpu_name, usable_cores
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.records import Peaks
 from autoopt.simplify.drift import ReferenceSpeed
-from autoopt.simplify.peak_rates import copy_rates, launch_cost, matmul_rate, storage_rate, stream_rate, warm
 
 VERSION = 8
 FOREIGN_CORES = 0.15
@@ -28,33 +29,39 @@ _DEVICE_SIZES = (1 << 20, 1 << 24, 1 << 27, 1 << 29, 1 << 31)
 _ROUNDS = 3
 _HOPELESS = 0.25
 """Of the best rate: a precision that is slower than that is not measured again in later rounds."""
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_BETWEEN_EVENTS = 2e-3
+"""Seconds of work between two events of a device: one call of 30 µs between them is timed with their own cost."""
+_WARM = 0.5
+"""Seconds of products after which a device's clock has risen."""
+_COPIED, _READ = 1 << 26, 1 << 25
+"""Bytes that are copied to and from a device, and read from storage."""
 
 
-def measured_peaks(device: torch.device, *, time_limit: float = 6.0, cache: Path | None = None) -> Peaks:
+def measured_peaks(device: torch.device, *, cache: Path | None = None) -> Peaks:
     """The peaks of a device, from the cache where this machine and torch were measured before.
 
     Args:
         device: whose peaks.
-        time_limit: seconds for all measurements.
         cache: the folder of the cache; the user's own by default.
     """
     file = (cache or cache_folder()) / f"peaks-{_key(device)}.json"
     known = _read(file)
     if known is not None:
         return known
-    peaks = _undisturbed(device, time_limit)
+    peaks = _undisturbed(device)
     undisturbed = peaks.foreign_cores is None or peaks.foreign_cores <= FOREIGN_CORES
     if undisturbed:  # else others kept the cores busy: measured again next time
         _write(file, peaks)
     return peaks
 
 
-def _undisturbed(device: torch.device, time_limit: float) -> Peaks:
+def _undisturbed(device: torch.device) -> Peaks:
     """The best of what was reached in two goes where the first was disturbed: a peak is no peak under load."""
-    first = measure(device, time_limit)
+    first = measure(device)
     if first.foreign_cores is None or first.foreign_cores <= FOREIGN_CORES:
         return first
-    second = measure(device, time_limit)
+    second = measure(device)
     both = sorted((first, second), key=lambda peaks: peaks.foreign_cores or 0.0)
     rates = [name for name in Peaks.model_fields if name.endswith("_per_second")]
     best: dict[str, Any] = {
@@ -167,3 +174,151 @@ def _storage_folder() -> Path | None:
     except OSError:
         return None
     return folder
+
+
+def warm(device: torch.device) -> None:
+    """Keeps a device at products until its clock has risen."""
+    square = torch.ones(2048, 2048, device=device)
+    end = time.perf_counter() + _WARM
+    while time.perf_counter() < end:
+        for _ in range(10):
+            square @ square
+        torch.cuda.synchronize(device)
+
+
+def matmul_rate(device: torch.device, precision: str, time_limit: float) -> float | None:
+    """FLOP/s of the best square product tried; None where this device has no such type.
+
+    A device is asked for its largest product first, since only that fills it; a CPU for its smallest.
+    """
+    sizes = (8192, 4096, 2048) if device.type == "cuda" else (512, 1024, 2048)
+    end = time.perf_counter() + time_limit
+    best = 0.0
+    for size in sizes:
+        try:
+            left, right = (torch.randn(size, size, device=device).to(_TYPES[precision]) for _ in range(2))
+            seconds = shortest(lambda a=left, b=right: a @ b, device, 0.0)  # type: ignore[misc]
+            if 2 * seconds <= end - time.perf_counter() or not best:
+                limit = min(time_limit / len(sizes), max(0.0, end - time.perf_counter()))
+                seconds = min(seconds, shortest(lambda a=left, b=right: a @ b, device, limit))  # type: ignore[misc]
+        except (RuntimeError, TypeError):  # no such type, or no room for this size
+            continue
+        best = max(best, 2.0 * size**3 / seconds)
+        if time.perf_counter() > end:
+            break
+    return best or None
+
+
+def stream_rate(device: torch.device, size: int, time_limit: float) -> float:
+    """Bytes per second, read and written together, by the better of copying and of adding in place.
+
+    On the CPU the better of one thread and all: small pieces, and busy machines, are faster with one.
+
+    Args:
+        size: bytes of both operands together.
+    """
+    threads = torch.get_num_threads()
+    rates = [_stream(device, size, time_limit)]
+    if device.type == "cpu" and threads > 1:
+        try:
+            torch.set_num_threads(1)
+            rates.append(_stream(device, size, time_limit))
+        finally:
+            torch.set_num_threads(threads)
+    return max(rates)
+
+
+def _stream(device: torch.device, size: int, time_limit: float) -> float:
+    source = torch.ones(size // 8, device=device)
+    target = torch.zeros_like(source)
+    at_once = max(1, min(200, (1 << 22) // size))
+
+    def copy() -> None:
+        for _ in range(at_once):
+            target.copy_(source)
+
+    def add() -> None:
+        for _ in range(at_once):
+            target.add_(source)
+
+    moved = size * at_once
+    return max(moved / shortest(copy, device, time_limit / 2), 1.5 * moved / shortest(add, device, time_limit / 2))
+
+
+def copy_rates(device: torch.device) -> dict[str, float]:
+    """Bytes per second between host and device, pageable and pinned, both ways."""
+    found, size = {}, _COPIED
+    on_device = torch.empty(size, dtype=torch.uint8, device=device)
+    for kind in ("pageable", "pinned"):
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=kind == "pinned").fill_(1)
+        to = shortest(lambda h=host: on_device.copy_(h), device, 0.05)  # type: ignore[misc]
+        back = shortest(lambda h=host: h.copy_(on_device), device, 0.05)  # type: ignore[misc]
+        found[f"copy_{kind}_to_device_bytes_per_second"] = size / to
+        found[f"copy_{kind}_from_device_bytes_per_second"] = size / back
+    return found
+
+
+def launch_cost(device: torch.device, count: int = 1000) -> float:
+    """Seconds that one operator costs however little it does: dispatch, on a device also the launch."""
+    tiny = torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(count):
+            tiny.add_(1)
+
+    return shortest(many, device, 0.05) / count
+
+
+def storage_rate(folder: Path | None) -> float | None:
+    """Bytes per second of reading a file just written, dropped from the page cache where the system allows."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(os.urandom(1 << 20) * (_READ >> 20))
+            file.flush()
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            with open(file.name, "rb", buffering=0) as again:
+                while again.read(1 << 20):
+                    pass
+            return _READ / (time.perf_counter() - start)
+    except OSError:
+        return None
+
+
+def shortest(call: Callable[[], Any], device: torch.device, time_limit: float) -> float:
+    """The shortest seconds of several calls: a peak is what was reached, not what is usual.
+
+    On CUDA by its own events, with calls enough between two of them that their own cost is none of the figure.
+    """
+    call()
+    calls = 1
+    best = _seconds(call, device, calls)
+    if device.type == "cuda":
+        calls = max(1, round(_BETWEEN_EVENTS / best))
+    start = time.perf_counter()
+    while time_limit > 0 or calls > 1:
+        best = min(best, _seconds(call, device, calls))
+        if time.perf_counter() - start >= time_limit:
+            break
+    return best
+
+
+def _seconds(call: Callable[[], Any], device: torch.device, calls: int) -> float:
+    """Mean seconds of so many calls in a row."""
+    if device.type == "cuda":
+        event: Any = torch.cuda.Event
+        first, last = event(enable_timing=True), event(enable_timing=True)
+        first.record()
+        for _ in range(calls):
+            call()
+        last.record()
+        last.synchronize()
+        return max(float(first.elapsed_time(last)) / 1e3 / calls, 1e-9)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    if device.type == "mps":
+        torch.mps.synchronize()
+    return max(time.perf_counter() - start, 1e-9) / calls

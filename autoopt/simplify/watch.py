@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autoopt.simplify.lines import is_ours, is_users
+from autoopt.simplify.source import is_ours, is_users
 
 Line = tuple[str, int]
 

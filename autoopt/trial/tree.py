@@ -20,6 +20,8 @@ CONTINUE = signal.SIGCONT
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+_PATIENCE = 10.0
+"""Seconds in which what was killed has gone."""
 _LINUX = sys.platform.startswith("linux")
 
 
@@ -73,18 +75,17 @@ Ended = dict[int, tuple[int, int]]
 """Processes that have ended: pid to wait status and peak resident bytes."""
 
 
-def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None, patience: float = 10.0) -> list[int]:
+def kill_below(pid: int, *, on_end: Callable[[Ended], None] = lambda _: None) -> list[int]:
     """Kills everything below this process (``pid``, which must have adopted orphans) until nothing is left.
 
     Args:
         pid: this process.
         on_end: is told of each process that was reaped.
-        patience: seconds.
 
     Returns:
-        what did not go within ``patience`` seconds: processes in a wait that cannot be interrupted.
+        what did not go within ten seconds: processes in a wait that cannot be interrupted.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _PATIENCE
     left = descendants(pid)
     while left and time.monotonic() < deadline:
         send(left, signal.SIGSTOP)  # so that none makes another while the rest is being killed

@@ -75,7 +75,7 @@ def ladder(look: Look) -> Found:
     """GPT-2 by fixed plans, each on top of the one before: samples per second, operations, share of the peak."""
     import torch
 
-    from autoopt.simplify.peak_rates import matmul_rate
+    from autoopt.simplify.peaks import matmul_rate
 
     peak = matmul_rate(torch.device(look.device), "bf16", 0.2 if look.toy else 2.0)
     rungs: list[tuple[str, Found | None]] = [

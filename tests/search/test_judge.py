@@ -221,7 +221,6 @@ def test_the_same_fixed_cost_pays_in_a_long_plan() -> None:
 def test_training_wants_two_seeds_to_the_target(risk) -> None:
     wanted = required_runs(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
     assert wanted.candidate_seeds == 2
-    assert wanted.to_target
     judged = judge(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.INCONCLUSIVE
 
@@ -252,7 +251,7 @@ def test_training_that_misses_the_target_is_quality_lost() -> None:
 
 def test_a_schedule_that_is_no_faster_per_sample_is_trained_all_the_same() -> None:
     found = comparison(decision=Decision.REJECT, speed=1.0)
-    assert required_runs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE).to_target
+    assert required_runs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE)
     quick = tuple(run(seed, to=50.0) for seed in range(3))
     assert judge(Risk.TRAINING, found, evidence(quick), OBJECTIVE, NOISE).verdict is Verdict.KEPT
 
@@ -287,7 +286,7 @@ def test_an_undecided_time_to_target_asks_for_one_more_seed() -> None:
     two = evidence((run(0, to=90.0), run(1, to=210.0)))
     assert judge(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE
     wanted = required_runs(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE)
-    assert (wanted.baseline_seeds, wanted.candidate_seeds, wanted.to_target) == (3, 3, True)
+    assert (wanted.baseline_seeds, wanted.candidate_seeds) == (3, 3)
 
 
 def test_an_undecided_metric_within_reach_asks_for_one_more_seed() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from autoopt.records import Operator, Peaks
-from autoopt.simplify import peak_rates
 from autoopt.simplify import peaks as peaks_module
 from autoopt.simplify.ceilings import bandwidth, fused_ceiling, host_bandwidth, matmul_peak, operator_ceiling
 from autoopt.simplify.operators import count_operators, operators
@@ -109,9 +108,9 @@ def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_measured_peaks_are_plausible() -> None:
     cpu = torch.device("cpu")
-    assert 1e8 < (peak_rates.matmul_rate(cpu, "fp32", 0.05) or 0) < 1e14
-    assert 1e8 < peak_rates.stream_rate(cpu, 1 << 22, 0.02) < 1e13
-    assert 1e-8 < peak_rates.launch_cost(cpu, 200) < 1e-3
+    assert 1e8 < (peaks_module.matmul_rate(cpu, "fp32", 0.05) or 0) < 1e14
+    assert 1e8 < peaks_module.stream_rate(cpu, 1 << 22, 0.02) < 1e13
+    assert 1e-8 < peaks_module.launch_cost(cpu, 200) < 1e-3
 
 
 class FakeDevice:
@@ -149,8 +148,8 @@ def test_the_cost_of_a_devices_events_is_no_part_of_a_short_calls_seconds(monkey
     """A kernel of 30 µs between two events of 10 µs each would be read as 40."""
     device: Any = FakeDevice()
     monkeypatch.setattr(torch.cuda, "Event", device.event)
-    assert peak_rates.shortest(lambda: device.call(3e-5), device, 0.0) == pytest.approx(3e-5, rel=0.01)
-    assert peak_rates.shortest(lambda: device.call(0.02), device, 0.0) == pytest.approx(0.02, rel=0.01)
+    assert peaks_module.shortest(lambda: device.call(3e-5), device, 0.0) == pytest.approx(3e-5, rel=0.01)
+    assert peaks_module.shortest(lambda: device.call(0.02), device, 0.0) == pytest.approx(0.02, rel=0.01)
 
 
 def test_a_device_is_read_in_pieces_that_its_caches_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:

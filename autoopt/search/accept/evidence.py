@@ -50,13 +50,11 @@ def _pairs(before: tuple[TrainingRun, ...], after: tuple[TrainingRun, ...]) -> l
 class RequiredRuns(Record):
     """Trainings that the judge still wants: of each plan, from the first ``seeds`` seeds of the run.
 
-    ``to_target``: trained until the target is reached or the run's limit, not just a probe. Both
-    ``seeds`` are totals; 0: nothing more is wanted.
+    They train until the target is reached or the run's limit. Both ``seeds`` are totals; 0: nothing more is wanted.
     """
 
     baseline_seeds: int = 0
     candidate_seeds: int = 0
-    to_target: bool = False
     why: str = ""
 
     def __bool__(self) -> bool:

@@ -88,19 +88,16 @@ def required_runs(
             return RequiredRuns(
                 baseline_seeds=FEWEST_SEEDS,
                 candidate_seeds=FEWEST_SEEDS,
-                to_target=True,
                 why=f"a change of class {risk.value} is trained to the target from {FEWEST_SEEDS} seeds",
             )
         judged = judge_trained(comparison, evidence, objective)
         more = have + 1 if more_seeds_help(judged, have, objective) else 0
-        return RequiredRuns(
-            baseline_seeds=more, candidate_seeds=more, to_target=bool(more), why="time to target is undecided"
-        )
+        return RequiredRuns(baseline_seeds=more, candidate_seeds=more, why="time to target is undecided")
     known = evidence.level
     apart = _apart(evidence) if 0 < have < FEWEST_SEEDS and objective.metric is not None else []
     if apart and all(share <= GROSS for _, share, _ in apart):
         why = "losses of one seed differ, which decides nothing"
-        return RequiredRuns(baseline_seeds=FEWEST_SEEDS, candidate_seeds=FEWEST_SEEDS, to_target=True, why=why)
+        return RequiredRuns(baseline_seeds=FEWEST_SEEDS, candidate_seeds=FEWEST_SEEDS, why=why)
     if known is None or known.passed is not None or objective.metric is None or evidence.accept_undecided:
         return RequiredRuns()
     if _paths(risk, comparison, evidence).passed is False or have >= MOST_METRIC_SEEDS:
@@ -109,7 +106,7 @@ def required_runs(
     if difference is not None and (difference.proved or difference.lost or _out_of_reach(difference, have)):
         return RequiredRuns()
     wanted = max(have + 1, FEWEST_SEEDS)
-    return RequiredRuns(baseline_seeds=wanted, candidate_seeds=wanted, to_target=True, why=known.detail)
+    return RequiredRuns(baseline_seeds=wanted, candidate_seeds=wanted, why=known.detail)
 
 
 def _out_of_reach(difference: MetricDifference, have: int) -> bool:

@@ -104,27 +104,27 @@ def same_to_rounding(paths: Common, epsilon: float, again: Common | None = None)
     )
 
 
-def same_within_tolerance(paths: Common, tolerance: float = PATH_TOLERANCE) -> Quality:
+def same_within_tolerance(paths: Common) -> Quality:
     """Same training but for rounding: the smoothed path stays within the tolerance, from the first step on."""
     first = np.abs(paths.difference[:2]).max()
-    if first > tolerance * max(paths.scale, float(np.abs(paths.before[:2]).max())):
+    if first > PATH_TOLERANCE * max(paths.scale, float(np.abs(paths.before[:2]).max())):
         return Quality(
             method="loss_path",
             passed=False,
             largest_loss_difference=float(np.abs(paths.difference).max()),
             steps=len(paths.steps),
-            margin=tolerance * paths.scale,
+            margin=PATH_TOLERANCE * paths.scale,
             detail=f"on the same weights and the same batch the loss differs by {first:.3g}: another loss is computed",
         )
-    return _deviation(paths, tolerance)
+    return _deviation(paths)
 
 
-def same_on_average(paths: Common, again: Common | None = None, tolerance: float = PATH_TOLERANCE) -> Quality:
+def same_on_average(paths: Common, again: Common | None = None) -> Quality:
     """Random samples: windows of the two paths agree within the tolerance or what chance explains.
 
     ``again``: the incumbent against itself in another process, whose differences are chance.
     """
-    quality = _deviation(paths, tolerance, again)
+    quality = _deviation(paths, again)
     return quality.model_copy(update={"detail": quality.detail + " (samples are random, so compared on average)"})
 
 
@@ -148,7 +148,7 @@ def _windows(difference: Array) -> list[Array]:
     return [*start, *np.array_split(rest, max(1, round(len(rest) / max(usual, 1))))]
 
 
-def _deviation(paths: Common, tolerance: float = PATH_TOLERANCE, again: Common | None = None) -> Quality:
+def _deviation(paths: Common, again: Common | None = None) -> Quality:
     """The largest difference of window means beyond what the scatter inside the windows explains."""
     difference = paths.difference
     windows = _windows(difference)
@@ -159,14 +159,14 @@ def _deviation(paths: Common, tolerance: float = PATH_TOLERANCE, again: Common |
         parts = np.array_split(again.difference, max(1, len(difference) // lengths[-1]))
         chance = float(np.sqrt(np.mean([part.mean() ** 2 for part in parts if len(part)])))
         errors = np.maximum(errors, chance * np.sqrt(np.maximum(lengths[-1] / lengths, 1.0)))
-    margin = tolerance * paths.scale
+    margin = PATH_TOLERANCE * paths.scale
     excess = np.abs(means) - margin - _Z * errors
     worst = int(np.argmax(excess))
     passed = bool(excess[worst] <= 0)
     where = int(paths.steps[sum(len(window) for window in windows[:worst])])
     direction = "higher" if means[worst] > 0 else "lower"
     detail = (
-        f"loss path within {tolerance:.0%} of the loss at the start over {len(difference)} steps"
+        f"loss path within {PATH_TOLERANCE:.0%} of the loss at the start over {len(difference)} steps"
         if passed
         else f"loss {abs(means[worst]):.3g} {direction} than before from step {where} on "
         f"(tolerance {margin:.2g}, chance {_Z * errors[worst]:.2g})"

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoopt.records import Environment, Estimate, Noise, Plan
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.compare import OnProgress, compare
+from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
 from autoopt.search.compare.pairs import Clock
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
@@ -30,7 +30,6 @@ def control(
     pairs: int = 4,
     deadline: float = float("inf"),
     rng: np.random.Generator | None = None,
-    on_progress: OnProgress | None = None,
     earlier: Sequence[PairOfProcesses] = (),
 ) -> tuple[Noise, Comparison]:
     """Compares the baseline with itself, ``pairs`` pairs of processes of it, ``earlier`` ones included, decided or not.
@@ -48,7 +47,6 @@ def control(
         clock=clock,
         deadline=deadline,
         rng=rng,
-        on_progress=on_progress,
         earlier=earlier,
     )
     return noise_of(comparison, rule), comparison

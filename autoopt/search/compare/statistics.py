@@ -44,6 +44,8 @@ _EXPECTED_DOF = 8
 """Weight of the scatter seen in earlier pairs, in values: an A/A control of four pairs has seen twenty
 or more, and the load of a machine changes."""
 
+_MOST_DOF = 12.0
+
 
 @dataclass(frozen=True)
 class BetweenProcess:
@@ -60,13 +62,11 @@ class BetweenProcess:
     dof: float = 1.0
     most: float = 0.2
 
-    def after(
-        self, values: Sequence[float], errors: Sequence[float], limit: float = 12.0, around: float | None = None
-    ) -> BetweenProcess:
+    def after(self, values: Sequence[float], errors: Sequence[float], around: float | None = None) -> BetweenProcess:
         """This knowledge with one more comparison: its pairs' log ratios and their standard errors.
 
-        The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``limit``
-        bounds ``dof``, since another plan (other threads, a compiled model) may have another than those before it.
+        The spread of ``values`` beyond what ``errors`` explain is variance between processes. ``dof``
+        is bounded, since another plan (other threads, a compiled model) may have another than those before it.
         ``around``: the true log ratio where it is known, as in an A/A control, of which a single pair tells something.
         """
         free = len(values) - (around is None)
@@ -77,7 +77,7 @@ class BetweenProcess:
         # A comparison whose blocks are noisier than processes differ knows little of it: weigh it down.
         weight = free * min(1.0, self.sd**2 / (self.sd**2 + float(np.mean(np.square(errors)))) * 2.0)
         variance = (self.dof * self.sd**2 + max(between, 0.0) * weight / free) / (self.dof + weight)
-        return BetweenProcess(sd=max(variance, 1e-6) ** 0.5, dof=min(limit, self.dof + weight))
+        return BetweenProcess(sd=max(variance, 1e-6) ** 0.5, dof=min(_MOST_DOF, self.dof + weight))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Level:
     sd: float
 
 
-def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: float = TRIM) -> Level:
+def trimmed(values: Sequence[float], expected_sd: float | None = None) -> Level:
     """Trimmed mean of block log ratios with its standard error (Yuen), widened for few values.
 
     Bursts of load spoil single blocks by half their value; a mean suffers from them and a trimmed
@@ -101,13 +101,12 @@ def trimmed(values: Sequence[float], expected_sd: float | None = None, trim: flo
         values: log ratios, dimensionless; at least :data:`MIN_BLOCKS` of them.
         expected_sd: how much one of them scattered in earlier pairs of processes, where that is
             known; it counts as much as eight values.
-        trim: share left out at each end.
     """
     n = len(values)
     if n < MIN_BLOCKS:
         raise ValueError(f"a standard error needs at least {MIN_BLOCKS} block pairs, got {n}")
     ordered = np.sort(np.asarray(values, dtype=np.float64))
-    cut = int(trim * n)
+    cut = int(TRIM * n)
     inner = ordered[cut : n - cut]
     winsorized = np.clip(ordered, inner[0], inner[-1])
     variance = float(np.var(winsorized, ddof=1)) / (1 - 2 * cut / n) ** 2

@@ -27,7 +27,7 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 2)
 
 
-def span(values: Iterable[float], *, log: bool = False, pad: float = 0.04, least: float = 1e-12) -> tuple[float, float]:
+def span(values: Iterable[float], *, log: bool = False, pad: float = 0.04) -> tuple[float, float]:
     """The range that holds all finite values, with some room; never empty."""
     finite = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
     if not finite:
@@ -36,7 +36,7 @@ def span(values: Iterable[float], *, log: bool = False, pad: float = 0.04, least
     if log:
         factor = (high / low) ** pad if high > low else 1.1
         return low / max(factor, 1.0001), high * max(factor, 1.0001)
-    room = (high - low) * pad or max(abs(high) * 0.05, least)
+    room = (high - low) * pad or max(abs(high) * 0.05, 1e-12)
     return low - room, high + room
 
 

@@ -98,12 +98,12 @@ def ratio_text(value: float, decimals: int) -> str:
     return f"{value:,.{decimals}f}×"
 
 
-def interval_decimals(low: float, high: float, most: int = 3) -> int:
+def interval_decimals(low: float, high: float) -> int:
     """Decimals that an interval justifies: its half width shows in the last of them."""
     half = (high - low) / 2
     if half <= 0:
         return 2
-    return max(1 if half >= 0.5 or high >= 20 else 2, min(most, -math.floor(math.log10(half))))
+    return max(1 if half >= 0.5 or high >= 20 else 2, min(3, -math.floor(math.log10(half))))
 
 
 def floor_to(value: float, decimals: int) -> float:

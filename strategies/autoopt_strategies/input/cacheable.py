@@ -8,6 +8,7 @@ from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import Wrapper, equal, leaves
 
 SAMPLES, SEEDS = 12, 4
+TURNS = 9
 NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
 
 
@@ -129,7 +130,7 @@ def same_shapes(samples: list[Any]) -> bool:
     return all(shapes(sample) == shapes(samples[0]) for sample in samples)
 
 
-def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...], turns: int = 9) -> float:
+def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> float:
     """Seconds of a sample from the cache over those of one that is prepared: the median over turns.
 
     Args:
@@ -146,7 +147,7 @@ def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...], turn
         return perf_counter() - began
 
     kept = Cached(dataset, samples, tail)
-    ratios = [1 / max(seconds(dataset), 1e-9) * seconds(kept) for _ in range(turns if samples else 0)]
+    ratios = [1 / max(seconds(dataset), 1e-9) * seconds(kept) for _ in range(TURNS if samples else 0)]
     return min(1.0, statistics.median(ratios)) if ratios else 1.0
 
 
