@@ -112,7 +112,7 @@ class Rounds:
                 if not (0 < len(unseen) < before) and not self._look_again(screening):
                     break
             self._no_time(unseen)
-            look_at_close(screening, state, context.runner.registry, context.min_gain)
+            look_at_close(screening, self._costs)
             screening.close()
             return self._prove_in_order(self._taken(screening, plain=False), screening, round_)
 
@@ -146,7 +146,7 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
         left = screening.run(unseen)
-        look_at_stacks(screening, self.state, self.context.runner.registry, self.context.min_gain)
+        look_at_stacks(screening, self._costs)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:

@@ -24,34 +24,34 @@ DISAPPOINTS = 0.5
 """A stack that brings less of its members' further gains than this, is built up one by one."""
 
 
-def look_at_stacks(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
+def look_at_stacks(screening: Screening, costs: Costs) -> None:
     """Looks at what did well together, and one by one where that is less than it should be."""
-    threshold = log1p(min_gain)
-    good = [s for s in _by_gain(screening, state) if s.plain and s.gain > threshold]
-    members = _provable(screening, Costs(screening.context, state), _without_rivals(good, screening.case, registry))
+    threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
+    good = [s for s in _by_gain(screening, costs) if s.plain and s.gain > threshold]
+    members = _provable(screening, costs, _without_rivals(good, screening.case, registry))
     others = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
     rivals = [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or rivals else 0.0
     if len(members) > 1 and not screening.over:
-        whole = _look(screening, state, registry, members)
+        whole = _look(screening, members)
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
         if whole is None or whole.gain < hoped:
-            _one_by_one(screening, state, registry, members, threshold)
+            _one_by_one(screening, members, threshold)
     if members and rivals and not screening.over:
-        _look(screening, state, registry, [*members, rivals[0]])  # some that shorten the same stages serve together
+        _look(screening, [*members, rivals[0]])  # some that shorten the same stages serve together
 
 
-def look_at_close(screening: Screening, state: SearchState, registry: Registry, min_gain: float) -> None:
+def look_at_close(screening: Screening, costs: Costs) -> None:
     """Looks at what nobody can decide alone: together it may be decided."""
-    close = [s for s in _by_gain(screening, state) if chance(s, log1p(min_gain)) > CLOSE_CHANCE]
+    threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
+    close = [s for s in _by_gain(screening, costs) if chance(s, threshold) > CLOSE_CHANCE]
     members = _without_rivals(close, screening.case, registry)
     if len(members) > 1 and not screening.over:
-        _look(screening, state, registry, members)
+        _look(screening, members)
 
 
-def _by_gain(screening: Screening, state: SearchState) -> list[Screened]:
+def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
     """Single gains whose quality can be decided in time, the largest first."""
-    costs = Costs(screening.context, state)
     single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked and costs.decidable(s)]
     return sorted(single, key=lambda screened: -screened.gain)
 
@@ -97,21 +97,19 @@ def _applies_beside(candidate: Candidate, other: Candidate, case: Case, registry
         return False
 
 
-def _one_by_one(
-    screening: Screening, state: SearchState, registry: Registry, members: Sequence[Screened], threshold: float
-) -> None:
+def _one_by_one(screening: Screening, members: Sequence[Screened], threshold: float) -> None:
     """Adds one member after the other to the best, and leaves out those that bring nothing more."""
     chosen, best = [members[0]], members[0].gain
     for member in members[1:]:
         if screening.over or (len(chosen) == 1 and len(members) == 2):
             return
-        seen = _look(screening, state, registry, [*chosen, member])
+        seen = _look(screening, [*chosen, member])
         if seen is not None and seen.gain > best + threshold:
             chosen, best = [*chosen, member], seen.gain
 
 
-def _look(screening: Screening, state: SearchState, registry: Registry, members: Sequence[Screened]) -> Screened | None:
-    candidate = stacked(state, registry, members)
+def _look(screening: Screening, members: Sequence[Screened]) -> Screened | None:
+    candidate = stacked(screening.state, screening.context.runner.registry, members)
     return screening.look(candidate) if candidate is not None else None
 
 
