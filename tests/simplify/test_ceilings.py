@@ -69,7 +69,7 @@ def test_caches_serve_small_pieces_faster() -> None:
 def test_peaks_are_kept_and_a_damaged_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
 
-    def measure(device: torch.device, time_limit: float) -> Peaks:
+    def measure(device: torch.device) -> Peaks:
         measured.append(1)
         return PEAKS
 
@@ -92,7 +92,7 @@ def test_peaks_reached_beside_others_are_measured_again_and_not_kept(
         {"foreign_cores": 0.5, "matmul_fp32_flops_per_second": 4e10, "launch_seconds": 3e-6},
     ]
     rest = iter(goes)
-    monkeypatch.setattr(peaks_module, "measure", lambda device, time_limit: PEAKS.model_copy(update=next(rest)))
+    monkeypatch.setattr(peaks_module, "measure", lambda device: PEAKS.model_copy(update=next(rest)))
     found = measured_peaks(torch.device("cpu"), cache=tmp_path)
     assert (found.matmul_fp32_flops_per_second, found.launch_seconds, found.foreign_cores) == (5e10, 2e-6, 0.5)
     assert list(tmp_path.iterdir()) == []
