@@ -83,12 +83,12 @@ def say(template: str, *values: Part | Phrase) -> Phrase:
     return Phrase(tuple(parts))
 
 
-def join(phrases: list[Phrase] | tuple[Phrase, ...], between: str = ", ") -> Phrase:
-    """The phrases in a row."""
+def join(phrases: list[Phrase] | tuple[Phrase, ...], between: str = ", ", last: str = "") -> Phrase:
+    """The phrases in a row: ``a, b and c``."""
     parts: list[Part] = []
     for index, phrase in enumerate(phrases):
         if index:
-            parts.append(between)
+            parts.append(last if last and index == len(phrases) - 1 else between)
         parts.extend(phrase.parts)
     return Phrase(tuple(parts))
 
