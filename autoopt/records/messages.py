@@ -125,7 +125,8 @@ class Probe(Record):
     ``rolled``: one digest of all batches so far, after each sixteen steps that were trained or only read.
     ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
     and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its
-    own (a script). ``unseen``: the part of the batches that no digest could be taken of; empty: none.
+    own (a script); ``evaluation_digest``: the same of what such an evaluation reads: metrics of other data are not
+    compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none.
     """
 
     file: str
@@ -140,6 +141,7 @@ class Probe(Record):
     points: int = 0
     metrics: tuple[float | None, ...] = ()
     evaluated_samples: int | None = None
+    evaluation_digest: str = ""
     gradient_digests: tuple[str, ...] = ()
     unseen: str = ""
     seconds: float = 0.0

@@ -46,7 +46,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     state = session.in_main(lambda: kept_state(live.training, weights))
     if state is None:
         return {"fits": False}
-    held = _Held(live, state)
+    held = HeldWeights(live, state)
     session.in_main(held.put)
     live.script.joints.watchers.append(held)
     began = perf_counter()
@@ -70,7 +70,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     }
 
 
-class _Held(Watcher):
+class HeldWeights(Watcher):
     """Keeps weights in place, and looks at what the script's evaluation is called with.
 
     ``others``: an evaluation called the model with other weights, such as the best so far; ``seen``: it was seen to
@@ -109,6 +109,11 @@ class _Held(Watcher):
             self._looked = max(self.evaluations, 1)
             own = self.model.state_dict()
             self.others = self.others or not all(torch.equal(own[name], kept) for name, kept in self.state.items())
+
+    def metric_at(self, goal: Goal) -> float | None:
+        """What the first evaluation told of the metric, where it was of these weights."""
+        found = self.told(goal, None) if self.metric is not None else None
+        return found[1] if found is not None and self.seen and not self.others else None
 
     def told(self, goal: Goal, pattern: str | None) -> tuple[str, float] | None:
         """The metric's pattern and the first value of it."""

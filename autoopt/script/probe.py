@@ -24,6 +24,7 @@ from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe
+from autoopt.script.held import HeldWeights
 from autoopt.script.watcher import Watcher
 
 ROUNDS = 6
@@ -68,6 +69,9 @@ class _Recorder(Watcher):
         self.taken = 0
         self.draws: list[Array] = []
         self.updated: list[Array] = []
+        self.metrics: tuple[float | None, ...] = ()
+        self.evaluation = ""
+        self._kept: Any = None
         self.epochs: list[EpochRead] = []
         self._keys: list[set[int]] = [set()]
         self._batches: list[Any] = [self.live.script.recording.host_batch]
@@ -139,6 +143,7 @@ class _Recorder(Watcher):
             self._present = (present, optimizers)
             states.extend([kept_state(self.training, path) for path in paths] or [present])
             self._origin = states[0] or present
+            self._kept = states[-1] if paths else None
             self._rates = [_hyperparameters(optimizer) for optimizer in self.training.optimizers]
             with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
                 self.draws = [self._drawn(seed) for seed in (1, 2)]
@@ -198,17 +203,30 @@ class _Recorder(Watcher):
         self.losses = goal.captured.losses()[: len(self.rates)]
 
     def read_on(self, seconds: float) -> None:
-        """Trains on for the sake of its batches alone, into the third epoch where there is time."""
+        """Trains on for the sake of its batches alone, into the third epoch where there is time.
+
+        The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them.
+        """
         self._hook.remove()
+        if self.session.over:
+            return
+        held = HeldWeights(self.live, self._kept) if self._kept is not None else None
+        if held is not None:
+            self.session.in_main(held.put)
+            self.live.script.joints.watchers.append(held)
 
         def enough(done: int, elapsed: float) -> bool:
             self._step_ended()
+            if held is not None:
+                held.put()
             late = perf_counter() - began > seconds
             return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
 
-        if not self.session.over:
-            began = perf_counter()
-            self.session.run_until_over(enough)
+        began = perf_counter()
+        goal = self.session.run_until_over(enough)
+        if held is not None:
+            self.live.script.joints.watchers.remove(held)
+            self.metrics, self.evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
     def finish(self) -> None:
         """Once the script trains no further: updates from drawn gradients."""
@@ -271,6 +289,8 @@ class _Recorder(Watcher):
             skipped_by_scaler=tuple(self.skipped),
             epochs=tuple(self.epochs),
             points=len(self.found),
+            metrics=self.metrics,
+            evaluation_digest=self.evaluation,
             unseen="" if self._labels and all(self.digests) else "labels",
         )
 

@@ -219,6 +219,21 @@ WORKLOADS = {
             steps=40,
         ),
         Workload(
+            "accelerate_loop",
+            "accelerate's own loop",
+            OURS,
+            "",
+            ".",
+            "accelerate_loop.py",
+            (),
+            _nothing,
+            "scikit-learn's handwritten digits; a script of ours that does what its documentation shows, for its own "
+            "examples want data that must be fetched",
+            warm_up=10,
+            steps=100,
+            metric=r"eval accuracy ([0-9.]+)",
+        ),
+        Workload(
             "dlrm",
             "tabular, embeddings",
             DLRM,

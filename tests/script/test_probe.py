@@ -76,6 +76,11 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
     whole = level(Risk.EXACT, before, prober("plain.py", sites, ON_DEVICE))
     assert (whole.level, whole.passed) == ("identical", True), whole.detail
 
+    told = [prober("plain.py", sites, plan, metric="val acc ([0-9.]+)").probe for plan in (UNCHANGED, BFLOAT16)]
+    assert told[0].metrics[0] is not None, "it evaluates after each epoch of sixteen steps"
+    assert told[0].metrics == told[1].metrics, "of the same weights"
+    assert told[0].evaluation_digest == told[1].evaluation_digest != before.probe.digests[0]
+
     cast = level(Risk.NUMERIC, before, prober("plain.py", sites, BFLOAT16))
     assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
     assert cast.gradient_error is not None

@@ -175,3 +175,11 @@ def test_draws_that_repeat_by_chance_are_not_called_frozen(samples: int, kinds: 
     called = [other_data(drawn(rng, samples, kinds), drawn(rng, samples, kinds)) for _ in range(1000)]
     assert sum(map(bool, called)) <= 1
     assert all("frozen" in other_data(drawn(rng, samples, kinds), drawn(rng, samples, kinds, 0.9)) for _ in range(50))
+
+
+def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
+    """A script may draw its evaluation's batches: those of two processes are compared where they are the same."""
+    usual = Probe(file="", steps=1, metrics=(0.8,), evaluation_digest="a")
+    for digest, lost in (("a", True), ("b", False)):
+        other = usual.model_copy(update={"metrics": (0.7,), "evaluation_digest": digest})
+        assert bool(levels._other_evaluation(usual, other, OBJECTIVE)) is lost

@@ -176,6 +176,8 @@ def _other_evaluation(one: Probe, other: Probe, objective: Objective) -> str:
     fewer, usual = other.evaluated_samples, one.evaluated_samples
     if fewer is not None and usual is not None and fewer < usual:
         return f"evaluated on {fewer} samples where it was {usual}"
+    if one.evaluation_digest != other.evaluation_digest:
+        return ""
     for left, right in zip(one.metrics, other.metrics, strict=False):
         if left is None or right is None:
             continue
