@@ -1,4 +1,4 @@
-"""What all tests share: one thread of arithmetic, and property tests that do not depend on the machine's speed."""
+"""Settings of all tests: one thread of arithmetic, and property tests that do not depend on the machine's speed."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class FakeTrial:
         raise TrialFailed("error", f"no {name} here")
 
     def _alone(self, name: str) -> JsonDict:
-        """What a trial that is looked at for its memory answers."""
+        """The answers of a trial that is looked at for its memory."""
         machine = self._runner.machine
         arm = machine.start(self._plan, name)
         try:
@@ -135,7 +135,7 @@ class FakeRunner:
     largest = 1.0
     """Memory of the largest batch, in times of that of an ordinary one."""
     survey: Callable[[Behaviour], JsonDict] | None = None
-    """What the stubs find of a plan; None: stages cannot be measured."""
+    """Timings of a plan's stages alone; None: stages cannot be measured."""
     peaks: JsonDict | None = None
     obeys_limits = False
     """Trainings end with their seconds, as those of a real one do; False: they go on to their target."""

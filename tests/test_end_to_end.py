@@ -39,7 +39,7 @@ def run(tmp_path: Path, shape: str, *words: str, budget: str = "30s") -> Result:
 
 
 def check(result: Result, out: Path) -> None:
-    """What holds of every run, whatever was found."""
+    """Assertions that hold of every run, whatever was found."""
     assert result.baseline.samples_per_second
     assert result.baseline.plan == Plan()
     assert result.stop.reason

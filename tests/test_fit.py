@@ -153,7 +153,7 @@ def test_a_failure_that_is_none_of_memory_is_the_users_error_at_once(tmp_path: P
 
 
 def test_one_that_fails_later_gives_way_to_the_next(tmp_path: Path) -> None:
-    """What only a whole training meets: two plans seem to fit and do not, the third is taken."""
+    """Limits that only a whole training meets: two plans seem to fit and do not, the third is taken."""
     made = world(tmp_path, CUT, AGAIN, sizes=lambda plan: 600)
     train = made.runner.train
     failed: list[Plan] = []

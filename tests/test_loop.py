@@ -292,7 +292,7 @@ def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path
 
 @pytest.mark.parametrize(("fixed", "over_planned"), [(4.0, False), (40.0, True)])
 def test_the_figures_of_the_first_screen_are_of_one_run(tmp_path: Path, fixed: float, over_planned: bool) -> None:
-    """What is paid once weighs more on the way to a lower target than in the planned run: the figures say which."""
+    """Costs paid once weigh more on the way to a lower target than in the planned run: the figures say which."""
 
     def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
         return replace(behaviour, startup_seconds=2.0 + fixed * bool(plan.changes))

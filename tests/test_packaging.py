@@ -1,4 +1,4 @@
-"""What is installed, what is built, and that the make targets are those that people are told of."""
+"""The packaging: what is installed and built, and that the make targets are those that people are told of."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _listening(plain: Callable[..., Any], tell: Callable[[str, Any], None]) -> C
 
 
 def _listen_to_lightning(module: str, tell: Callable[[str, Any], None]) -> None:
-    """What a LightningModule logs as it is evaluated is read by a callback of each Trainer."""
+    """Reads metrics that a LightningModule logs as it is evaluated, by a callback of each Trainer."""
     trainer, base = sys.modules[module].Trainer, sys.modules[module].Callback
     plain = trainer.__init__
 

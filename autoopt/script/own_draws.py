@@ -1,4 +1,4 @@
-"""What a dataset draws stays out of the training's own random numbers, whoever reads it.
+"""A dataset's draws: they stay out of the training's own random numbers, whoever reads it.
 
 Augmentation draws where a sample is read: in the training's process without workers, in another with them. Drawn from
 the generators that dropout draws from, it would give two plans that train alike another training each.
@@ -64,7 +64,7 @@ class _Draws:
         return fetch
 
     def _states(self) -> _States:
-        """What a batch is drawn from; of the first one it follows from the seeds, so that each process has the same."""
+        """States that a batch is drawn from; the first ones follow from the seeds, alike in all processes."""
         if self._inside is None:
             seed = mix(self._seed, torch.initial_seed(), "draws")
             drawn = np.random.RandomState(seed % 2**32).get_state(legacy=False)

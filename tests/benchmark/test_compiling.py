@@ -18,7 +18,7 @@ Graphs = list[torch.fx.GraphModule]
 
 @pytest.fixture(autouse=True)
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
-    """What torch found to compile; it is not compiled any further, which would take seconds."""
+    """Graphs that torch found to compile; they are not compiled any further, which would take seconds."""
     import torch._dynamo
     from torch._dynamo.utils import counters, guard_failures
 

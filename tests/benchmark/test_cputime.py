@@ -1,4 +1,4 @@
-"""What others used of the machine, from two readings of the kernel's counters."""
+"""Cores that others used, from two readings of the kernel's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a CUDA device asks of the loop, seen without one: marks, precision, the order in which it is opened."""
+"""Demands of a CUDA device on the loop, seen without one: marks, precision, the order in which it is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is paid once but late: compiling again and searches are taken out of steady steps and charged as fixed."""
+"""Costs paid once but late: compiling again and searches are taken out of steady steps and charged as fixed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def operators(run: Callable[[], None]) -> int:
 
 
 def of_a_step(count: Callable[[int], Any]) -> Any:
-    """What one more step of the same epoch adds, ten of them over."""
+    """Calls of one more step of the same epoch, a tenth of those of ten."""
     few, many = count(5), count(15)
     return (many - few) / 10 if isinstance(few, int) else {kind: (many[kind] - few[kind]) / 10 for kind in many}
 

@@ -1,4 +1,4 @@
-"""What the loop leaves out in short steps is right all the same: losses read otherwise, samples told by the loader."""
+"""Short steps: the loop leaves much out and is right: losses read otherwise, samples told by the loader."""
 
 from __future__ import annotations
 

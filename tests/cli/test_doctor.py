@@ -1,4 +1,4 @@
-"""What the doctor prints."""
+"""The output of ``autoopt doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a machine doubtful."""
+"""Doubts about a machine."""
 
 from __future__ import annotations
 

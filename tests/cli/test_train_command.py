@@ -1,4 +1,4 @@
-"""What ``autoopt train`` prints."""
+"""The output of ``autoopt train``."""
 
 from __future__ import annotations
 

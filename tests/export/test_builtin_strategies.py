@@ -40,7 +40,7 @@ WRITTEN = {
     "affinity": "sched_setaffinity",
     "expandable_segments": "expandable_segments:True",
 }
-"""What stands in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""
+"""Lines in the script of a strategy that is not trained with here: it compiles for long, or needs CUDA."""
 
 
 def plan_of(*names: str) -> Plan:

@@ -80,7 +80,7 @@ def line_of(folder: Path, start: str) -> str:
 
 
 def prints(folder: Path, *words: str) -> str:
-    """What the script prints as it stands in the folder, run within this process: torch is imported once."""
+    """The output of the script as it stands in the folder, run within this process: torch is imported once."""
     out = io.StringIO()
     argv = mock.patch.object(sys, "argv", ["train.py", *words])
     path = mock.patch.object(sys, "path", [str(folder), *sys.path])

@@ -1,4 +1,4 @@
-"""What is measured on the device: stage times, peaks, ceilings, memory, synchronizations, the survey's tidiness."""
+"""Measurements on the device: stage times, peaks, ceilings, memory, synchronizations, and that nothing stays."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def test_fp16_with_loss_scaling(device: str) -> None:
 
 @pytest.mark.cuda_only
 def test_the_usual_stack(device: str) -> None:
-    """What is most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
+    """The changes most often kept together: pinned and prefetched input, bf16, channels last, fused, compiled."""
     setup = Setup()
     for name in ("pin_memory", "device_prefetch", "amp", "channels_last", "fused_optimizer", "compile"):
         setup = REGISTRY[name].apply(setup, setting_of(name))

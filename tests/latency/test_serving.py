@@ -1,4 +1,4 @@
-"""What is served answers as the model does, and the acceptance test fails when it does not."""
+"""Served models answer as the model does, and the acceptance test fails when they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report claims, and that it claims no more than was measured."""
+"""Claims of the report: no more than was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report's charts show: bars that sum up, fronts that nothing beats, stages that each have a place."""
+"""The report's charts: bars that sum up, fronts that nothing beats, stages that each have a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before torch is imported or a directory made."""
+"""Refusals before torch is imported or a directory made."""
 
 from __future__ import annotations
 

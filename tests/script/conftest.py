@@ -48,5 +48,5 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def sites_of(process: TrialProcess, steps: int = 8) -> Sites:
-    """What a watched script has shown after some steps."""
+    """The sites of a watched script after some steps."""
     return Sites.model_validate(process.call("autoopt.script.tasks:sites", timeout=120.0, steps=steps, seconds=60.0))

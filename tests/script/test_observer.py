@@ -1,4 +1,4 @@
-"""What the observer takes for the user's own, without a process."""
+"""Frames that the observer takes for the user's own, without a process."""
 
 from __future__ import annotations
 

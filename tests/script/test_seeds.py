@@ -18,7 +18,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn(seed: int) -> list[float]:
-    """What a script sees that seeds all three."""
+    """Draws of a script that seeds all three."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

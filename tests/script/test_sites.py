@@ -1,4 +1,4 @@
-"""What watching finds in scripts that are ugly on purpose, by file and line."""
+"""Sites found by watching in scripts that are ugly on purpose, by file and line."""
 
 from __future__ import annotations
 

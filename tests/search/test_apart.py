@@ -1,4 +1,4 @@
-"""What was proved together: parts that leaving out is not decided to be worse for are dropped."""
+"""Stacks taken apart: parts that leaving out is not decided to be worse for are dropped."""
 
 from __future__ import annotations
 

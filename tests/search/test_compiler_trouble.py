@@ -1,4 +1,4 @@
-"""What the compiler had trouble with stands in the reason of the verdict, and a strategy may answer to it."""
+"""Trouble of the compiler stands in the reason of the verdict, and a strategy may answer to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the seconds of a run went on, and what more of them would buy."""
+"""The seconds of a run by what they went on, and what more of them would buy."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_a_copy_has_weights_of_its_own_and_a_pickle_is_the_module_that_its_autho
 
 
 def test_the_plan_alone_rewrites_another_model() -> None:
-    """What a trial and the exported script do: data that went through JSON, no capture, no batch."""
+    """As a trial and the exported script do: data that went through JSON, no capture, no batch."""
     plain, _, found = pair("rotary")
     data = json.loads(json.dumps({"modules": found["modules"], "forwards": found["forwards"]}))
     model = RewriteAttention(tuple(data["modules"]), tuple(data["forwards"]))(copy.deepcopy(plain))

@@ -1,4 +1,4 @@
-"""What strategies ask of a CUDA device, seen without one: copies that do not wait, activations worth their memory."""
+"""Strategies on a CUDA device, seen without one: copies that do not wait, activations worth their memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may name, and what it may not."""
+"""Names that a client may use, and those it may not."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def their_warnings() -> Iterator[None]:
-    """What the libraries warn of is theirs."""
+    """Leaves the libraries' own warnings alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -62,7 +62,7 @@ def announcer(made: Tracker, directory: Path) -> Iterator[Announcer]:
 
 
 def begin(made: Listener, result: Result, directory: Path, trials: int) -> None:
-    """What a run announces up to some trial."""
+    """Events of a run up to some trial."""
     made(RunStarted(spec="photos:build", device_name="cpu", budget_seconds=60, run_directory=str(directory)))
     made(BaselineMeasured(baseline=result.baseline))
     for trial in result.trials[:trials]:
@@ -70,7 +70,7 @@ def begin(made: Listener, result: Result, directory: Path, trials: int) -> None:
 
 
 def follow(made: Tracker, result: Result, directory: Path) -> None:
-    """What a whole run announces."""
+    """Events of a whole run."""
     with announcer(made, directory) as announce:
         begin(announce, result, directory, len(result.trials))
         announce(Kept(plan=result.best.plan, best=result.best, speedup=result.speedup))

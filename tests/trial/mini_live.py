@@ -41,7 +41,7 @@ def evaluate(live: TrialContext) -> dict[str, Any]:
 
 
 def about(live: TrialContext) -> dict[str, Any]:
-    """What the process looks like from inside."""
+    """The process as it looks from inside."""
     import signal
     import sys
     import tempfile

@@ -1,4 +1,4 @@
-"""What one trial has compiled, the next one of the same run finds."""
+"""The compiler's cache: what one trial has compiled, the next one of the same run finds."""
 
 from __future__ import annotations
 

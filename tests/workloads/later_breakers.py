@@ -242,7 +242,7 @@ PROBED: tuple[Breaker, ...] = (
     AveragedInEvaluation(),
     NoisyEvaluation(),
 )
-"""What losses of a probe do not show, and its digests, updates and metric do."""
+"""Breakers that losses of a probe do not show, and its digests, updates and metric do."""
 
 LATER = LayersFrozenLater()
 KICKED = KickedLater()

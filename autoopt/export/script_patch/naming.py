@@ -99,7 +99,7 @@ def _whole(source: Source, made: cst.Call) -> cst.BaseExpression:
 
 
 def _target(source: Source, assign: cst.Assign | cst.AnnAssign, held: str | None) -> tuple[Spot, str] | None:
-    """What an assignment gives its value to, where that is one name; ``held``: where it must be this."""
+    """The target of an assignment, where that is one name; ``held``: where it must be this."""
     targets = [target.target for target in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
     if len(targets) != 1 or not isinstance(targets[0], (cst.Name, cst.Attribute)):
         return None

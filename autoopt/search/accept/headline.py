@@ -28,7 +28,7 @@ def planned_seconds(found: SameSteps) -> tuple[Estimate | None, Estimate | None]
 
 
 def over_planned_run(planned: SameSteps | None, shown: SameSteps | None) -> str:
-    """What the same parts give over the planned run, where the figures shown are of a shorter one; else empty."""
+    """A sentence on the same parts over the planned run, where the figures shown are of a shorter one; else empty."""
     if planned is None or planned.ratio is None or not planned.planned_steps or shown is None or shown.planned_steps:
         return ""
     ratio = f"{planned.ratio.value:.2f}x [{planned.ratio.low:.2f}, {planned.ratio.high:.2f}]"
