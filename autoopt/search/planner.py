@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, log
 
-from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Verdict
+from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Stop, StopReason, Verdict
 from autoopt.registry import Registry
 from autoopt.script.sayable import unsayable
 from autoopt.setup import Setup
@@ -225,3 +225,26 @@ def candidate_plan(registry: Registry, incumbent: Plan, changes: tuple[Change, .
 def plugin_error(error: BaseException) -> str:
     """A plugin's exception as a trial's reason."""
     return f"error: the strategy raised {type(error).__name__}: {error}".split("\n")[0]
+
+
+def at_the_ceiling(round_: Round) -> Stop | None:
+    """The stop of a search where no stage holds the step back; None where one does, or that is not known."""
+    ceiling = round_.ceiling_step_seconds
+    if not ceiling or not round_.stages or round_.bottleneck is not None:
+        return None
+    return Stop(
+        reason=StopReason.AT_THE_CEILING,
+        detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
+        f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
+    )
+
+
+def nothing_left(plan: Queue, threshold: float) -> Stop:
+    """The stop of a search whose queue has nothing more that is worth trying."""
+    best = max((p.predicted.high for p in plan.skipped if p.predicted), default=None)
+    if not plan.proposals and best is not None:
+        return Stop(
+            reason=StopReason.DIMINISHING_RETURNS,
+            detail=f"the best remaining prediction is {best:.3f}x, below the {threshold:.3f}x that would count",
+        )
+    return Stop(reason=StopReason.EXHAUSTED, detail="every applicable strategy was tried on the incumbent")

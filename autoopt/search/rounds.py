@@ -14,8 +14,9 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
+from autoopt.search.exchange import exchanged, exchanges
 from autoopt.search.first_training import train_first
-from autoopt.search.planner import Proposal, Queue, build_queue
+from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, nothing_left
 from autoopt.search.proof import Proof
 from autoopt.search.proof_queue import Costs, quality_first, refused, without_doubtful
 from autoopt.search.recollection import confirmed
@@ -59,6 +60,7 @@ class Rounds:
             self._screen_and_prove(quick, round_, pipeline)
             or self._train(proposals, round_, pipeline)
             or self._settle(round_)
+            or self._exchange(round_, pipeline)
         )
         if not kept:
             return self.stop(round_, queue)
@@ -200,7 +202,7 @@ class Rounds:
         context, state, candidate = self.context, self.state, screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
         late = needed > left and not screened.plain
-        if context.stopping() or late or left < FEWEST_PAIRS * context.allocation.pair:
+        if context.stopping() or late or left < min(needed, FEWEST_PAIRS * context.allocation.pair):
             self.state.unproven[screened.trial.id] = needed - max(left, 0)
             told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
             self._revise(screened.trial, told)
@@ -267,7 +269,7 @@ class Rounds:
         over = self.over()
         if over and over.reason is StopReason.INTERRUPTED:
             return over
-        return _at_the_ceiling(round_) or over or _nothing_left(plan, self.threshold)
+        return at_the_ceiling(round_) or over or nothing_left(plan, self.threshold)
 
     @property
     def threshold(self) -> float:
@@ -307,6 +309,21 @@ class Rounds:
             if len(self.state.comparisons[trial.id].pairs) <= len(earlier.comparison.pairs):
                 self._settled.add(trial.id)  # at the level that is left of the error budget no pair would help
         return False
+
+    def _exchange(self, round_: Round, pipeline: Pipeline | None) -> bool:
+        """Looks at rivals in the place of what was kept, and proves what stands out. True where one is kept."""
+        context, state, before = self.context, self.state, self.state.incumbent
+        case = state.case(context.runner.registry, pipeline, self._left())
+        with closing(Screening(context, state, case, self._costs.deadline(), self._latest)) as screening:
+            for candidate in exchanges(state, context.runner.registry) if not screening.over else ():
+                if screening.over:
+                    break
+                screening.look(candidate)
+            screening.close()
+            if not self._prove_in_order(self._taken(screening, plain=True), screening, round_):
+                return False
+        context.warn(state, exchanged(state, before))
+        return True
 
     def _candidate(self, earlier: Earlier) -> Candidate:
         """The candidate of an undecided trial; a stack with its parts."""
@@ -364,24 +381,3 @@ def _seen(earlier: Earlier) -> float:
 
 def _trains_otherwise(proposal: Proposal) -> bool:
     return proposal.strategy.risk in (Risk.TRAINING, Risk.MODEL)
-
-
-def _at_the_ceiling(round_: Round) -> Stop | None:
-    ceiling = round_.ceiling_step_seconds
-    if not ceiling or not round_.stages or round_.bottleneck is not None:
-        return None
-    return Stop(
-        reason=StopReason.AT_THE_CEILING,
-        detail=f"a step takes {1e3 * round_.step_seconds:.2f} ms, its ceiling here is {1e3 * ceiling:.2f} ms "
-        f"({round_.step_seconds / ceiling:.2f} times that): no stage is far enough from its own to hold it back",
-    )
-
-
-def _nothing_left(plan: Queue, threshold: float) -> Stop:
-    best = max((p.predicted.high for p in plan.skipped if p.predicted), default=None)
-    if not plan.proposals and best is not None:
-        return Stop(
-            reason=StopReason.DIMINISHING_RETURNS,
-            detail=f"the best remaining prediction is {best:.3f}x, below the {threshold:.3f}x that would count",
-        )
-    return Stop(reason=StopReason.EXHAUSTED, detail="every applicable strategy was tried on the incumbent")

@@ -32,7 +32,7 @@ from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import STEADY_SECONDS
-from autoopt.strategy import Case
+from autoopt.strategy import Case, Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
 """Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
@@ -72,8 +72,7 @@ class Screened:
 
     def rivals(self, other: Screened) -> bool:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
-        one, two = self.candidate.strategy, other.candidate.strategy
-        return one is two or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(two.stages))
+        return rival_strategies(self.candidate.strategy, other.candidate.strategy)
 
     def close_to(self, other: Screened) -> bool:
         """Whether it is a rival of which it is not known if it is better."""
@@ -83,6 +82,11 @@ class Screened:
     def seconds(self) -> float:
         """Seconds that a look at it takes."""
         return fmean(look.seconds for look in self.looks)
+
+
+def rival_strategies(one: Strategy, other: Strategy) -> bool:
+    """Whether they are one, or both are ways to deliver batches faster."""
+    return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
 
 
 class Screening:

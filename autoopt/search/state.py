@@ -199,11 +199,11 @@ class SearchState:
             steps = min(steps, self.trained.steps)
         return steps * step.p50 * (1 - 1 / max(predicted.high, 1.0))
 
-    def revise(self, strategy: str, verdict: Verdict, reason: str) -> None:
-        """Gives the kept trial of a strategy another verdict, which the verification found."""
+    def revise(self, strategy: str, verdict: Verdict, reason: str, when: str = "in the verification") -> None:
+        """Gives the kept trial of a strategy another verdict, which was found later."""
         for index, trial in enumerate(self.trials):
             if trial.strategy == strategy and trial.verdict is Verdict.KEPT:
-                told = f"{reason} (in the verification)"
+                told = f"{reason} ({when})"
                 self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
 
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
