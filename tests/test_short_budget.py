@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
 from autoopt.search.planner import Proposal, most_promising
 from autoopt.setup import Setup
@@ -218,3 +219,19 @@ def test_what_its_strategy_would_not_try_beside_another_is_not_stacked_with_it(t
     world = World(tmp_path, amp, Products(), speed=speed, budget=600.0)
     assert world.go().best.plan.names() == ("amp",)
     assert not any({"amp", "products"} <= set(plan.names()) for plan, _ in world.runner.machine.started)
+
+
+def test_what_outlasts_its_look_is_not_looked_at_in_another_setting(tmp_path: Path) -> None:
+    settings: tuple[JsonDict, ...] = ({"mode": "one"}, {"mode": "two"}, {"mode": "three"})
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(
+            behaviour,
+            fails=TrialFailed("timeout", "no answer within 20 s (warm_up)") if "slow" in plan.names() else None,
+        )
+
+    speeds = {"slow": 1.5, "sure": 1.4}
+    strategies = [strategy("slow", settings=settings), strategy("sure")]
+    outcome = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=240.0).go()
+    assert [trial.verdict for trial in outcome.state.trials if trial.strategy == "slow"] == [Verdict.FAILED]
+    assert outcome.best.plan.names() == ("sure",)

@@ -340,3 +340,6 @@ class _Talk:
         if better and screened is not None:
             self.best = screened.gain
         answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
+        failure = state.looks[-1].failure
+        if failure is not None and failure.kind == "timeout":
+            self.goes_on = False  # another setting of it would take as long, of less time
