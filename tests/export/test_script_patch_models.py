@@ -96,6 +96,32 @@ def test_autocast_stands_around_each_loss_with_the_calls_that_lead_to_it(tmp_pat
     assert "3 lines compute gradients" in patch.changes[0].reason
 
 
+def test_a_loss_without_a_name_gets_one_under_autocast(tmp_path: Path) -> None:
+    text = GAN.replace(
+        "    errD_fake = criterion(netD(fake.detach()), torch.zeros(2, 1))\n    errD_fake.backward()\n",
+        "    # the false ones\n    criterion(netD(fake.detach()), torch.zeros(2, 1)).backward()\n",
+    )
+    sites = seen(
+        tmp_path,
+        text,
+        ("model", "Linear", "nn.Linear(8, 1)", {"used": ["netD("]}),
+        ("model", "Linear", "nn.Linear(4, 8)", {"used": ["netG("]}),
+        ("loss", "backward", "errD_real.backward(", {}),
+        ("loss", "backward", "criterion(netD(fake.detach()), torch.zeros(2, 1)).backward(", {}),
+        ("loss", "backward", "errG.backward(", {}),
+    )
+    after, patch = patched(tmp_path, text, BF16, sites=sites)
+    assert patch.changes[0].how == "patched", patch.changes[0].reason
+    header = '    with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
+    assert header + "fake = netG(torch.randn(2, 4))\n    # the false ones\n" + header + "loss = criterion(" in after
+    assert "torch.zeros(2, 1))\n    loss.backward()\n" in after
+    taken = text.replace("real in", "real, loss, step_loss, batch_loss in")
+    sites = sites.model_copy(update={"cwd": str(tmp_path)})
+    (tmp_path / "train.py").write_text(taken)
+    _, patch = patched(tmp_path, taken, BF16, sites=sites)
+    assert "share a statement" in patch.changes[0].reason
+
+
 def test_a_forward_pass_that_no_loss_of_its_block_reaches_keeps_autocast_away(tmp_path: Path) -> None:
     text = GAN.replace(
         "    output = netD(fake)\n    errG = criterion(output,", "    errG = criterion(judged(fake),"

@@ -37,32 +37,32 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         within = {place: index for place, index in forward.items() if index is not None and begin < index <= back.index}
         covered += within
         if within:
-            _wrap(placing, source, precision, device, (call, back, min(within.values()), max(within.values())))
+            _wrap(placing, source, precision, device, (call, back, sorted(within.values())))
     missing = [place for place in used if place not in covered]
     if missing or not used:
         _refuse(placing, losses[0], missing)
 
 
 def _wrap(
-    placing: Placing, source: Source, precision: Precision, device: str, found: tuple[cst.Call, Spot, int, int]
+    placing: Placing, source: Source, precision: Precision, device: str, found: tuple[cst.Call, Spot, list[int]]
 ) -> None:
     """Autocast from the first forward pass to the loss of one backward pass.
 
     Args:
-        found: its call and statement, and the statements of the first and the last call of a model.
+        found: its call and statement, and the statements that call a model, in their order.
     """
-    call, back, begin, end = found
-    first = Spot(back.suite, begin, back.suite.body[begin])  # type: ignore[arg-type]
-    last = _loss_made(source, call, first, back)
-    if end == back.index:
-        raise NoHonestEditError("forward and backward pass share a statement")
-    last = max(last, end)
+    call, back, forward = found
     torch_name = placing.edits(source.name).source.module_name("torch")
     if torch_name is None:
         raise NoHonestEditError(f"{source.name} does not import torch as a whole")
     header = f'with {torch_name}.autocast("{device}", dtype={torch_name}.{precision.dtype})'
     edits = placing.edits(source.name)
-    edits.wrap(first.suite, first.index, last, header)
+    first = Spot(back.suite, forward[0], back.suite.body[forward[0]])  # type: ignore[arg-type]
+    above = [index for index in forward if index < back.index]
+    if above:
+        edits.wrap(back.suite, above[0], max(_loss_made(source, call, first, back), above[-1]), header)
+    if forward[-1] == back.index:
+        _apart(placing, source, precision, call, back, header)
     if precision.loss_scaling:
         _scale(placing, source, call, torch_name, device)
     placing.touched = Place(
@@ -70,6 +70,24 @@ def _wrap(
         line=source.lines(first.statement).start.line,
         end_line=source.lines(back.statement).end.line,
     )
+
+
+def _apart(placing: Placing, source: Source, precision: Precision, call: cst.Call, back: Spot, header: str) -> None:
+    """``criterion(model(x), y).backward()`` as two: a loss with a name under autocast, and its backward pass below.
+
+    Raises:
+        NoHonestEditError: the backward pass is a part of something larger.
+    """
+    statement = back.statement.body[0] if isinstance(back.statement, cst.SimpleStatementLine) else None
+    taken = {name.value for name in source.all_of(cst.Name)}
+    free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
+    whole = isinstance(statement, cst.Expr) and statement.value is call and isinstance(call.func, cst.Attribute)
+    if not whole or free is None or precision.loss_scaling:
+        raise NoHonestEditError("forward and backward pass share a statement")
+    assert isinstance(call.func, cst.Attribute)
+    edits = placing.edits(source.name)
+    edits.insert(back, [f"{header}:\n    {free} = {source.code(call.func.value)}"], below=False)
+    edits.replace(call.func.value, free)
 
 
 def _index_in(source: Source, place: Place, back: Spot) -> int | None:
