@@ -97,7 +97,8 @@ def train_first(
     run = state.trained = _trained(context, state)
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
-    context.warn(state, *adopt_metric(context, state, run.told), *_new_target(context, state, run))
+    unseen = run.seconds if run.evaluations == 0 else None
+    context.warn(state, *adopt_metric(context, state, run.told, unseen), *_new_target(context, state, run))
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
     usual = usual_seconds(state.aa, run)
@@ -147,15 +148,20 @@ def _folder(context: RunContext) -> str:
     return str(context.run.directory.path / "probes" / "weights")
 
 
-def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...]) -> list[str]:
+def adopt_metric(
+    context: RunContext, state: SearchState, told: tuple[str, ...], unseen: float | None = None
+) -> list[str]:
     """Takes a number that a script prints at each evaluation for its metric, where none was named; notes on it.
 
     Args:
         told: patterns of what may be it.
+        unseen: seconds that it trained, where it was not seen to evaluate.
     """
     if state.sites is None or state.objective.metric is not None:
         return []
     taken = chosen(told)
+    if taken is None and unseen is not None:
+        return [f"the script did not evaluate in the {unseen:.0f} s that it trained: {NO_METRIC}, or a larger --budget"]
     if taken is None:
         return [NO_METRIC]
     metric, mode = name_of(taken), direction_of(taken)

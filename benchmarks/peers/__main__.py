@@ -75,11 +75,14 @@ def judged(workload: Workload, number: int, limit: float, seconds: float) -> Non
 
 
 def collect() -> dict[str, Any]:
-    """Everything that was found and judged, as one document."""
+    """Everything that was found and judged, as one document; what was not done again here stays as it was."""
+    known = json.loads(RESULTS.read_text(encoding="utf-8"))["workloads"] if RESULTS.exists() else []
+    earlier = {(row["name"], row["blob"]): row for row in known}
     document: dict[str, Any] = {"schema_version": 1, "environment": environment(), "workloads": []}
     for workload in WORKLOADS.values():
         file = SCRATCH / "judged" / f"{workload.name}.json"
-        one = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"runs": []}
+        before = earlier.get((workload.name, workload.blob), {"judged": {"runs": []}, "rivals": {}, "met": None})
+        one = json.loads(file.read_text(encoding="utf-8")) if file.exists() else before["judged"]
         row: dict[str, Any] = {
             "name": workload.name,
             "kind": workload.kind,
@@ -92,10 +95,11 @@ def collect() -> dict[str, Any]:
             "rivals": {},
         }
         met = SCRATCH / "sites" / f"{workload.name}.json"
-        row["met"] = json.loads(met.read_text(encoding="utf-8")) if met.exists() else None
+        row["met"] = json.loads(met.read_text(encoding="utf-8")) if met.exists() else before["met"]
         for rival in RIVALS:
             outcome = rivals.place(workload, rival) / "outcome.json"
-            row["rivals"][rival] = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else None
+            found = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else before["rivals"].get(rival)
+            row["rivals"][rival] = found
         document["workloads"].append(row)
     return document
 

@@ -177,6 +177,10 @@ def adopted(told: tuple[str, ...], sites: Sites | None = SITES, metric: str | No
 
 def test_a_script_without_a_metric_is_told_how_to_give_one() -> None:
     assert "--metric 'PATTERN'" in adopted(())[1][0]
+    state = SimpleNamespace(sites=SITES, objective=OBJECTIVE, facts=Facts())
+    (note,) = adopt_metric(SimpleNamespace(), state, (), 14.2)
+    assert note.startswith("the script did not evaluate in the 14 s that it trained: no metric")
+    assert note.endswith("or a larger --budget")
     assert adopted(("x ([0-9]+)",), metric="val loss")[1] == []
     assert adopted((), sites=None)[1] == [], "what build() says of its evaluation is another matter"
 
