@@ -18,6 +18,7 @@ from autoopt.records import Change, Objective, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.records.tuning import Tuning, TuningTrial
 from autoopt.search.compare.arm import TrialProcess
+from autoopt.search.first_training import train_first
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import CONFIRMED
@@ -50,6 +51,8 @@ def tune(context: RunContext, state: SearchState, options: Options) -> None:
         space=options.tune, metric=state.objective.metric, target=state.objective.target,
         seed=context.seed + SEEDS_APART, own=own,
     )  # fmt: skip
+    if state.trained is None and state.objective.metric is not None and not state.untrainable:
+        train_first(context, state)  # on a short budget it waits for a plan to be trained beside it: rungs come of it
     refused = _refused(state)
     if refused:
         state.tuning = empty.model_copy(update={"note": refused})
@@ -88,7 +91,7 @@ def _own_values(state: SearchState, space: dict[str, str]) -> dict[str, float]:
 def _refused(state: SearchState) -> str:
     if state.objective.target is None:
         return "without a target metric there is no time to it, by which values are ranked"
-    return state.untrainable
+    return state.untrainable or ("" if state.trained is not None else "there was no time to train the baseline")
 
 
 def distributions(space: dict[str, str]) -> dict[str, optuna.distributions.BaseDistribution]:

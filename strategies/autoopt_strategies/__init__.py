@@ -57,6 +57,7 @@ BUILTIN: tuple[str, ...] = (
     "model.lora:Lora",
     "model.pruning:Pruning",
     "model.distillation:Distillation",
+    "model.progressive_resizing:ProgressiveResizing",
     "model.fp8:Fp8",
     "model.quantization_aware:QuantizationAware",
 )

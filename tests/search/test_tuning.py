@@ -59,6 +59,7 @@ class Machine:
         self.read = 0
         self.started: list[tuple[float, int]] = []
         self.fails: Callable[[float], bool] = lambda lr: False
+        self.trained: TrainingRun | None = run_to(0.001, 10_000, 10_000, 0)
 
     def step(self, kind: str, key: JsonDict, measure: Callable[[], TrainingRun], model: Any) -> TrainingRun:
         name = f"{kind} {sorted(key.items())}"
@@ -90,7 +91,7 @@ class Machine:
                               min_gain=0.01, price_per_hour=3.6)  # fmt: skip
         state = SimpleNamespace(
             facts=sample_facts(**facts), objective=objective, untrainable="", tuning=None, tuned={}, baseline=Plan(),
-            trained=run_to(0.001, 10_000, 10_000, 0),
+            trained=self.trained,
         )  # fmt: skip
         warned: list[str] = []
         context = SimpleNamespace(
@@ -112,6 +113,22 @@ def test_it_finds_a_better_learning_rate_and_hands_it_on() -> None:
     assert 1e-3 < best.values["lr"] < 1e-2
     assert state.tuned == {"hyperparameters": {"found": best.values}}
     assert best.cost_to_target == pytest.approx(best.seconds_to_target / 1000)
+
+
+def test_on_a_short_budget_the_baseline_that_waited_is_trained_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its training waits for a plan beside it, and the search's rungs come of it."""
+    machine, there = Machine(), Machine().trained
+
+    def train_first(context: Any, state: Any) -> None:
+        state.trained = there
+
+    machine.trained = None
+    monkeypatch.setattr("autoopt.search.tuning.train_first", train_first)
+    assert machine.search("lr=1e-5..1e-1").tuning.best is not None
+    there = None
+    state = machine.search("lr=1e-5..1e-1")
+    assert state.tuning.note == "there was no time to train the baseline"
+    assert state.warned == ["--tune: there was no time to train the baseline"]
 
 
 def test_hopeless_trials_end_at_a_rung_and_no_seed_is_one_of_the_gates() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from autoopt_strategies.model.distillation import Distillation, TowardsTeacher, 
 from autoopt_strategies.model.fp8 import Fp8, InFloat8, large_layers
 from autoopt_strategies.model.freezing import Freezing, layers_of
 from autoopt_strategies.model.lora import Lora, adaptable
+from autoopt_strategies.model.progressive_resizing import ProgressiveResizing, setting_of
 from autoopt_strategies.model.pruning import Pruning, inputs_of, narrowed_copy
 from autoopt_strategies.model.quantization_aware import QuantizationAware
 
@@ -232,3 +234,54 @@ def test_rounding_makes_no_training_shorter_and_no_search_tries_it() -> None:
     answer = QuantizationAware().applies(sample_case("cpu"))
     assert not answer
     assert "autoopt latency --checkpoint" in answer.reason
+
+
+class Watched(nn.Module):
+    """A convolution net that notes the sides of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head, self.sides = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 2), list[int]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sides.append(x.shape[-1])
+        out: torch.Tensor = self.head(self.conv(x).mean((2, 3)))
+        return out
+
+
+def images(model: nn.Module) -> Workload:
+    torch.manual_seed(0)
+    x = torch.randn(64, 3, 32, 32)
+    return Workload(
+        model=model, train_data=TensorDataset(x, (x.mean((1, 2, 3)) > 0).long()), batch_size=16, loss=cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=1e-2), max_steps=20,
+    )  # fmt: skip
+
+
+def test_images_grow_over_the_steps_and_a_resumed_training_goes_on_at_its_size() -> None:
+    setting = setting_of([32, 32], 0.3, 20)
+    assert setting == {"own": [32, 32], "sizes": [[16, 16, 0], [24, 24, 3]], "full_from": 6}
+    setup = ProgressiveResizing().apply(Setup(), setting)
+    training = Training(images(Watched()), setup, device="cpu", seed=0)
+    for _ in range(4):
+        training.step(training.next())
+    other = Training(images(Watched()), setup, device="cpu", seed=0)
+    other.load_state_dict(training.state_dict())
+    for _ in range(4):
+        other.step(other.next())
+    assert training.model.sides == [16, 16, 16, 24]
+    assert other.model.sides == [24, 24, 32, 32]
+
+
+def test_smaller_images_are_for_models_that_take_them() -> None:
+    fixed = nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.Flatten(), nn.Linear(2 * 32 * 32, 2))
+    for model, told in ((Watched(), ""), (fixed, "does not run on smaller images: RuntimeError")):
+        live = SimpleNamespace(training=Training(images(model), Setup(), device="cpu", seed=0))
+        found = ProgressiveResizing().inspect(live)
+        assert found.get("own") == (None if told else [32, 32])
+        case = sample_case("cpu", inspected={"progressive_resizing": found})
+        answer = ProgressiveResizing().applies(case)
+        assert bool(answer) is not bool(told)
+        assert told in answer.reason
+    live = SimpleNamespace(training=Training(sequences(), Setup(), device="cpu", seed=0))
+    assert ProgressiveResizing().inspect(live) == {"reason": ""}
