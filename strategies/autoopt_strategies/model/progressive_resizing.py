@@ -34,6 +34,11 @@ class Resized:
     full_from: int
 
     def __call__(self, step: Any) -> Callable[[list[Any]], Any]:
+        if not hasattr(step, "optimizer"):
+            raise ValueError(
+                "progressive resizing must be the first to wrap the step: leave cuda_graphs out of the plan"
+            )
+
         def resized(batches: list[Any]) -> Any:
             group = step.optimizer.param_groups[0]  # another one after a checkpoint was loaded
             number = group.get("resized_steps", 0)
