@@ -35,9 +35,7 @@ class Resized:
 
     def __call__(self, step: Any) -> Callable[[list[Any]], Any]:
         if not hasattr(step, "optimizer"):
-            raise ValueError(
-                "progressive resizing must be the first to wrap the step: leave cuda_graphs out of the plan"
-            )
+            raise ValueError("progressive resizing must wrap the step first: leave cuda_graphs out of the plan")
 
         def resized(batches: list[Any]) -> Any:
             group = step.optimizer.param_groups[0]  # another one after a checkpoint was loaded
@@ -119,7 +117,7 @@ class ProgressiveResizing(Strategy):
         training = live.training
         batch = training.to_device(training.next()[0])
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        sides = {tuple(t.shape[-2:]) for t in tensors if t.dim() == 4 and t.is_floating_point()}
+        sides = {(t.shape[-2], t.shape[-1]) for t in tensors if t.dim() == 4 and t.is_floating_point()}
         if len(sides) != 1:
             return {"reason": "" if not sides else "its images are of several sizes"}
         own = next(iter(sides))
