@@ -83,7 +83,7 @@ class Race:
         rule = self._rule.model_copy(update={"warm_up_seconds": warm_up_seconds})
         test = SequentialTest(rule, noise)
         pair = Pair(self._start, sides, rule, self._rng, self._clock, self._live)
-        self._live = None
+        fresh, self._live = self._live is None, None
         failure: SideFailure | None = None
         try:
             pair.open()
@@ -96,7 +96,7 @@ class Race:
             failure = failed.failure
         finally:
             pair.close()
-        return self._document(test, sides, failure, began)
+        return self._document(test, sides, failure, began, fresh)
 
     def _aged(self, incumbent: SideStatistics) -> bool:
         """Whether the incumbent's process steps faster or slower by now than in its first blocks."""
@@ -124,7 +124,12 @@ class Race:
             test.add(record)
 
     def _document(
-        self, test: SequentialTest, sides: dict[SideName, SideStatistics], failure: SideFailure | None, began: float
+        self,
+        test: SequentialTest,
+        sides: dict[SideName, SideStatistics],
+        failure: SideFailure | None,
+        began: float,
+        fresh: bool,
     ) -> Comparison:
         decided = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
         if failure is not None:
@@ -141,6 +146,7 @@ class Race:
             seconds=self._clock() - began,
             measured_seconds=incumbent.seconds + candidate.seconds,
             between_process_sd=test.between_process_sd,
+            fresh=fresh,
         )
 
     def close(self) -> None:

@@ -66,7 +66,8 @@ def _one(noise: Noise, block_error: float) -> float:
 
 
 def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float, start_seconds: float) -> float:
-    """Seconds of those pairs, if it is somewhat better than it looked: looks at it, each with a start of the incumbent.
+    """Seconds of those pairs, if it is somewhat better than it looked: looks at it, each with a start of the incumbent
+    where that was alive before.
 
     Args:
         start_seconds: of the incumbent.
@@ -74,5 +75,5 @@ def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float, start_se
     errors = [pair.standard_error for look in screened.looks for pair in look.pairs]
     block_error = fmean(errors) if errors else BLOCK_ERROR
     hoped = screened.gain + HOPE * min(_one(noise, block_error), screened.error or 1.0)
-    pair = start_seconds + fmean(look.seconds for look in screened.looks)
+    pair = fmean(look.seconds + (0.0 if look.fresh else start_seconds) for look in screened.looks)
     return pairs_to_prove(hoped, noise, min_gain, block_error) * pair

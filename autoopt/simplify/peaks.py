@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.cputime import cpu_times, foreign_cores
+from autoopt.benchmark.device import open_device
 from autoopt.benchmark.environment import cpu_name, usable_cores
 from autoopt.benchmark.flags import matmul_precision
+from autoopt.benchmark.monitors import other_users
 from autoopt.records import Peaks
 from autoopt.simplify.drift import ReferenceSpeed
 
@@ -51,9 +53,14 @@ def measured_peaks(device: torch.device, *, cache: Path | None = None) -> Peaks:
         return known
     peaks = _undisturbed(device)
     undisturbed = peaks.foreign_cores is None or peaks.foreign_cores <= FOREIGN_CORES
-    if undisturbed:  # else others kept the cores busy: measured again next time
+    if undisturbed and not _shared(device):  # else others kept cores or device busy: measured again next time
         _write(file, peaks)
     return peaks
+
+
+def _shared(device: torch.device) -> bool:
+    """Whether other processes use the device, as far as NVML tells."""
+    return device.type == "cuda" and bool(other_users(open_device(str(device))))
 
 
 def _undisturbed(device: torch.device) -> Peaks:

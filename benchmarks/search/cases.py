@@ -31,7 +31,7 @@ class SimulatedCase:
         hangs: strategies that hang while they are set up.
         predicted: whether a prediction is known (within a fifth of the truth; above it for what brings nothing).
         numeric: changes that may alter the last digits of what is learnt.
-        excludes: changes beside which one says that it does not apply.
+        excludes: changes beside which one says that it does not apply; ``replaces``: those whose place it takes.
         graph: changes that make another graph, which is compiled anew; a later start finds what was compiled.
     """
 
@@ -47,6 +47,7 @@ class SimulatedCase:
     predicted: bool = True
     numeric: frozenset[str] = NUMERIC
     excludes: dict[str, frozenset[str]] = field(default_factory=dict)
+    replaces: dict[str, frozenset[str]] = field(default_factory=dict)
     graph: frozenset[str] | None = None
 
     def speed(self, names: tuple[str, ...]) -> float:
@@ -68,6 +69,7 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
     told = max(gain, 1.0) * math.exp(abs(0.1 * float(rng.standard_normal())))
 
     class Made(Strategy):
+        excludes = case.replaces.get(name, frozenset())
         risk = Risk.NUMERIC if name in case.numeric else Risk.EXACT
         stages = frozenset({"storage", "preparation"}) if name in ("workers", "cache") else frozenset({"forward"})
 

@@ -29,6 +29,8 @@ from simulated import FakeTrial, World
 
 INSPECTION = {"facts": 2.0, "measure_peaks": 6.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
 """Seconds of a trial's tasks, as on a 2-core machine."""
+STARTED, INCLUDED = frozenset({"facts", "probe"}), 2.0
+"""Those of which each has a process of its own, and the seconds of its start that their figures hold."""
 SHARED = NoiseModel("heavy")
 WARM = 0.25
 """Of a compilation's seconds, those of a later start that finds it in the cache; on the CPU 5 of 33 s were measured."""
@@ -38,8 +40,15 @@ class _Trial(FakeTrial):
     """A trial's process whose tasks take time."""
 
     def call(self, task: str, **arguments: Any) -> JsonDict:
-        self._runner.machine.clock.advance(INSPECTION.get(task.rpartition(":")[2], 0.0))
+        _pass(self._runner, self._plan, task)
         return super().call(task, **arguments)
+
+
+def _pass(runner: Any, plan: Plan, task: str) -> None:
+    """The seconds of a task, with those of its process's start."""
+    name = task.rpartition(":")[2]
+    start = runner.machine.behave(plan).startup_seconds - INCLUDED if name in STARTED else 0.0
+    runner.machine.clock.advance(INSPECTION.get(name, 0.0) + max(start, 0.0))
 
 
 def simulated(case: SimulatedCase, budget: float, seed: int, folder: Path, noise: NoiseModel = SHARED) -> World:
@@ -88,7 +97,7 @@ def simulated(case: SimulatedCase, budget: float, seed: int, folder: Path, noise
 
 
 def _asked(usual: Any, world: World, plan: Plan, task: str, **arguments: Any) -> JsonDict:
-    world.clock.advance(INSPECTION.get(task.rpartition(":")[2], 0.0))
+    _pass(world.runner, plan, task)
     return usual(plan, task, **arguments)
 
 

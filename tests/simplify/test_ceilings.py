@@ -101,6 +101,22 @@ def test_peaks_reached_beside_others_are_measured_again_and_not_kept(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize(("others", "kept"), [([], 1), ([4711], 0)])
+def test_peaks_of_a_device_that_others_use_are_not_kept(
+    others: list[int], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a device's peak, measured once beside somebody's training, stood for it in every later run."""
+    for name, value in {
+        "measure": lambda device: PEAKS,
+        "_key": lambda device: "device",
+        "open_device": lambda name: None,
+        "other_users": lambda device: others,
+    }.items():
+        monkeypatch.setattr(peaks_module, name, value)
+    assert measured_peaks(torch.device("cuda:0"), cache=tmp_path) == PEAKS
+    assert len(list(tmp_path.iterdir())) == kept
+
+
 def test_the_cache_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert cache_folder() == Path("/somewhere/autoopt")

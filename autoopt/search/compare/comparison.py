@@ -137,7 +137,8 @@ class Comparison(Record):
     ``estimate`` holds at all times with its confidence, however often it was looked at. ``seconds``
     is wall-clock; ``measured_seconds`` is block time of both sides. ``mode``: ``interleaved`` with
     the idle side frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do
-    not fit in memory at once. ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is
+    not fit in memory at once. ``fresh``: all its processes were started in it; False where the incumbent's
+    was alive before. ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is
     accepted.
     """
 
@@ -153,6 +154,7 @@ class Comparison(Record):
     measured_seconds: float = 0.0
     disturbed_share: float | None = None
     between_process_sd: float | None = None
+    fresh: bool = True
     mode: Literal["interleaved", "unfrozen", "alternating"] = "interleaved"
 
     @property
