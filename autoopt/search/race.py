@@ -25,7 +25,7 @@ MOST_BLOCKS = 10
 """Block pairs of a look at most: more of them serve less than another process would."""
 
 AGED = 0.05
-"""Change of an incumbent's pace (log) since its first blocks, from which on each candidate gets a fresh one. Pages that
+"""Change of an incumbent's step (log) since its first blocks, from which on each candidate gets a fresh one. Pages that
 it keeps by now, kernels that it has found, may be a fifth of a step, and a candidate that was just started has neither.
 """
 _YOUNG = 3
@@ -55,7 +55,7 @@ class Race:
         self.incumbent = incumbent
         self.one_at_a_time = False
         self._live: LiveArm | None = None
-        self._pace: float | None = None
+        self._young_step: float | None = None
         self._ages = False
 
     def look(
@@ -103,11 +103,11 @@ class Race:
         seconds = [block.seconds / max(block.steps, 1) for block in incumbent.blocks]
         if len(seconds) < _YOUNG:
             return False
-        if self._pace is None:
-            self._pace = float(np.median(seconds[:_YOUNG]))
+        if self._young_step is None:
+            self._young_step = float(np.median(seconds[:_YOUNG]))
         scatter = float(np.median(np.abs(np.diff(np.log(seconds))))) / (0.6745 * sqrt(2))
         error = 1.25 * scatter * sqrt(2 / _YOUNG)  # of the difference of two medians
-        return abs(log(float(np.median(seconds[-_YOUNG:])) / self._pace)) > max(AGED, _ERRORS * error)
+        return abs(log(float(np.median(seconds[-_YOUNG:])) / self._young_step)) > max(AGED, _ERRORS * error)
 
     def _measure(self, pair: Pair, test: SequentialTest, rule: Rule, on_progress: OnProgress | None) -> None:
         while True:

@@ -11,6 +11,7 @@ from autoopt.search.accept.loss_paths import (
     same_on_average,
     same_to_rounding,
     same_within_tolerance,
+    windows,
 )
 from autoopt.search.compare.comparison import LossPath
 
@@ -64,6 +65,23 @@ def test_what_the_incumbent_differs_from_itself_counts_more_in_a_shorter_window(
         sides = [LossPath(steps=tuple(range(1200)), losses=path) for path in paths]
         alarms += not same_on_average(common(*sides[:2]), common(sides[0], sides[2])).passed
     assert alarms == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "lengths"),
+    [(5, [5]), (64, [8] * 8), (1117, [8, 16, 32, 64, 128, 145, 145, 145, 145, 145, 144])],
+)
+def test_windows_double_until_they_are_an_eighth_of_the_path(steps: int, lengths: list[int]) -> None:
+    cut = windows(np.arange(float(steps)))
+    assert [len(window) for window in cut] == lengths
+    assert np.array_equal(np.concatenate(cut), np.arange(float(steps)))
+
+
+def test_a_claim_to_change_nothing_allows_a_ten_thousandth_of_the_loss_at_the_start() -> None:
+    before = np.array(losses())
+    paths = [LossPath(steps=tuple(range(STEPS)), losses=tuple(before + size)) for size in (0.0, 1e-4, 5e-4)]
+    assert same_to_rounding(common(paths[0], paths[1]), 0.0).passed
+    assert not same_to_rounding(common(paths[0], paths[2]), 0.0).passed
 
 
 def test_rounding_may_grow() -> None:

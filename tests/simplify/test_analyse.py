@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.records import Deeper, Operator, Peaks, Plan, Round
+from autoopt.records.distributed import Communication, Spread
 from autoopt.records.messages import Block
-from autoopt.simplify.analyse import analyse
+from autoopt.simplify.analyse import analyse, communication
 from autoopt.simplify.ceilings import PRODUCT, of_peak, stage_ceilings
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
@@ -213,6 +214,37 @@ def test_an_operator_is_named_where_it_weighs_a_tenth_of_its_stage(seconds: floa
     lone = (Operator(name="aten::tanh", seconds=seconds, bytes=1e6, calls=5, kind="elementwise"),)
     found = round_of(survey_of(device, **changes, operators=lone))
     assert [item.name for item in found.deeper if item.kind == "operator"] == (["aten::tanh"] if named else [])
+
+
+def test_an_operator_stands_with_its_own_roofline_and_products_serve_both_directions() -> None:
+    changes, _, device = PLANTS["backward"]
+    product = Operator(name="aten::mm", seconds=0.019, flops=1e8, bytes=1e6, calls=10, kind="matmul")
+    backward = Operator(name="aten::threshold_backward", seconds=0.003, bytes=1e6, calls=5, kind="elementwise")
+    found = round_of(survey_of(device, **changes, operators=(product, backward)))
+    (named,) = [item for item in found.deeper if item.kind == "operator"]
+    assert named.name == "aten::mm", "products of both directions have one name, and it is the costliest"
+    assert named.ceiling_seconds == pytest.approx(1e8 / 4e11)
+    assert named.gap == pytest.approx(0.019 / (1e8 / 4e11))
+
+
+def test_messages_are_a_stage_with_what_hides_them_and_who_is_waited_for() -> None:
+    even, slow = Spread(median=0.01, low=0.009, high=0.011, n=5), Spread(median=0.015, low=0.014, high=0.016, n=5)
+    sent = Communication(
+        processes=2,
+        gradient_bytes=4_000_000,
+        alone=Spread(median=0.008, low=0.007, high=0.009, n=5),
+        together=slow,
+        apart=(even, slow),
+        exposed=0.005,
+        by_size={1_000_000: 0.001, 4_000_000: 0.002},
+        straggler=1,
+    )
+    stage = communication(sent)
+    assert (stage.seconds, stage.exposed_seconds) == (0.008, 0.005)
+    assert stage.ceiling_seconds == pytest.approx(4e6 / 2e9)
+    assert stage.gap == pytest.approx(4.0)
+    assert "0.003 s of it are hidden" in stage.note
+    assert "rank 1, which is 1.50 times as slow" in stage.note
 
 
 def test_each_ceiling_is_what_its_peak_allows() -> None:

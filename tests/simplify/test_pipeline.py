@@ -207,6 +207,9 @@ def test_the_width_of_an_interval_goes_with_error_and_change() -> None:
     found = pipeline.gain({"preparation": 0.0})
     off = 0.1 * ((4.0 - 1.0) / 4.0) ** 0.5
     assert (found.low, found.high) == (pytest.approx(4.0 / (1 + off)), pytest.approx(4.0 * (1 + off)))
+    small = pipeline.gain({"preparation": 0.020})
+    off = 0.1 * ((4.0 / 3.0 - 1.0) / (4.0 / 3.0)) ** 0.5
+    assert (small.value, small.high) == (pytest.approx(4.0 / 3.0), pytest.approx(4.0 / 3.0 * (1 + off)))
     exact = Pipeline(round_of()).gain({"preparation": 0.0})
     assert exact.high == pytest.approx(4.0 * (1 + 0.01 * 0.75**0.5)), "never surer than a hundredth"
     assert pipeline.gain({}).low == pipeline.gain({}).high == 1.0

@@ -130,13 +130,16 @@ def same_on_average(paths: Common, again: Common | None = None) -> Quality:
 
 def farthest(paths: Common) -> float:
     """The largest difference of window means, as a share of the loss at the start."""
-    return max(abs(float(window.mean())) for window in _windows(paths.difference)) / max(paths.scale, 1e-12)
+    return max(abs(float(window.mean())) for window in windows(paths.difference)) / max(paths.scale, 1e-12)
 
 
-def _windows(difference: Array) -> list[Array]:
+def windows(difference: Array) -> list[Array]:
     """Windows of equal length, and at the start of a long path shorter ones, each twice as long as the one before.
 
     A loss falls most in the first steps: there another training shows itself, whatever number of steps was captured.
+
+    Args:
+        difference: of the two paths, one value a step.
     """
     usual = len(difference) // max(1, min(_WINDOWS, len(difference) // FIRST_STEPS))
     ends: list[int] = []
@@ -151,11 +154,11 @@ def _windows(difference: Array) -> list[Array]:
 def _deviation(paths: Common, again: Common | None = None) -> Quality:
     """The largest difference of window means beyond what the scatter inside the windows explains."""
     difference = paths.difference
-    windows = _windows(difference)
-    means = np.array([window.mean() for window in windows])
-    errors = np.array([_error_of_mean(window) for window in windows])
+    cut = windows(difference)
+    means = np.array([window.mean() for window in cut])
+    errors = np.array([_error_of_mean(window) for window in cut])
     if again is not None:
-        lengths = np.array([len(window) for window in windows])
+        lengths = np.array([len(window) for window in cut])
         parts = np.array_split(again.difference, max(1, len(difference) // lengths[-1]))
         chance = float(np.sqrt(np.mean([part.mean() ** 2 for part in parts if len(part)])))
         errors = np.maximum(errors, chance * np.sqrt(np.maximum(lengths[-1] / lengths, 1.0)))
@@ -163,7 +166,7 @@ def _deviation(paths: Common, again: Common | None = None) -> Quality:
     excess = np.abs(means) - margin - _Z * errors
     worst = int(np.argmax(excess))
     passed = bool(excess[worst] <= 0)
-    where = int(paths.steps[sum(len(window) for window in windows[:worst])])
+    where = int(paths.steps[sum(len(window) for window in cut[:worst])])
     direction = "higher" if means[worst] > 0 else "lower"
     detail = (
         f"loss path within {PATH_TOLERANCE:.0%} of the loss at the start over {len(difference)} steps"
