@@ -31,6 +31,7 @@ TRAINERS = {
     "transformers.training_args": ("TrainingArguments", "__post_init__"),
     "lightning.pytorch.trainer.trainer": ("Trainer", "__init__"),
     "pytorch_lightning.trainer.trainer": ("Trainer", "__init__"),
+    "accelerate.accelerator": ("Accelerator", "__init__"),
 }
 """Classes whose arguments decide how a library's own loop trains, by module, and what of each runs as one is made."""
 _LOADER_OPTIONS = (
@@ -279,6 +280,8 @@ class Observer(Watcher):
 
     def _trainer(self, made: Any, *_: Any) -> None:
         found = user_place()
+        if found is not None and type(made).__name__ == "Accelerator" and not found.direct:
+            return  # one that transformers' Trainer makes for itself
         if found is not None:  # whether the call stands on these lines itself shows when it is looked for there
             self._note("trainer", Found(found.place, direct=True), type(made).__name__)
 

@@ -291,6 +291,7 @@ def test_the_environment_goes_with_an_import_of_os_that_is_there_if_torch_comes_
             "    'out', dataloader_num_workers=2, dataloader_persistent_workers=True\n",
         ),
         ("Trainer", BF16, "Trainer('out', precision=\"bf16-mixed\")"),
+        ("Accelerator", BF16, "Accelerator('out', mixed_precision=\"bf16\")"),
     ],
 )
 def test_a_library_s_trainer_gets_its_own_arguments(tmp_path: Path, call: str, change: Change, expected: str) -> None:

@@ -72,5 +72,7 @@ def test_a_loader_that_a_library_rebuilds_is_patched_where_the_user_makes_it(
         assert process.ready.facts.loader.num_workers == 1
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=8)
     assert block["samples"] == 8 * 16, "it reads a batch ahead"
-    (change,) = patch_of(sites, plan, load_strategies([]), "cpu").changes
-    assert (change.how, change.line) == ("patched", loader.line)
+    both = Plan(changes=(WORKERS, BFLOAT16))
+    changes = patch_of(sites, both, load_strategies([]), "cpu").changes
+    lines = [loader.line, line_of("prepared.py", "accelerator = Accelerator(")]
+    assert [(change.how, change.line) for change in changes] == [("patched", line) for line in lines]

@@ -65,6 +65,8 @@ class Placing:
         trainers = self.sites.of("trainer")
         if not trainers:
             return {}
+        if trainers[0].call == "Accelerator":  # the loop is the script's own; of a recipe this alone is an argument
+            return {name: value for name, value in (recipe.accelerate or {}).items() if name == "mixed_precision"}
         found = recipe.transformers if trainers[0].call.endswith("TrainingArguments") else recipe.lightning
         return {} if not found or "_note" in found else dict(found)
 
