@@ -19,7 +19,6 @@ from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.worst import largest_step
-from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict
 from autoopt.records.messages import Ready
 
@@ -178,11 +177,10 @@ def cpu_clock(live: TrialContext) -> JsonDict:
 def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
     torch-tb-profiler reads in it (None where it cannot)."""
-    if not isinstance(live, TrialContext):
-        raise TrialFailed("error", "the steps of a script are not traced")
     if live.training.group.rank:
         name = f"{name or 'steps'}-rank{live.training.group.rank}"
-    written = write_trace(live.training, directory, steps, name)
+    by_script = None if isinstance(live, TrialContext) else live.training.profiled
+    written = write_trace(live.training, directory, steps, name, by_script)
     try:
         written["profile"] = read_profile(written["readable"])
     except Exception as error:  # a parser of its own age: the trace is there all the same

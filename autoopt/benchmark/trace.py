@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from autoopt.records import JsonDict
 _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 
 
-def write_trace(training: Training, directory: Path | str, steps: int = 4, name: str = "") -> JsonDict:
+def write_trace(
+    training: Training,
+    directory: Path | str,
+    steps: int = 4,
+    name: str = "",
+    run: Callable[[Any, int], None] | None = None,
+) -> JsonDict:
     """Profiles some steps.
 
     Args:
@@ -24,6 +31,7 @@ def write_trace(training: Training, directory: Path | str, steps: int = 4, name:
         directory: of the run's traces; ``tensorboard --logdir DIRECTORY`` shows what is written there.
         steps: profiled, after one to warm the profiler up. Traces grow fast.
         name: of the files.
+        run: trains so many steps, and tells the profiler of the end of each; step by step where None.
 
     Returns:
         ``raw`` and ``readable``, the paths of the two; ``steps``.
@@ -33,20 +41,17 @@ def write_trace(training: Training, directory: Path | str, steps: int = 4, name:
     activities = [ProfilerActivity.CPU]
     if training.device.kind == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    training.step(training.next())
-    with profile(
+    profiler = profile(
         activities=activities,
         schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
         record_shapes=True,
         profile_memory=False,
         acc_events=True,
-    ) as profiler:
-        for _ in range(steps + 1):
-            with torch.profiler.record_function("data"):
-                batches = training.next()
-            training.step(batches)
-            profiler.step()
-        training.device.synchronize()
+    )
+    if run is None:
+        _step_by_step(training, profiler, steps + 1)
+    else:
+        run(profiler, steps + 1)
     stem = name or f"steps-{training.steps}"
     raw = folder / "raw" / f"{stem}.json.gz"
     raw.parent.mkdir(exist_ok=True)
@@ -54,6 +59,17 @@ def write_trace(training: Training, directory: Path | str, steps: int = 4, name:
     readable = folder / f"{stem}.{_stamp()}.pt.trace.json.gz"
     _write(readable, readable_trace(_read(raw)))
     return {"raw": str(raw), "readable": str(readable), "steps": steps}
+
+
+def _step_by_step(training: Training, profiler: Any, steps: int) -> None:
+    training.step(training.next())
+    with profiler:
+        for _ in range(steps):
+            with torch.profiler.record_function("data"):
+                batches = training.next()
+            training.step(batches)
+            profiler.step()
+        training.device.synchronize()
 
 
 def readable_trace(document: JsonDict) -> JsonDict:

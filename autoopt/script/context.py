@@ -232,6 +232,17 @@ class ScriptTraining:
         """Lets the script train; see ``Session.run_until``."""
         return self.session.run_until(enough)
 
+    def profiled(self, profiler: Any, steps: int) -> None:
+        """Lets the script train so many steps under torch's profiler, which listens to the thread that trains."""
+
+        def enough(done: int, elapsed: float) -> bool:
+            profiler.step()
+            return done >= steps
+
+        self.session.in_main(profiler.start)
+        self.session.run_until_over(enough)
+        self.session.in_main(profiler.stop)
+
     def host_peak_bytes(self) -> int | None:
         return host_peak_bytes()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
@@ -63,6 +65,21 @@ def test_arms_train_the_same_steps_and_stand_still_between_blocks(start_script: 
     assert second.first_step == first.first_step + STEPS, "nothing was trained between two blocks"
     assert sum(first.stage_seconds.values()) == pytest.approx(first.seconds, rel=0.02)
     assert first.samples == STEPS * 16
+
+
+@pytest.mark.slow
+def test_some_steps_of_a_script_are_traced(start_script: StartScript, sites: Sites, tmp_path: Path) -> None:
+    with start_script("plain.py", "100000", sites=sites) as process:
+        written = process.call(
+            "autoopt.benchmark.tasks:trace", timeout=60.0, directory=str(tmp_path / "traces"), steps=3
+        )
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
+    with gzip.open(written["raw"], "rt") as file:
+        names = [event.get("name", "") for event in json.load(file)["traceEvents"]]
+    assert sum(name.startswith("ProfilerStep#") for name in names) == 3
+    assert any("DataLoader" in name for name in names)
+    assert any("Optimizer.step" in name for name in names)
+    assert block["steps"] == 4, "it trains on"
 
 
 def test_losses_have_the_number_of_their_step_however_long_the_warm_up_was(
