@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import autoopt
 
 SIDE = 32
+TEACHER, STUDENT = "AUTOOPT_BENCHMARK_TEACHER", "AUTOOPT_BENCHMARK_STUDENT"
+"""Environment variables: files of weights."""
+EPOCHS = 6
 
 
 def net(width: int = 48) -> nn.Module:
@@ -63,6 +68,75 @@ def build() -> autoopt.Workload:
         target=autoopt.Target("accuracy", mode="max"),
         max_epochs=6,
     )
+
+
+def wide() -> autoopt.Workload:
+    """The same with a target."""
+    workload = build()
+    workload.target, workload.max_epochs, workload.evaluate_every = autoopt.Target("accuracy", at_least=0.95), 12, 14
+    return workload
+
+
+def teacher() -> autoopt.Workload:
+    """The same from trained weights, which have the target from the first step."""
+    workload = wide()
+    workload.model.load_state_dict(_weights(TEACHER))  # type: ignore[union-attr]
+    return workload
+
+
+def student() -> autoopt.Workload:
+    """A net of half the width, from weights that were distilled."""
+    workload = build()
+    workload.model = net(24)
+    workload.model.load_state_dict(_weights(STUDENT))
+    return workload
+
+
+def _weights(variable: str) -> Any:
+    if not os.environ.get(variable):
+        raise RuntimeError(f"{variable} names no file: python -m benchmarks.serving makes it")
+    return torch.load(os.environ[variable], weights_only=True)
+
+
+def train_teacher(path: Path) -> dict[str, float]:
+    """Trains the net and writes its weights; its accuracy."""
+    torch.manual_seed(0)
+    workload = build()
+    return _trained(workload, workload.model, path)  # type: ignore[arg-type]
+
+
+def distilled(checkpoint: str, path: Path) -> dict[str, float]:
+    """Trains a net of half the width towards one that ``autoopt train`` has trained, as the strategy does."""
+    from autoopt.latency.weights import load_weights
+    from autoopt_strategies.model.distillation import TowardsTeacher, with_teacher
+
+    torch.manual_seed(0)
+    workload, wise, narrow = build(), net(), net(24)
+    load_weights(wise, Path(checkpoint))
+    criterion = nn.CrossEntropyLoss()
+    workload.loss = TowardsTeacher()(lambda model, batch: criterion(model(batch[0]), batch[1]))
+    return _trained(workload, with_teacher(narrow, wise), path, narrow)
+
+
+def _trained(
+    workload: autoopt.Workload, model: nn.Module, path: Path, kept: nn.Module | None = None
+) -> dict[str, float]:
+    loss: Any = workload.loss
+    if isinstance(loss, nn.Module):
+        loss = lambda model, batch: workload.loss(model(batch[0]), batch[1])  # noqa: E731
+    optimizer = rate(model.parameters())
+    for _ in range(EPOCHS):
+        for batch in DataLoader(workload.train_data, 32, shuffle=True):  # type: ignore[arg-type,var-annotated]
+            loss(model, batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        found = evaluate(model, DataLoader(workload.valid_data, 64))  # type: ignore[arg-type,var-annotated]
+    part = path.with_suffix(".part")
+    torch.save((kept or model).state_dict(), part)
+    part.replace(path)
+    return found
 
 
 class Slow:
