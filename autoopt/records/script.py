@@ -22,6 +22,7 @@ SiteKind = Literal[
     "checkpoint",
     "logger",
     "device_wait",
+    "forced",
     "step",
     "batch_without_loader",
     "trainer",
@@ -47,6 +48,7 @@ class Site(Place):
     ``direct``: the call stands on these lines itself; otherwise a library makes it on behalf of them.
     ``options``: as found in the live object. ``used``: where an object is used while training: a loader iterated,
     a model called. ``per_step``: how often it happened in a training step; None where it is not counted.
+    ``seconds_per_step``: what it takes of a step; None where it was not timed.
     ``calls``: where a line makes several loaders, which of its calls made those of this site, from 0.
     """
 
@@ -58,6 +60,7 @@ class Site(Place):
     used: tuple[Place, ...] = ()
     calls: tuple[int, ...] = ()
     per_step: float | None = None
+    seconds_per_step: float | None = None
 
 
 class NotFound(Record):

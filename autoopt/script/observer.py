@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from autoopt.script.joints import Joints
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
 from autoopt.script.watcher import Watcher
+from autoopt.simplify.forced import CALLS
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
 TRAINERS = {
@@ -56,6 +58,7 @@ class _Seen:
     options: JsonDict = field(default_factory=dict)
     used: list[Place] = field(default_factory=list)
     count: int = 0
+    seconds: float = 0.0
     calls: list[int] = field(default_factory=list)
 
 
@@ -95,6 +98,8 @@ class Observer(Watcher):
                 self._trainers(module)
             else:
                 when_imported(module, functools.partial(self._trainers, module))
+        for owner, attribute, name in CALLS:
+            self._timed(sys.modules[owner], attribute, name)
         self._around(builtins, "print", self._prints)
         for name in WAITS:
             self._around(torch.Tensor, name, functools.partial(self._waits, name))
@@ -116,6 +121,25 @@ class Observer(Watcher):
             return result if after else plain(*args, **kwargs)
 
         setattr(owner, name, listening)
+
+    def _timed(self, owner: Any, attribute: str, name: str) -> None:
+        """Seconds of a call that is no part of training, by the user's own line."""
+        plain, depth = getattr(owner, attribute), 3 if owner is builtins else 2  # what listens to prints stands between
+        observer = self
+
+        @functools.wraps(plain)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter()
+            result = plain(*args, **kwargs)
+            passed = perf_counter() - began
+            session = observer.joints.session
+            if session.steps > 0 and not session.standing and called_by_user(depth):
+                seen = observer._note("forced", user_place(), name)
+                if seen is not None:
+                    seen.seconds += passed
+            return result
+
+        setattr(owner, attribute, timed)
 
     # what is told
 
@@ -345,7 +369,7 @@ def _grouped(seen: list[_Seen]) -> list[_Seen]:
 
 
 def _site(seen: _Seen, steps: float) -> Site:
-    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "logger")
+    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "logger", "forced")
     return Site(
         **seen.found.place.model_dump(),
         kind=seen.kind,
@@ -356,4 +380,5 @@ def _site(seen: _Seen, steps: float) -> Site:
         used=tuple(seen.used),
         calls=tuple(seen.calls),
         per_step=seen.count / steps if counted else None,
+        seconds_per_step=seen.seconds / steps if seen.kind == "forced" else None,
     )

@@ -14,6 +14,7 @@ from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify import advice
 from autoopt.simplify.batches import Fetch, few, nbytes
 from autoopt.simplify.ceilings import host_bandwidth
+from autoopt.simplify.forced import CALLS, Found, advice_of_calls, watched_calls
 from autoopt.simplify.isolation import ChildFailed, in_child, restored
 from autoopt.simplify.source import Function, dataset_functions, function_of, is_users, profile_lines, step_functions
 from autoopt.simplify.stage_timings import StageTimings
@@ -48,9 +49,11 @@ def advise_training(
     with restored(training):
         on_device = [training.to_device(batch) for batch in batches]
         attempt(lambda: _step(training, functions, on_device, peaks, alone))
+        attempt(lambda: _forced(training, on_device, running))
         attempt(lambda: _unused(training, on_device[0], running))
     attempt(lambda: _cadence(training, timings, running))
     attempt(lambda: _inputs(training, batches[0], peaks, timings, running))
+    attempt(lambda: _forced_inputs(training, running))
     return advice.merged(found)
 
 
@@ -76,6 +79,32 @@ def _step(
         *advice.operator_advice(seen, seen.total, seconds, peaks.launch_seconds),
         *advice.double_advice(seen, doubles),
     ]
+
+
+def _forced(training: Training, batches: list[Any], step: float) -> list[Advice]:
+    """Calls in a step that are no part of training."""
+    with watched_calls() as found:
+        training.whole_step(batches)
+    return advice_of_calls(found, step)
+
+
+def _forced_inputs(training: Training, step: float) -> list[Advice]:
+    """The same in making a batch, in a forked child, where the source of dataset or collate names such a call."""
+    loader = training.loader.loader
+    collating = function_of(loader.collate_fn)
+    functions = [*dataset_functions(loader.dataset), *([collating] if collating is not None else [])]
+    names = {name for _, _, name in CALLS}
+    if loader.num_workers or not any(name in names for function in functions for name, _ in function.calls()):
+        return []  # what workers do beside the step is no share of it
+    fetch = Fetch(loader)
+
+    def make() -> JsonDict:
+        with watched_calls() as found:
+            loader.collate_fn(fetch.samples(fetch.indices(), fetch.size))
+        return {"found": [(name, *line, times) for (name, line), times in found.items()]}
+
+    seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make, timeout=60.0)["found"]}
+    return advice_of_calls(seen, step, training.accumulation)
 
 
 def _unused(training: Training, batch: Any, step: float) -> list[Advice]:

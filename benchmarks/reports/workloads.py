@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import io
 import os
+import shutil
+import tempfile
 import time
+import weakref
 from functools import partial
 from typing import Any
 
@@ -18,13 +21,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import autoopt
 
 
-def workload(data: Any, model: nn.Module, batch_size: int | None = 16, **others: Any) -> autoopt.Workload:
-    """Classification of batches ``(x, label)``."""
+def workload(data: Any, model: nn.Module, batch_size: int | None = 16, loss: Any = F.cross_entropy) -> autoopt.Workload:
+    """Classification of batches ``(x, label)``, where no other loss is given."""
     optimizer = partial(torch.optim.SGD, lr=0.01)
     return autoopt.Workload(
-        model=model, train_data=data, batch_size=batch_size, loss=F.cross_entropy, optimizer=optimizer,
-        max_steps=2000, **others,
-    )  # fmt: skip
+        model=model, train_data=data, batch_size=batch_size, loss=loss, optimizer=optimizer, max_steps=2000
+    )
 
 
 def small_net(width: int, classes: int = 10) -> nn.Module:
@@ -135,6 +137,32 @@ def remote_storage() -> autoopt.Workload:
     return workload(Remote(), small_net(64))
 
 
+class Files(Dataset[Any]):
+    """Samples in files of half a megabyte, of which the system keeps nothing in memory, as on some mounts."""
+
+    def __init__(self, count: int = 64) -> None:
+        self.root = tempfile.mkdtemp(prefix="reported-", dir=os.getcwd() if os.access(".", os.W_OK) else None)
+        weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+        for number in range(count):
+            np.full((1 << 17,), number, dtype="float32").tofile(f"{self.root}/{number}.bin")
+        os.sync()
+        self.files = [f"{self.root}/{number}.bin" for number in range(count)]
+
+    def __len__(self) -> int:
+        return 8 * len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.files[index % len(self.files)], "rb", buffering=0) as file:
+            values = np.frombuffer(file.read(), dtype="float32")
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return torch.from_numpy(values[:64].reshape(8, 8).copy()), index % 10
+
+
+def files_on_disk() -> autoopt.Workload:
+    """A dataset of files that are read from the disk each time."""
+    return workload(Files(), small_net(64))
+
+
 class Prepared(Dataset[Any]):
     """A sample takes a few milliseconds of Python."""
 
@@ -192,6 +220,36 @@ def _padded(samples: list[Any]) -> Any:
 def mixed_lengths() -> autoopt.Workload:
     """Batches padded to their longest, in which short sequences meet long ones."""
     return workload(DataLoader(Sentences(None), batch_size=16, shuffle=True, collate_fn=_padded), Encoder(), None)
+
+
+class Texts(Dataset[Any]):
+    """Token ids with mask and labels, most of them short, padded to the longest of all."""
+
+    def __init__(self, width: int = 128) -> None:
+        self.rows, self.width = Sentences(None).rows, width
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        ids, missing = self.rows[index], (0, self.width - len(self.rows[index]))
+        mask, labels = F.pad(torch.ones_like(ids), missing), F.pad(ids, missing, value=-100)
+        return {"input_ids": F.pad(ids, missing), "attention_mask": mask, "labels": labels}
+
+
+def _language_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return model(**batch).loss  # type: ignore[no-any-return]
+
+
+def padded_texts() -> autoopt.Workload:
+    """A causal model of transformers, fine-tuned on texts of very different lengths."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=256,
+    )  # fmt: skip
+    return workload(Texts(), LlamaForCausalLM(config), 16, loss=_language_loss)
 
 
 class Speaker(nn.Module):

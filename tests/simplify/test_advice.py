@@ -152,6 +152,37 @@ CASES = {
             return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
         """,
     ),
+    "collection by force in the loss": (
+        "Garbage is collected by force in every step",
+        """
+        import gc
+
+        heap = [[number] for number in range(200_000)]
+
+        def own(model, batch):
+            gc.collect()  # planted
+            return F.cross_entropy(model(batch[0]), batch[1])
+
+        def build():
+            return workload(loss=own)
+        """,
+    ),
+    "collection by force in the collate": (
+        "Garbage is collected by force in every step",
+        """
+        import gc
+        from torch.utils.data import DataLoader, default_collate
+
+        heap = [[number] for number in range(200_000)]
+
+        def collate(samples):
+            gc.collect()  # planted
+            return default_collate(samples)
+
+        def build():
+            return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
+        """,
+    ),
     "evaluation too often": (
         "take",
         """

@@ -6,12 +6,16 @@ import gc
 import weakref
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
+from autoopt.benchmark.trial_context import TrialContext
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
+from autoopt.trial.protocol import TrialSpec
+from autoopt.workload import Workload
 from autoopt_strategies.compute.garbage_collection import CollectRarely, collected_share
 
 
@@ -48,6 +52,27 @@ def test_what_the_collector_takes_is_seen() -> None:
     assert collected_share(lambda: sum(range(1000))) == 0.0
     assert len(heap) == 300_000
     assert len(gc.callbacks) == 0 or all(getattr(call, "__name__", "") != "watch" for call in gc.callbacks)
+
+
+def test_what_collate_collects_by_force_is_seen() -> None:
+    def collating(rows: list[Any]) -> Any:
+        gc.collect()
+        return torch.utils.data.default_collate(rows)
+
+    heap = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.zeros(64).long())
+    given = Workload(
+        model=torch.nn.Linear(4, 2),
+        train_data=torch.utils.data.DataLoader(data, batch_size=8, collate_fn=collating),
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        max_steps=8,
+    )
+    registry = load_strategies()
+    live = TrialContext(TrialSpec(workload="tests:garbage", device="cpu"), registry, workload=given)
+    found = registry["garbage_collection"].inspect(live)
+    assert found["preparing"] > 0.2
+    assert len(heap) == 100_000
 
 
 def test_it_applies_where_the_collector_takes_a_share() -> None:

@@ -55,7 +55,8 @@ class GarbageCollection(Strategy):
     What it does: ``gc.freeze()`` before the first step, a high ``gc.set_threshold``, and ``gc.collect(1)`` every so
         many steps, at the same step in every process of a distributed run.
     When it helps: a dataset or model of millions of Python objects, each of which a full collection visits: steps
-        that take twice as long now and then; workers whose memory grows as the collector touches shared pages.
+        that take twice as long now and then; ``gc.collect()`` called by force, which then has little to visit;
+        workers whose memory grows as the collector touches shared pages.
     When it does not: few objects; a step of arithmetic alone.
     What it costs: reference cycles that hold tensors live until the next collection.
     Source: https://docs.python.org/3/library/gc.html#gc.freeze; Rockset and Instagram on gc.freeze, 2017
@@ -102,7 +103,8 @@ class GarbageCollection(Strategy):
         dataset = dataset_of(live.workload)
         found = {"computing": collected_share(lambda: live.ratio_with(seconds=SECONDS))}
         if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and len(dataset):
-            found["preparing"] = collected_share(lambda: _read(dataset))
+            collate = live.training.loader.loader.collate_fn
+            found["preparing"] = collected_share(lambda: _read(dataset, collate))
         return found
 
 
@@ -129,8 +131,8 @@ def collected_share(work: Callable[[], Any]) -> float:
         gc.callbacks.remove(watch)
 
 
-def _read(dataset: Any) -> None:
-    """Reads samples for a while, a batch of them alive at a time as in a loader."""
+def _read(dataset: Any, collate: Callable[[Any], Any]) -> None:
+    """Reads samples for a while, a batch of them alive at a time as in a loader, which collates them."""
     from time import perf_counter
 
     alive: list[Any] = []
@@ -139,4 +141,5 @@ def _read(dataset: Any) -> None:
         alive.append(dataset[index % len(dataset)])
         index += 1
         if len(alive) == 32:
+            collate(alive)
             alive = []

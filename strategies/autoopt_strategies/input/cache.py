@@ -58,7 +58,9 @@ class Cache(Strategy):
     title = "samples kept in memory"
     stages = frozenset({"storage", "preparation"})
     risk = Risk.EXACT
-    excludes = frozenset({"memory_map", "reduced_decoding", "turbo_decoding", "torch_format", "threaded_loading"})
+    excludes = frozenset(
+        {"memory_map", "reduced_decoding", "turbo_decoding", "torch_format", "ram_disk", "threaded_loading"}
+    )
     example = Example({"prefix": None, "workers": 0}, inspected={"deterministic": True, "sample_seconds": 1e-3})
 
     def applies(self, case: Case) -> Applies:

@@ -60,14 +60,32 @@ def kept_apart(sample: Any) -> Any:
     return sample
 
 
+def chain_of(dataset: Any) -> list[Any]:
+    """The transforms that images of a dataset go through (``dataset.transform.transforms``), those of a subset, too."""
+    while is_subset(dataset):
+        dataset = dataset.dataset
+    chain = getattr(getattr(dataset, "transform", None), "transforms", None)
+    return list(chain) if isinstance(chain, (list, tuple)) else []
+
+
+def is_subset(dataset: Any) -> bool:
+    """Whether a dataset picks samples of another one, as ``random_split`` makes it."""
+    from torch.utils.data import Subset
+
+    return type(dataset) is Subset
+
+
 def split(dataset: Any, prefix: int) -> tuple[Any, tuple[Any, ...]]:
     """The dataset with only the first transforms of its chain, and the rest of the chain."""
     import copy
 
     head = copy.copy(dataset)
+    if is_subset(dataset):
+        head.dataset, rest = split(dataset.dataset, prefix)
+        return head, rest
     chain = copy.copy(dataset.transform)
     rest = tuple(chain.transforms[prefix:])
-    chain.transforms = list(chain.transforms[:prefix])
+    chain.transforms = list(chain.transforms[:prefix]) or [same]  # one of torchvision's v2 must not be empty
     head.transform = chain
     # torchvision keeps the same chain a second time, in the order in which it calls it.
     if hasattr(head, "transforms") and hasattr(head.transforms, "transform"):
@@ -91,10 +109,10 @@ def probe(dataset: Any) -> Setting:
         hit = hit_ratio(dataset, {index: dataset[index] for index in indices}, ())
         static = same_shapes([dataset[index] for index in indices])
         return {"deterministic": True, "share": 1.0, "sample_seconds": seconds, "hit": hit, "static": static}
-    chain = getattr(getattr(dataset, "transform", None), "transforms", None)
-    if not isinstance(chain, (list, tuple)) or not chain:
+    chain = chain_of(dataset)
+    if not chain:
         return {"reason": "samples are random, and there is no chain of transforms whose first part could be cached"}
-    return _prefix(dataset, list(chain), indices)
+    return _prefix(dataset, chain, indices)
 
 
 def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:

@@ -78,7 +78,7 @@ class DeviceDataset(Strategy):
     after = frozenset({"workers", "batch_fetch", "cache"})
     excludes = frozenset(
         {"workers", "worker_threads", "batch_fetch", "cache", "memory_map", "threaded_loading", "pin_memory",
-         "device_prefetch", "reduced_decoding", "turbo_decoding", "torch_format"}
+         "device_prefetch", "reduced_decoding", "turbo_decoding", "torch_format", "ram_disk"}
     )  # fmt: skip
     example = Example({"device": "cpu"})
 

@@ -53,7 +53,7 @@ class MemoryMap(Strategy):
     stages = frozenset({"storage", "preparation"})
     risk = Risk.EXACT
     after = frozenset({"cache"})
-    excludes = frozenset({"cache", "reduced_decoding", "turbo_decoding", "torch_format"})
+    excludes = frozenset({"cache", "reduced_decoding", "turbo_decoding", "torch_format", "ram_disk"})
     example = Example(
         {"prefix": None, "workers": 0, "directory": None},
         facts={"available_ram_bytes": 1 << 29},

@@ -1,0 +1,210 @@
+"""Batched transforms: the end of torchvision's chain of transforms, done for a whole batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, tried_gain
+from autoopt_strategies.input.batch_fetch import no_whole_batches
+from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.cacheable import chain_of, split
+from autoopt_strategies.input.decoding import sample_of, spread
+from autoopt_strategies.input.transforms import Untransformed, applied, ending, proven
+
+LEAST_SAVING = 0.03
+TURNS = 7
+
+
+@dataclass(frozen=True)
+class LeaveEnd:
+    """``dataset -> dataset`` whose samples have not gone through the end of the chain.
+
+    Args:
+        prefix: how many transforms at the front of the chain are left.
+    """
+
+    prefix: int
+
+    def __call__(self, dataset: Any) -> Untransformed:
+        import copy
+
+        tail = dataset.__dict__.get("tail") if hasattr(dataset, "__dict__") else None
+        if tail is None:
+            return Untransformed(dataset, split(dataset, self.prefix)[0] if chain_of(dataset) else dataset)
+        source = copy.copy(dataset)  # a cache of what the first transforms make: it goes on with fewer
+        source.tail = tuple(tail[: max(0, self.prefix - (len(chain_of(dataset)) - len(tail)))])
+        return Untransformed(dataset, source)
+
+
+@dataclass(frozen=True)
+class TransformedBatches:
+    """``collate_fn`` whose batches of images go through the operations as a whole."""
+
+    collate: Callable[[Any], Any]
+    operations: tuple[Setting, ...]
+
+    def __call__(self, samples: Any) -> Any:
+        import torch
+
+        images, *others = self.collate(samples)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # a batch is too little work to wake threads for, whom a busy core keeps waiting
+        try:
+            return [applied(images, self.operations), *others]
+        finally:
+            torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class TransformBatches:
+    """``collate -> collate`` with the operations after it."""
+
+    operations: tuple[Setting, ...]
+
+    def __call__(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return TransformedBatches(collate, self.operations)
+
+
+@dataclass(frozen=True)
+class TransformOnDevice:
+    """``loss -> loss``: batches of whole numbers go through the operations where the model is."""
+
+    operations: tuple[Setting, ...]
+
+    def __call__(self, loss: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        def transformed(model: Any, batch: Any) -> Any:
+            images, *others = batch
+            if images.dtype != torch.uint8:  # of a dataset that transforms its own, as the validation's does
+                return loss(model, batch)
+            return loss(model, [applied(images, self.operations), *others])
+
+        return transformed
+
+
+class BatchedTransforms(Strategy):
+    """Flips, crops, scales and normalizes a whole batch of images at once, rather than each image.
+
+    What it does: takes the end of torchvision's chain of transforms (``ToTensor``, ``Normalize``, ``RandomCrop``,
+        ``RandomHorizontalFlip`` and their like) out of the dataset and does it to batches: when they are collated, in
+        the workers; on CUDA on the device, to which a quarter of the bytes then travels.
+    When it helps: small images, for which calling each transform costs more than what it does; a device that waits.
+    When it does not: chains that end with transforms of another kind; images that differ in size there; a collate
+        function of one's own.
+    What it costs: each image draws from the same distribution, but other numbers. It is proven on real samples,
+        transform by transform, that what yours makes is among the outcomes, to rounding.
+    Source: https://docs.pytorch.org/vision/stable/transforms.html (v2 on batches); Riba et al., "Kornia", WACV 2020
+    """
+
+    name = "batched_transforms"
+    title = "transforms on whole batches"
+    stages = frozenset({"preparation", "collate"})
+    risk = Risk.NUMERIC
+    after = frozenset({"cache", "memory_map"})
+    excludes = frozenset({"batch_fetch"})
+    example = Example(
+        {"prefix": 0, "operations": [{"op": "scale"}], "where": "collate"},
+        inspected={"prefix": 0, "operations": [{"op": "scale"}], "ratio": 0.3},
+    )
+
+    def applies(self, case: Case) -> Applies:
+        found, refused = case.inspected(self.name), no_whole_batches(case)
+        if refused:
+            return refused
+        if "ratio" not in found:
+            return Applies.no(found.get("reason") or "no chain of torchvision's transforms is known")
+        if found["ratio"] > 1.0 - LEAST_SAVING:
+            return Applies.no(f"a batch takes {found['ratio']:.2f} of its seconds so (tried)")
+        kept = case.plan.setting("cache") or case.plan.setting("memory_map")
+        if kept is not None and kept.get("prefix") is None:
+            return Applies.no("the transformed samples are kept")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        ratio = case.inspected(self.name).get("ratio")
+        return None if ratio is None else tried_gain(case, ratio, ("preparation", "collate"))
+
+    def settings(self, case: Case) -> list[Setting]:
+        found = case.inspected(self.name)
+        setting = {"prefix": found["prefix"], "operations": found["operations"], "where": "collate"}
+        on_device = [{**setting, "where": "device"}] if case.device == "cuda" and case.sites is None else []
+        return [*on_device, setting]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        operations = tuple(setting["operations"])
+        left = setup.with_dataset(LeaveEnd(setting["prefix"]))
+        if setting["where"] == "device":
+            return left.with_loss(TransformOnDevice(operations))
+        return left.with_collate(TransformBatches(operations))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        names = ", ".join(each["op"] for each in setting["operations"] if each["op"] != "nothing")
+        code = (
+            f"# take these out of the dataset's transform, and do them to each batch, with v2 or kornia: {names}\n"
+            "images = augment(images)  # N x C x H x W, uint8; numbers are drawn for each image"
+        )
+        note = {"_note": f"transforms on batches: {names}"}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """The end of the chain that batches can go through, proven, and how the seconds of a batch compare."""
+        return probe(dataset_of(live.workload), live.training.loader.batch_size or 8)
+
+
+def probe(dataset: Any, size: int) -> Setting:
+    """``{"prefix", "operations", "ratio": seconds of a batch so over those now}``, or ``{"reason": why not}``."""
+    chain = chain_of(dataset)
+    if not chain:
+        return {"reason": "the dataset has no chain of transforms (transform.transforms)"}
+    prefix, operations = ending(chain)
+    if not operations:
+        return {"reason": f"the chain of transforms ends with {type(chain[-1]).__name__}, for which batches have none"}
+    indices, head = spread(dataset), split(dataset, prefix)[0]
+    for index in indices:
+        sample = sample_of(head, index)
+        if not isinstance(sample, tuple) or not _proves(chain[prefix:], operations, sample[0]):
+            return {"reason": "an image after the transforms is none of the outcomes that batches would draw from"}
+    ratio = seconds_ratio(dataset, head, operations, size)
+    if ratio is None:
+        return {"reason": "images differ in size before these transforms"}
+    return {"prefix": prefix, "operations": operations, "ratio": ratio}
+
+
+def _proves(transforms: list[Any], operations: list[Setting], image: Any) -> bool:
+    """Whether each transform does to the image what its operation may do to it."""
+    import torch
+
+    if isinstance(image, torch.Tensor) and image.dtype != torch.uint8:
+        return False
+    if not isinstance(image, torch.Tensor) and getattr(image, "mode", None) not in ("L", "RGB"):
+        return False
+    for transform, each in zip(transforms, operations, strict=True):
+        if not proven(transform, each, image):
+            return False
+        image = transform(image)
+    return True
+
+
+def seconds_ratio(dataset: Any, head: Any, operations: list[Setting], size: int) -> float | None:
+    """Seconds to make a batch by operations on the whole of it, over those now: the median over turns."""
+    import statistics
+    from time import perf_counter
+
+    from torch.utils.data import default_collate
+
+    source, whole = Untransformed(dataset, head), TransformedBatches(default_collate, tuple(operations))
+    indices, ratios = [number % len(dataset) for number in range(size)], []
+    for _ in range(TURNS):
+        began = perf_counter()
+        default_collate([dataset[index] for index in indices])
+        middle = perf_counter()
+        try:
+            whole([source[index] for index in indices])
+        except RuntimeError:  # images of different sizes
+            return None
+        ratios.append((perf_counter() - middle) / max(middle - began, 1e-9))
+    return min(1.0, statistics.median(ratios))

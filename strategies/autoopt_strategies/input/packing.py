@@ -1,0 +1,191 @@
+"""Packing: the sequences of a batch laid end to end in fewer rows, each attending to itself alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting, tried_gain
+
+LEAST_SAVING = 0.1
+"""Of a batch's places: a mask that is no plain causal one costs more than the operator's own."""
+SAME, CLOSE = 1e-4, 1e-3
+"""Relative difference of the loss, and of all gradients together, that rounding explains."""
+NEEDED = ("input_ids", "attention_mask", "labels")
+IGNORED = -100
+"""The label that transformers' losses leave out."""
+
+
+@dataclass(frozen=True)
+class PackSequences:
+    """``model -> model`` that packs the sequences of the batches that it trains on.
+
+    Args:
+        multiple: of which the rows' width is one.
+        always: in evaluation mode, too.
+    """
+
+    multiple: int = 8
+    always: bool = False
+
+    def __call__(self, model: Any) -> Any:
+        model.register_forward_pre_hook(partial(packed_call, self.multiple, self.always), with_kwargs=True)
+        return model
+
+
+def packed_call(multiple: int, always: bool, model: Any, args: Any, kwargs: Any) -> Any:
+    """The arguments of a model's call with its sequences packed; those of other calls as they are."""
+    if not (model.training or always) or args or not packable(kwargs):
+        return args, kwargs
+    others = {name: value for name, value in kwargs.items() if name not in NEEDED}
+    # A cache of keys and values would make the library take the positions for those of one long sequence.
+    return args, {**others, **packed(kwargs, multiple), "use_cache": False}
+
+
+def packable(batch: Any) -> bool:
+    """Whether a batch is ids, mask and labels of one shape, and says nothing of positions itself."""
+    if not hasattr(batch, "keys") or any(batch.get(name) is None for name in NEEDED):
+        return False
+    if any(batch.get(name) is not None for name in ("position_ids", "token_type_ids", "inputs_embeds")):
+        return False
+    shape = batch["input_ids"].shape
+    return len(shape) == 2 and all(batch[name].shape == shape for name in NEEDED)
+
+
+def packed(batch: Any, multiple: int) -> dict[str, Any]:
+    """Ids, labels and positions of the real places of a batch, in rows as wide as its longest sequence.
+
+    Positions begin anew with each sequence, which tells transformers where one ends. The first of each predicts
+    nothing. What is left of a row is a sequence of its own, of which no label counts.
+    """
+    import torch
+
+    ids, real = batch["input_ids"], batch["attention_mask"] != 0
+    lengths = real.sum(1).tolist()
+    width = -(-max(lengths) // multiple) * multiple
+    rows = placed(lengths, width)
+    starts = [0]
+    for length in lengths[:-1]:
+        starts.append(starts[-1] + length)
+    source = torch.full((len(rows), width), -1)
+    positions = torch.zeros(len(rows), width, dtype=torch.long)
+    for row, members in enumerate(rows):
+        place = 0
+        for member in members:
+            length = lengths[member]
+            source[row, place : place + length] = starts[member] + torch.arange(length)
+            positions[row, place : place + length] = torch.arange(length)
+            place += length
+        positions[row, place:] = torch.arange(width - place)
+    source, positions = source.to(ids.device), positions.to(ids.device)
+    taken = source.clamp(min=0)
+    labels = batch["labels"][real][taken].masked_fill((source < 0) | (positions == 0), IGNORED)
+    return {"input_ids": ids[real][taken], "labels": labels, "position_ids": positions}
+
+
+def placed(lengths: list[int], width: int) -> list[list[int]]:
+    """Which sequences share a row: the longest first, each in the first row that has room for it."""
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda item: -lengths[item]):
+        if not lengths[number]:
+            continue
+        row = next((row for row, left in enumerate(room) if left >= lengths[number]), len(rows))
+        if row == len(rows):
+            rows.append([])
+            room.append(width)
+        rows[row].append(number)
+        room[row] -= lengths[number]
+    return rows
+
+
+class Packing(Strategy):
+    """Packs the sequences of a batch into fewer rows, instead of padding each to the longest.
+
+    What it does: a hook on models of transformers lays the real tokens of ``input_ids`` and ``labels`` end to end, in
+        rows as wide as the longest sequence, and gives ``position_ids`` that begin anew with each: the library then
+        masks attention so that each sequence sees itself alone. The samples of a step stay what they are.
+    When it helps: fine-tuning on texts of very different lengths, where half of each batch is padding.
+    When it does not: texts that are cut to one length already; models that compute positions or masks otherwise; one
+        sample in a batch.
+    What it costs: a mask of blocks where the operator's own causal one did. It is proven on a real batch that loss and
+        gradients are the same.
+    Source: Krell et al., "Efficient sequence packing without cross-contamination", 2021;
+        https://huggingface.co/docs/transformers (``DataCollatorWithFlattening``)
+    """
+
+    name = "packing"
+    title = "sequences packed into rows"
+    stages = frozenset({"forward", "backward"})
+    risk = Risk.NUMERIC
+    excludes = frozenset({"trim_padding", "length_grouping"})
+    example = Example({"multiple": 8}, inspected={"left": 0.5, "same": True, "ratio": 0.6})
+
+    def applies(self, case: Case) -> Applies:
+        found = case.inspected(self.name)
+        if "left" not in found:
+            return Applies.no(found.get("reason") or "whether batches hold padded sequences is not known")
+        if found["left"] > 1.0 - LEAST_SAVING:
+            return Applies.no(f"packed, a batch still has {found['left']:.0%} of its places")
+        if not found.get("same"):
+            return Applies.no(found.get("reason") or "loss and gradients are others when sequences are packed")
+        if case.setup.compile is not None or case.plan.setting("cuda_graphs") is not None:
+            return Applies.no("rows of another number in each step would be compiled or recorded again")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        ratio = case.inspected(self.name).get("ratio")
+        return None if ratio is None else tried_gain(case, ratio)
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [{"multiple": 8}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_model(PackSequences(setting["multiple"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = "DataLoader(..., collate_fn=DataCollatorWithFlattening())  # transformers: one row, positions begin anew"
+        note = {"_note": "pack sequences: transformers.DataCollatorWithFlattening(), samples without padding"}
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+
+    def inspect(self, live: Any) -> Setting:
+        """Places that are left of a batch, whether loss and gradients are the same, and how the seconds compare."""
+        model = live.training.model
+        if not any(kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__):
+            return {"reason": "the model is none of transformers'"}
+        batch = live.training.next()[0]
+        if not packable(batch):
+            return {"reason": "batches are no padded input_ids with attention_mask and labels"}
+        left = packed(batch, 8)["input_ids"].numel() / batch["input_ids"].numel()
+        if left > 1.0 - LEAST_SAVING:
+            return {"left": left}
+        found = compared(live.training, batch)
+        return {"left": left, **found, "ratio": live.ratio_with(PackSequences()) if found["same"] else None}
+
+
+def compared(training: Any, batch: Any) -> Setting:
+    """``{"same": whether loss and gradients of a batch are when it is packed}``, with the reason where not."""
+    import copy
+
+    import torch
+
+    seen = []
+    for changed in (False, True):
+        model = copy.deepcopy(training.model).eval()  # dropout would draw other numbers for another shape
+        if changed:
+            model = PackSequences(always=True)(model)
+        try:
+            loss = training.loss(model, batch)
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        except Exception as error:  # a model that has no use for positions, or a loss of its own
+            return {"same": False, "reason": f"packed, the model fails: {type(error).__name__}: {error}"[:200]}
+        seen.append((float(loss.detach()), [None if one is None else one.double() for one in gradients]))
+    (loss, plain), (other, packed_ones) = seen
+    pairs = [(a, b) for a, b in zip(plain, packed_ones, strict=True) if a is not None and b is not None]
+    size = sum(float(a.square().sum()) for a, _ in pairs) ** 0.5
+    off = sum(float((a - b).square().sum()) for a, b in pairs) ** 0.5
+    same = abs(loss - other) <= SAME * max(abs(loss), 1e-9) and off <= CLOSE * max(size, 1e-12)
+    return {"same": same and len(pairs) > 0}
