@@ -49,11 +49,11 @@ def advise_training(
     with restored(training):
         on_device = [training.to_device(batch) for batch in batches]
         attempt(lambda: _step(training, functions, on_device, peaks, alone))
-        attempt(lambda: _forced(training, on_device, running))
+        attempt(lambda: forced_in_step(training, on_device, running))
         attempt(lambda: _unused(training, on_device[0], running))
     attempt(lambda: _cadence(training, timings, running))
     attempt(lambda: _inputs(training, batches[0], peaks, timings, running))
-    attempt(lambda: _forced_inputs(training, running))
+    attempt(lambda: forced_in_batch(training, running))
     return advice.merged(found)
 
 
@@ -81,14 +81,14 @@ def _step(
     ]
 
 
-def _forced(training: Training, batches: list[Any], step: float) -> list[Advice]:
+def forced_in_step(training: Training, batches: list[Any], step: float) -> list[Advice]:
     """Calls in a step that are no part of training."""
     with watched_calls() as found:
         training.whole_step(batches)
     return advice_of_calls(found, step)
 
 
-def _forced_inputs(training: Training, step: float) -> list[Advice]:
+def forced_in_batch(training: Training, step: float) -> list[Advice]:
     """The same in making a batch, in a forked child, where the source of dataset or collate names such a call."""
     loader = training.loader.loader
     collating = function_of(loader.collate_fn)

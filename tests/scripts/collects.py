@@ -3,7 +3,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-heap = [[number] for number in range(200_000)]
 loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randint(0, 2, (256,))), batch_size=16)
 model = nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

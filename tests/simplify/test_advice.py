@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
+from autoopt.benchmark.training import Training
 from autoopt.records import Advice, Peaks
+from autoopt.setup import Setup
 from autoopt.simplify import advice
-from autoopt.simplify.advise import advise_training
+from autoopt.simplify.advise import advise_training, forced_in_batch, forced_in_step
 from autoopt.simplify.batches import cached_batches
+from autoopt.simplify.forced import advice_of_calls, watched_calls
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.source import Function, step_functions
 from autoopt.simplify.watch import Watch, WatchedStep, watch
+from autoopt.workload import Workload
 
 PEAKS = Peaks(launch_seconds=2e-5, memory_bytes_per_second=1e10)
 
@@ -147,37 +153,6 @@ CASES = {
                 for column in range(16):
                     x[row, column] = features[column]
             return x, torch.stack([y for _, y in samples])
-
-        def build():
-            return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
-        """,
-    ),
-    "collection by force in the loss": (
-        "Garbage is collected by force in every step",
-        """
-        import gc
-
-        heap = [[number] for number in range(200_000)]
-
-        def own(model, batch):
-            gc.collect()  # planted
-            return F.cross_entropy(model(batch[0]), batch[1])
-
-        def build():
-            return workload(loss=own)
-        """,
-    ),
-    "collection by force in the collate": (
-        "Garbage is collected by force in every step",
-        """
-        import gc
-        from torch.utils.data import DataLoader, default_collate
-
-        heap = [[number] for number in range(200_000)]
-
-        def collate(samples):
-            gc.collect()  # planted
-            return default_collate(samples)
 
         def build():
             return workload(train_data=DataLoader(Rows(), batch_size=8, collate_fn=collate), batch_size=None)
@@ -369,3 +344,49 @@ def test_cadence_says_how_much_and_how_often_instead() -> None:
     assert "67%" in found.title
     assert "every 400 steps" in found.suggestion
     assert advice.cadence_advice("evaluation", 0.01, 100, 0.1, None) == []
+
+
+def _collecting(samples: Any) -> Any:
+    gc.collect()
+    return torch.utils.data.default_collate(samples)
+
+
+def _collecting_loss(model: Any, batch: Any) -> Any:
+    gc.collect()
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_garbage_that_is_collected_by_force_is_told_with_its_line_and_share() -> None:
+    data = torch.utils.data.TensorDataset(torch.randn(16, 4), torch.zeros(16).long())
+    loader = torch.utils.data.DataLoader(data, batch_size=8, collate_fn=_collecting)
+    given = Workload(
+        model=torch.nn.Linear(4, 2),
+        train_data=loader,
+        loss=_collecting_loss,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        max_steps=4,
+    )
+    training = Training(given, Setup(), device="cpu", seed=0)
+    try:
+        (collated,) = forced_in_batch(training, step=0.1)
+        (lost,) = forced_in_step(training, training.next(), step=0.1)
+    finally:
+        training.close()
+    for found, function in ((collated, _collecting), (lost, _collecting_loss)):
+        assert "collected by force" in found.title
+        assert found.file == __file__
+        assert found.line == function.__code__.co_firstlineno + 1
+        assert found.share is not None
+        assert found.share > 0.01
+
+
+def test_calls_of_libraries_and_calls_that_take_nothing_are_not_told() -> None:
+    plain = gc.collect
+    with watched_calls() as found:
+        gc.collect()
+        print("", end="")
+    assert gc.collect is plain
+    assert {name for name, _ in found} == {"gc.collect", "print"}
+    assert advice_of_calls(found, step=1e6) == []
+    (told,) = advice_of_calls({("print", ("train.py", 3)): [0.01, 0.02]}, step=0.1, batches=2)
+    assert told.share == pytest.approx(0.6)

@@ -59,7 +59,6 @@ def test_what_collate_collects_by_force_is_seen() -> None:
         gc.collect()
         return torch.utils.data.default_collate(rows)
 
-    heap = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
     data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.zeros(64).long())
     given = Workload(
         model=torch.nn.Linear(4, 2),
@@ -72,7 +71,6 @@ def test_what_collate_collects_by_force_is_seen() -> None:
     live = TrialContext(TrialSpec(workload="tests:garbage", device="cpu"), registry, workload=given)
     found = registry["garbage_collection"].inspect(live)
     assert found["preparing"] > 0.2
-    assert len(heap) == 100_000
 
 
 def test_it_applies_where_the_collector_takes_a_share() -> None:
