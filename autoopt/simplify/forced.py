@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any
 
 from autoopt.records import Advice
-from autoopt.simplify.lines import is_users
 
 Line = tuple[str, int]
 
@@ -54,12 +53,14 @@ Found = dict[tuple[str, Line], list[float]]
 def watched_calls() -> Iterator[Found]:
     """Seconds of such calls by the user's own lines, while it lasts; a library's own are none of them."""
     found: Found = {}
+    from autoopt.simplify.source import is_users  # local: it imports torch, which whoever words the advice does not
+
     plain = [
         (owner := import_module(module), attribute, getattr(owner, attribute), name)
         for module, attribute, name in CALLS
     ]
     for owner, attribute, call, name in plain:
-        setattr(owner, attribute, _timed(call, name, found))
+        setattr(owner, attribute, _timed(call, name, found, is_users))
     try:
         yield found
     finally:
@@ -67,7 +68,7 @@ def watched_calls() -> Iterator[Found]:
             setattr(owner, attribute, call)
 
 
-def _timed(call: Callable[..., Any], name: str, found: Found) -> Callable[..., Any]:
+def _timed(call: Callable[..., Any], name: str, found: Found, is_users: Callable[[str], bool]) -> Callable[..., Any]:
     @functools.wraps(call)
     def timed(*args: Any, **kwargs: Any) -> Any:
         frame, began = sys._getframe(1), time.perf_counter()
