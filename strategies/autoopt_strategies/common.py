@@ -11,6 +11,8 @@ Setting = dict[str, Any]
 Settings = Generator[Setting, Trial | None, None]
 
 COMPUTE = ("forward", "backward")
+PATIENCE = 0.25
+"""Share of the time left for the search that preparing a dataset once may take: each process pays it."""
 LEAVE = 0.03
 """Predictions closer than this are one to us: the setting that uses less goes first."""
 

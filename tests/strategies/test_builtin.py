@@ -156,6 +156,13 @@ def test_data_too_large_for_memory_is_not_cached() -> None:
     assert "free memory" in REGISTRY["cache"].applies(case).reason
 
 
+def test_a_cache_that_takes_the_search_s_time_to_fill_is_not_tried() -> None:
+    found = {"cache": {"deterministic": True, "sample_seconds": 0.01}}  # 500 s in one process, 62 s in eight
+    assert REGISTRY["cache"].applies(sample_case(inspected=found))
+    short = dataclasses.replace(sample_case(inspected=found), seconds_left=200.0)
+    assert REGISTRY["cache"].applies(short).reason == "reading them takes 62 s of 200 s left for the search"
+
+
 def test_the_page_of_strategies_is_made_of_their_cards() -> None:
     written = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
     assert written == page(BUILTIN), "docs/strategies.md is stale: run `make docs`"

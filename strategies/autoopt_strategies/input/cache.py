@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
+from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.cacheable import Cached, kept_apart, probe, same, split
 
@@ -81,6 +81,9 @@ class Cache(Strategy):
             return Applies.no("how much memory the samples would take is not known")
         if wanted > FREE * free:
             return Applies.no(f"the samples would take {_gigabytes(wanted)} of {_gigabytes(free)} free memory")
+        filling = self._reading(case) / max(1, self._workers(case))
+        if case.seconds_left is not None and filling > PATIENCE * case.seconds_left:
+            return Applies.no(f"reading them takes {filling:.0f} s of {case.seconds_left:.0f} s left for the search")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
@@ -94,17 +97,15 @@ class Cache(Strategy):
             workers=beside.get("workers", {}).get("num_workers"),
             threads=beside.get("threads", {}).get("threads"),
         )
-        seconds = found.get("sample_seconds")
-        if seconds is None or not case.workload.train_samples:
+        filling = self._reading(case) / max(1, setting.get("workers", 0))
+        if not filling:
             return step
-        filling = seconds * case.workload.train_samples / max(1, setting.get("workers", 0))
         return after_paying(case, step, filling, least=filling / 2)
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)
-        filling = (found.get("sample_seconds") or 0.0) * (case.workload.train_samples or 0)
-        workers = min(case.environment.cores or 1, 8) if filling > 2.0 else 0
-        return [{"prefix": None if found.get("deterministic") else found.get("prefix"), "workers": workers}]
+        prefix = None if found.get("deterministic") else found.get("prefix")
+        return [{"prefix": prefix, "workers": self._workers(case)}]
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
         """Workers for what the cache leaves to be prepared: one alone moves the bottleneck to the other."""
@@ -135,6 +136,13 @@ class Cache(Strategy):
     def inspect(self, live: Any) -> Setting:
         """Whether samples, or a head of their transforms, are the same under other random numbers."""
         return probe(dataset_of(live.workload))
+
+    def _reading(self, case: Case) -> float:
+        """Seconds to read all samples in one process; 0 where that is not known."""
+        return (case.inspected(self.name).get("sample_seconds") or 0.0) * (case.workload.train_samples or 0)
+
+    def _workers(self, case: Case) -> int:
+        return min(case.environment.cores or 1, 8) if self._reading(case) > 2.0 else 0
 
     def _bytes(self, case: Case) -> float | None:
         size = case.inspected(self.name).get("sample_bytes") or case.workload.dataset.sample_bytes

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
+from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.cache import FREE, LEFT
 from autoopt_strategies.input.cacheable import split
 from autoopt_strategies.input.rows import Rows
 
 ROOM = 0.8
 """Share of the free disk space that the arrays may take."""
-PATIENCE = 0.25
-"""Share of the time left for the search that writing them may take."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
+from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of, equal
 from autoopt_strategies.input.decoding import read_each_time, sample_of, spread
 from autoopt_strategies.input.relocated import files_below, moved, opened_files, root_of
@@ -16,8 +16,6 @@ ROOM = 0.25
 """Share of the free memory, and of what is free in the memory's own file system, that the files may take."""
 LEAST_WAIT = 0.03
 """Of a step: files that are waited for less than this are in memory already, where the system keeps what was read."""
-PATIENCE = 0.25
-"""Share of the time left for the search that copying them may take."""
 
 
 def deleted(folder: str, owner: int) -> None:
