@@ -52,9 +52,9 @@ Found = dict[tuple[str, Line], list[float]]
 @contextmanager
 def watched_calls() -> Iterator[Found]:
     """Seconds of such calls by the user's own lines, while it lasts; a library's own are none of them."""
-    found: Found = {}
-    from autoopt.simplify.source import is_users  # local: it imports torch, which whoever words the advice does not
+    from autoopt.simplify.source import is_users  # local: it imports torch, which who words the advice alone does not
 
+    found: Found = {}
     plain = [
         (owner := import_module(module), attribute, getattr(owner, attribute), name)
         for module, attribute, name in CALLS
