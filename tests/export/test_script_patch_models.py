@@ -199,3 +199,15 @@ def test_a_model_that_would_be_made_before_what_draws_stays_where_it_is(tmp_path
     sites = seen(tmp_path, text, ("model", "Linear", "nn.Linear(", {}))
     _, patch = patched(tmp_path, text, LAYOUT, sites=sites)
     assert "without giving it a name" in patch.changes[0].reason
+
+
+@pytest.mark.parametrize(("clip", "changes"), [(", gradient_clip_val=0.5", (True, False)), ("", (True, True))])
+def test_lightning_is_not_asked_to_clip_what_it_refuses_to(
+    tmp_path: Path, clip: str, changes: tuple[bool, bool]
+) -> None:
+    text = f"import torch\n\noptimizer = torch.optim.Adam(weights)\ntrainer = Trainer(steps{clip})\n"
+    sites = seen(tmp_path, text, ("optimizer", "Adam", "torch.optim.Adam(", {}), ("trainer", "Trainer", "Trainer(", {}))
+    for order in ((FUSED, BF16), (BF16, FUSED)):
+        _, patch = patched(tmp_path, text, *order, sites=sites)
+        assert tuple(change.how == "patched" for change in patch.changes) == changes
+        assert changes[1] or "does not clip" in patch.changes[1].reason

@@ -59,6 +59,8 @@ class Placing:
             "environment": self._environment,
         }
         places[edit.at](edit)
+        if self._unclipped():
+            raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
 
     def trainers_arguments(self, recipe: Recipe) -> JsonDict:
         """A change as arguments of the library's trainer that trains; empty where there is none, or it has no such."""
@@ -160,6 +162,21 @@ class Placing:
             where = f"{site.file}:{site.line}"
             raise NoHonestEditError(f"{where} reads it from the command: add {words} to it", by_hand=True)
         self._arguments(edit, site, ())
+
+    def _unclipped(self) -> bool:
+        """Whether these edits make Lightning refuse to clip gradients, which an optimizer may have scaled."""
+        fused = any("fused" in named for edits in self.files.values() for named in edits.arguments.values())
+        for site in self.sites.of("trainer") if fused else ():
+            source = self.edits(site.file).source
+            if site.call != "Trainer" or not source.names(site, site.call):
+                continue
+            call = source.call(site, site.call)
+            there, new = given(call), self.files[site.file].arguments.get(call, {}).get("precision")
+            old = there["precision"].value if "precision" in there else None
+            precision = new[0] if new is not None else old
+            if "gradient_clip_val" in there and precision is not None and "mixed" in source.code(precision):
+                return True
+        return False
 
     def _call(self, source: Source, site: Site) -> cst.Call:
         """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
