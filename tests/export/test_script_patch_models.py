@@ -96,6 +96,18 @@ def test_autocast_stands_around_each_loss_with_the_calls_that_lead_to_it(tmp_pat
     assert "3 lines compute gradients" in patch.changes[0].reason
 
 
+def test_a_picture_after_the_last_backward_pass_needs_no_autocast(tmp_path: Path) -> None:
+    text = GAN + "    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n"
+    used = seen(tmp_path, text, ("model", "", "nn.Linear(4, 8)", {"used": ["netG("]})).sites[0].used
+    assert len(used) == 2
+    sites = gan(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    changed = [site.model_copy(update={"used": used}) if site.line == 4 else site for site in sites.sites]
+    after, patch = patched(tmp_path, text, BF16, sites=sites.model_copy(update={"sites": tuple(changed)}))
+    assert patch.changes[0].how == "patched", patch.changes[0].reason
+    assert after.endswith("    if errG > 9:\n        shown = netG(torch.ones(2, 4))\n")
+
+
 def test_a_loss_without_a_name_gets_one_under_autocast(tmp_path: Path) -> None:
     text = GAN.replace(
         "    errD_fake = criterion(netD(fake.detach()), torch.zeros(2, 1))\n    errD_fake.backward()\n",

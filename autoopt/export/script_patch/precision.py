@@ -36,6 +36,9 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         forward = {place: _index_in(source, place, back) for place in used}
         within = {place: index for place, index in forward.items() if index is not None and begin < index <= back.index}
         covered += within
+        if back.index == max((back.index, *(index for index in earlier if index is not None))):
+            # what is called after the last backward pass of a step, such as for a picture of it, leads to no loss
+            covered += [place for place, index in forward.items() if index is not None and index > back.index]
         if within:
             _wrap(placing, source, precision, device, (call, back, sorted(within.values())))
     missing = [place for place in used if place not in covered]
