@@ -22,6 +22,7 @@ DRIVING = frozenset(
         "autoopt.benchmark.tasks:train",
         "autoopt.benchmark.tasks:train_leg",
         "autoopt.benchmark.tasks:cpu_clock",
+        "autoopt.benchmark.tasks:trace",
         "autoopt.simplify.tasks:running",
         "autoopt.script.tasks:sites",
         "autoopt.script.held:evaluate",
