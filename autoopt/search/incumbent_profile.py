@@ -26,6 +26,8 @@ from autoopt.simplify.stage_profile import (
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0
 """Seconds for the microbenchmarks: a share of the budget within these bounds."""
+AT_MOST, AT_LEAST_SECONDS = 0.3, 20.0
+"""Of the budget, for one profile: where steps are too slow for all of it, looks tell more."""
 TRACED_STEPS = 25
 TRACE_AT_MOST = 0.015
 """A trace takes as long as so many steps, about; it is made where that is no larger share of the budget."""
@@ -51,7 +53,13 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
 
     def profiled() -> StageProfile:
         return profile_stages(
-            context.runner, state.incumbent, seconds=seconds, advise=index == 0, trace=trace, strategies=wanted
+            context.runner,
+            state.incumbent,
+            seconds=seconds,
+            advise=index == 0,
+            trace=trace,
+            strategies=wanted,
+            limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
         )
 
     def measure() -> StageProfile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from pydantic import Field
@@ -22,6 +23,8 @@ SIMPLIFY = "autoopt.simplify.tasks"
 WARM_UP_SECONDS = 120.0
 RAMP_SECONDS = 0.2
 """Trained unmeasured after the microbenchmarks, until the loader's queues are as they were."""
+STAGES_STEPS, INSPECT_STEPS = 36.0, 35.0
+"""Slow steps: microbenchmarks and what strategies ask take as long as so many of them, about."""
 THROTTLED = 0.1
 """Share of readings with a lowered clock from which on it is told."""
 FOREIGN_CORES = 0.3
@@ -129,6 +132,7 @@ def profile_stages(
     advise: bool,
     trace: str | None = None,
     strategies: Sequence[str] | None = None,
+    limit: float = inf,
 ) -> StageProfile:
     """Runs a plan, then measures its stages one by one.
 
@@ -138,27 +142,29 @@ def profile_stages(
         advise: also look for what only a person can change.
         trace: a folder for a short torch.profiler trace.
         strategies: that may look into the workload; all where None.
+        limit: seconds of all of it, about: what steps are too slow for is left out, and told.
 
     Raises:
         TrialFailed: the plan does not train.
     """
     began, asking = time.monotonic(), list(runner.registry if strategies is None else strategies)
     with runner.trial(plan, "examine") as process:
-        tasks = _Tasks(process, seconds)
+        tasks = _Tasks(process, seconds, until=began + limit)
         tasks.spent["start"] = time.monotonic() - began
-        startup = tasks.must(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=WARM_UP_SECONDS)
+        startup = tasks.must(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=min(WARM_UP_SECONDS, limit / 2))
         before = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock")
         each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4}
         running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
+        tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")
-        timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", seconds=seconds)
+        timings = tasks.may("stage ceilings", f"{SIMPLIFY}:measure_stages", steps=STAGES_STEPS, seconds=seconds)
         sent = tasks.may("messages between processes", f"{SIMPLIFY}:measure_messages", seconds=seconds / 4)
         # stages lie between two halves: both see the same stretches of a machine whose speed changes
         again = tasks.may("the step after its stages", f"{SIMPLIFY}:running", **each, ramp_seconds=RAMP_SECONDS)
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
-        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", strategies=asking)
+        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, strategies=asking)
         step = block.seconds / max(block.steps, 1)
         wanted = advise and timings
         advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=step) if wanted else {}
@@ -189,8 +195,8 @@ def profile_stages(
 class _Tasks:
     """Tasks of one trial's process, each timed; what may fail without spoiling the rest leaves its reason."""
 
-    def __init__(self, process: Process, seconds: float) -> None:
-        self._process, self._timeout = process, seconds * 10 + 120.0
+    def __init__(self, process: Process, seconds: float, until: float = inf) -> None:
+        self._process, self._timeout, self._until, self.step = process, seconds * 10 + 120.0, until, 0.0
         self.spent: dict[str, float] = {}
         self.missing: list[str] = []
 
@@ -201,7 +207,11 @@ class _Tasks:
         finally:
             self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
 
-    def may(self, what: str, task: str, **arguments: Any) -> JsonDict:
+    def may(self, what: str, task: str, steps: float = 0.0, **arguments: Any) -> JsonDict:
+        """What a task answers; nothing where it fails, or where so many steps of the plan do not fit the time."""
+        if time.monotonic() + steps * self.step > self._until:
+            self.missing.append(f"{what}: about {steps * self.step:.0f} s, for which a larger --budget leaves time")
+            return {}
         try:
             return self.must(task, timeout=self._timeout, **arguments)
         except TrialFailed as failure:

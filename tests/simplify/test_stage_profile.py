@@ -174,3 +174,13 @@ class Counting:
 def test_what_others_used_meanwhile(after: dict[str, float | None], cores: float | None) -> None:
     trials = Counting({"own": 0.0, "busy": 100.0, "at": 0.0}, after)
     assert profile_stages(trials, Plan(), seconds=4.0, advise=False).foreign_cores == cores  # type: ignore[arg-type]
+
+
+def test_slow_steps_leave_out_what_a_short_budget_has_no_time_for() -> None:
+    slow = Block.model_validate(BLOCK).model_copy(update={"seconds": 6.0, "steps": 4, "step_seconds": (1.5,) * 4})
+    trials = FakeTrials(running={"block": slow.model_dump(), "reference": None})
+    found = profile_stages(trials, Plan(), seconds=4.0, advise=False, limit=27.0)  # type: ignore[arg-type]
+    assert "measure_stages" not in trials.asked
+    assert "inspect" not in trials.asked
+    assert [text.partition(":")[0] for text in found.missing] == ["stage ceilings", "what strategies ask"]
+    assert found.step_seconds == 1.5
