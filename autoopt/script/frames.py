@@ -97,14 +97,23 @@ def names_of(*wanted: object) -> dict[str, str]:
 
 
 def _name_in(variables: Mapping[str, object], wanted: tuple[object, ...]) -> str | None:
-    plain = [name for name, value in variables.items() if any(value is one for one in wanted)]
-    if plain:
-        return plain[0]
-    for owner, value in variables.items():
-        for name, held in getattr(value, "__dict__", {}).items() if not isinstance(value, ModuleType | type) else ():
+    known = list(variables.items())  # other threads may add to it
+    for name, value in known:
+        if any(value is one for one in wanted):
+            return name
+    for owner, value in known:
+        for name, held in _attributes(value):
             if any(held is one for one in wanted):
                 return f"{owner}.{name}"
     return None
+
+
+def _attributes(value: object) -> list[tuple[str, object]]:
+    """Attributes that an object holds itself; none of what is no plain object, or refuses to tell."""
+    try:
+        return [] if isinstance(value, ModuleType | type) else list(vars(value).items())
+    except Exception:  # a proxy may raise whatever it likes
+        return []
 
 
 def begin_here() -> None:

@@ -43,14 +43,22 @@ class Holder:
         return names_of(self.model)
 
 
+class Proxy:
+    """Answers to nothing before there is what it stands for."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
 def test_each_function_that_holds_a_model_is_known_with_its_name_for_it() -> None:
-    net = object()
+    proxy, net = Proxy(), object()
     found = names_of(net)
     assert found["test_each_function_that_holds_a_model_is_known_with_its_name_for_it"] == "net"
     held = Holder(net).run()
     assert held["Holder.run"] == held["Holder.within"] == "self.model"
     other = names_of(object())
     assert other == {}
+    del proxy
 
 
 def test_what_a_package_beside_the_folder_makes_is_placed_where_the_folder_s_own_code_asks_for_it(
