@@ -54,4 +54,7 @@ class CopyAhead:
         for _, tensor in tensors(moved):
             if tensor.is_cuda:
                 tensor.record_stream(current)
+        for part in moved if isinstance(moved, (list, tuple)) else (moved,):
+            if not isinstance(part, torch.Tensor) and hasattr(part, "record_stream"):
+                part.record_stream(current)  # of a graph, whose tensors nobody else sees
         return moved

@@ -19,6 +19,7 @@ from autoopt.benchmark.compiling import compile_blocks
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.monitors import nvml_handle
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.transfer import mover
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.warmup import warm_up
 from autoopt.benchmark.worst import largest_step
@@ -195,3 +196,25 @@ def test_blocks_of_many_shapes_are_within_what_torch_compiles_again() -> None:
         assert config.recompile_limit >= 2 * 20
     finally:
         config.recompile_limit = before
+
+
+class Graph:
+    """As graph libraries have them: no mapping, and its way to a device changes it in place."""
+
+    def __init__(self) -> None:
+        self.x = torch.ones(3)
+
+    def to(self, device: torch.device) -> Graph:
+        self.x = self.x.to(device)
+        return self
+
+
+def test_batches_that_know_their_own_way_to_the_device_take_it() -> None:
+    """A graph stayed on the host, and the lengths of a packed sequence, which must stay there, did not."""
+    move = mover(torch.device("meta"))
+    assert move is not None
+    graph, packed = Graph(), torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    there, (sequence, label) = move(graph), move((packed, torch.ones(2)))
+    assert (there.x.device.type, graph.x.device.type) == ("meta", "cpu"), "the one that is held on the host stays"
+    assert sequence.data.device.type == label.device.type == "meta"
+    assert sequence.batch_sizes.device.type == "cpu"

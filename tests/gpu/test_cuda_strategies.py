@@ -73,7 +73,12 @@ def how(name: str) -> On:
     """How a strategy is tried here; losses of a numeric one may differ by the kernels that it takes."""
     if name in OTHERWISE:
         return OTHERWISE[name]
-    if example_of(REGISTRY[name]).losses is None:
+    example = example_of(REGISTRY[name])
+    if example.processes > 1:
+        return On(elsewhere="it takes several processes: tests/distributed")
+    if not example.trains:
+        return On(elsewhere="its example is none that a few steps can be trained with")
+    if example.losses is None:
         return On(None)
     return On(TIGHT if REGISTRY[name].risk is Risk.NUMERIC else EXACT)
 

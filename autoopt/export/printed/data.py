@@ -12,7 +12,7 @@ from torch.utils.data.dataloader import default_convert
 
 from autoopt.benchmark.copy_ahead import END, CopyAhead
 from autoopt.benchmark.loader import InTurn, Loader, loader_of_dataset, rebuilt
-from autoopt.benchmark.transfer import mapped
+from autoopt.benchmark.transfer import by_itself, mapped
 from autoopt.export.printed.plan import plan
 
 Generators = dict[str, torch.Generator]
@@ -21,8 +21,12 @@ Generators = dict[str, torch.Generator]
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with every tensor on the device, however they are nested."""
     if plan.non_blocking:
-        return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
-    return mapped(batch, lambda tensor: tensor.to(device))
+        return mapped(
+            batch,
+            lambda tensor: tensor.to(device, non_blocking=True),
+            lambda whole: by_itself(whole, device, non_blocking=True),
+        )
+    return mapped(batch, lambda tensor: tensor.to(device), lambda whole: by_itself(whole, device))
 
 
 def moved(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
