@@ -45,7 +45,9 @@ class _Draws:
     def around(self, plain: Any) -> Any:
         @functools.wraps(plain)
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-            used = fetcher.__dict__.setdefault("_autoopt_drawn", _Used())
+            used = fetcher.__dict__.get("_autoopt_drawn")
+            if used is None:
+                used = fetcher._autoopt_drawn = _Used()
             if not used.generators or get_worker_info() is not None:
                 return plain(fetcher, possibly_batched_index)
             inside = self._states()
