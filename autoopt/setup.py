@@ -89,6 +89,10 @@ class FullySharded:
     reshard: bool = True
 
 
+_SMALLEST_BUCKET = 1e-3
+"""Megabytes."""
+
+
 @dataclass(frozen=True)
 class Distributed:
     """How a training is spread over processes of one machine (1: it is not). Batches are those of all of them.
@@ -111,6 +115,18 @@ class Distributed:
     sharded_optimizer: bool = False
     fully_sharded: FullySharded | None = None
     own_cores: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``DistributedDataParallel`` that it sets, where torch's own choice is another."""
+        found: dict[str, Any] = {}
+        if self.bucket_megabytes is not None:
+            found["bucket_cap_mb"] = max(self.bucket_megabytes, _SMALLEST_BUCKET)
+        if self.bucket_view:
+            found["gradient_as_bucket_view"] = True
+        if self.static_graph:
+            found |= {"static_graph": True, "find_unused_parameters": False}
+        return found
 
 
 @dataclass(frozen=True)

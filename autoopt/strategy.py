@@ -60,15 +60,17 @@ class Applies:
 class Edit:
     """The edit that a change makes at one place of a training script, for its patch.
 
-    ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer`` and ``trainer`` (a library's)
-    get ``arguments`` where they are made, ``moves`` where a batch is moved to the device; ``dataset`` gets one line, an
-    expression in which ``{dataset}`` stands for what the loader is given; ``model`` gets ``lines`` below the statement
-    that makes it, in which ``{model}`` stands for its name there; ``start`` gets ``lines`` below the imports,
-    ``environment`` above the import of torch. ``imports``: modules that the lines name; ``{torch}`` stands for what the
-    file calls torch.
+    ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer``, ``trainer`` (a library's) and
+    ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is moved to
+    the device; ``dataset`` gets one line, an expression in which ``{dataset}`` stands for what the loader is given;
+    ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for its name there;
+    ``start`` gets ``lines`` below the imports, ``environment`` above the import of torch. ``imports``: modules that
+    the lines name; ``{torch}`` stands for what the file calls torch.
     """
 
-    at: Literal["loader", "evaluation", "dataset", "moves", "optimizer", "trainer", "model", "start", "environment"]
+    at: Literal[
+        "loader", "evaluation", "dataset", "moves", "optimizer", "trainer", "wrapper", "model", "start", "environment"
+    ]
     lines: tuple[str, ...] = ()
     arguments: JsonDict = field(default_factory=dict)
     imports: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ def train_until(training: Training, enough: Enough, most: int | None = None) -> 
         most: steps after which ``enough`` says so in any case; several processes need to know.
     """
     if not isinstance(training, Training):  # a script has its own loop
-        return training.run_until(enough)
+        return training.run_until(enough, most)
     enough = training.group.agreed(enough, most)
     training.group.wait()
     clock, deferred, steps, over = training.clock, training.deferred_cost, 0, False

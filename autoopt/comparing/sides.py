@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from autoopt.comparing.revisions import commit_of, git, is_installed, moved, python_path, worktree
@@ -19,7 +20,8 @@ from autoopt.records import Plan
 from autoopt.records.comparing import SideKind
 from autoopt.records.reading import RESULT_FILE, read_result
 from autoopt.running.baseline_spec import search_path
-from autoopt.script.command import check_script, command_of, folders_of
+from autoopt.script.command import check_script, command_of, script_spec
+from autoopt.script.launched import is_launcher
 from autoopt.storage.fingerprint import source_hashes
 from autoopt.trial.protocol import ScriptSpec
 
@@ -67,18 +69,17 @@ class Side:
         file = Path(where) if is_path(where) else _module_file(where, self.search_path)
         return None if file is None else file if file.is_absolute() else self.folder / file
 
-    @property
+    @cached_property
     def script(self) -> ScriptSpec | None:
         """How its trials run it; None of a function. They see the user's folders through views of their own."""
         if self.command is None:
             return None
-        folders = folders_of(self.command, self.folder)
-        if self.root is not None:  # links to what git does not track lead there
-            folders = (*folders, str(self.root))
-        first = python_path(self.command[0], self.root, self.folder) if self.root is not None else ()
-        return ScriptSpec(
-            command=self.command, folders=folders, patched=self.patched, python_path=first, own_seeds=False
-        )
+        found = script_spec(self.command, self.folder, patched=self.patched, own_seeds=False)
+        if self.root is None:
+            return found
+        folders = (*found.folders, str(self.root))  # links to what git does not track lead there
+        first = python_path(found.command[0], self.root, self.folder)
+        return found.model_copy(update={"folders": folders, "python_path": first})
 
 
 def workload_of(given: tuple[str, ...], workload: str | None) -> str | None:
@@ -112,6 +113,11 @@ def side(given: str, workload: str | None, python: str | None = None) -> Iterato
                 raise UsageError(
                     f"{found.spec} is a function: it is built by the interpreter that runs autoopt, not by {python}",
                     hint="an interpreter of its own is for a script's side",
+                )
+            if is_launcher(found.command):
+                raise UsageError(
+                    f"{found.command[0]} chooses the interpreter of the processes that it starts",
+                    hint=f"name that environment's own launcher, such as other-env/bin/torchrun, rather than {python}",
                 )
             found = replace(found, command=(_interpreter(python), *found.command[1:]))
         if found.command is not None:

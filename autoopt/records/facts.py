@@ -78,7 +78,10 @@ class OptimizerFacts(Record):
 
 
 class WorkloadFacts(WorkloadSummary):
-    """All that strategies may know of a workload. Sizes in bytes; counts are counts."""
+    """All that strategies may know of a workload. Sizes in bytes; counts are counts.
+
+    ``wrapped``: options of the ``DistributedDataParallel`` that a script makes by itself; None where it makes none.
+    """
 
     dataset: DatasetFacts
     loader: LoaderFacts
@@ -99,5 +102,6 @@ class WorkloadFacts(WorkloadSummary):
     clip_grad_norm: float | None = None
     adapter: str | None = None
     available_ram_bytes: int | None = None
+    wrapped: JsonDict | None = None
     inspected: dict[str, JsonDict] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()

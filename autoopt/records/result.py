@@ -16,7 +16,11 @@ from autoopt.records.tuning import Tuning
 
 
 class WorkloadSummary(Record):
-    """``workload`` of result.json."""
+    """``workload`` of result.json.
+
+    ``processes``: that a script's launcher starts; ``batch_size`` is that of each. 1 of all other workloads, whose
+    processes are a change of their plan.
+    """
 
     spec: str
     name: str
@@ -25,6 +29,7 @@ class WorkloadSummary(Record):
     batch_size: int | None = None
     max_steps: int | None = None
     steps_per_epoch: int | None = None
+    processes: int = 1
 
 
 class Objective(Record):

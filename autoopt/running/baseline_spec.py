@@ -9,18 +9,28 @@ from collections.abc import Iterator
 
 from autoopt.options import Options, check_names
 from autoopt.registry import Registry, load_strategies
-from autoopt.script.command import command_of, folders_of
+from autoopt.script.command import command_of, script_spec
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 
-def baseline_spec(spec: str, options: Options, registry: Registry, directory: str | None = None) -> TrialSpec:
+def baseline_spec(
+    spec: str,
+    options: Options,
+    registry: Registry,
+    directory: str | None = None,
+    *,
+    script: ScriptSpec | None = None,
+) -> TrialSpec:
     """The trial of the baseline.
 
     Args:
         directory: of the run, which the trials of a script may write to.
+        script: how the command is run, where that is known already.
     """
     command = command_of(spec)
     shared = (directory,) if directory else ()
+    if script is None and command is not None:
+        script = script_spec(command, metric=options.metric, shared=shared)
     return TrialSpec(
         workload=spec,
         strategies=registry.specs,
@@ -30,9 +40,8 @@ def baseline_spec(spec: str, options: Options, registry: Registry, directory: st
         search_path=search_path(),
         target=options.target,
         memory_limit_bytes=options.memory_limit,
-        script=None
-        if command is None
-        else ScriptSpec(command=command, metric=options.metric, folders=folders_of(command), shared=shared),
+        script=script,
+        processes=script.launch.size if script is not None and script.launch is not None else 1,
     )
 
 

@@ -29,8 +29,8 @@ def check_command(spec: str, options: Options) -> None:
         check_script(command)
         if options.nproc is not None:
             raise UsageError(
-                f"--nproc {options.nproc}: a script that is run as it is starts its processes itself",
-                hint="give a function that describes the run, MODULE:ATTR, to train it in several",
+                f"--nproc {options.nproc} is for a function that describes the run: a script has a launcher of its own",
+                hint="autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py",
             )
     if options.out is not None:
         check_free(options.out)

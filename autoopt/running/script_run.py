@@ -42,12 +42,14 @@ def script_run(spec: str, plan: Plan, plan_file: Path, options: Options) -> int:
         )
     check_script(command)
     registry = registry_of(options)
-    sites = _known_sites(plan_file, command) or _watched(baseline_spec(spec, options, registry), registry)
+    base = baseline_spec(spec, options, registry)
+    assert base.script is not None, "it is a script"
+    sites = _known_sites(plan_file, base.script.command) or _watched(base, registry)
     setup = registry.fold(plan)
     reason = unsayable(setup, sites)
     if reason:
         raise UsageError(f"the plan cannot be put on this script from outside: {reason}")
-    return run_with_plan(command, plan, sites, strategies=registry.specs, env=setup.flags.get("env"))
+    return run_with_plan(base.script, plan, sites, strategies=registry.specs, env=setup.flags.get("env"))
 
 
 def _known_sites(plan_file: Path, command: tuple[str, ...]) -> Sites | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections import Counter
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
 from autoopt.benchmark.compiling import compile_model
+from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
@@ -23,7 +26,7 @@ from autoopt.script.joints import Joints
 from autoopt.script.moves import UnblockedMoves
 from autoopt.script.own_draws import own_draws
 from autoopt.script.sayable import unsayable
-from autoopt.setup import Setup
+from autoopt.setup import Distributed, Setup
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,6 +70,8 @@ class Applying:
             moves = UnblockedMoves()
             moves.install()
             self.joints.watchers.append(moves)
+        if self.setup.distributed != Distributed():
+            self._wrap()
         if self.setup.precision.dtype is not None:
             self.joints.around_forward = self._enter
             self.joints.before_backward = self._leave
@@ -127,6 +132,21 @@ class Applying:
         if own and (not others or any(call in site.calls for site in own)):
             return "training"
         return "validation" if others else None
+
+    # what sends gradients
+
+    def _wrap(self) -> None:
+        """The script's own ``DistributedDataParallel`` is made with the setup's arguments."""
+        made, how = DistributedDataParallel.__init__, self.setup.distributed
+        names = list(inspect.signature(made).parameters)[1:]
+
+        @functools.wraps(made)
+        def init(wrapper: Any, *args: Any, **kwargs: Any) -> None:
+            made(wrapper, **{**dict(zip(names, args, strict=False)), **kwargs, **how.arguments})
+            if how.compression == "bfloat16":
+                compress(wrapper)
+
+        DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
 
     # the model and its optimizer
 

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
+from autoopt.script.launched import asked, is_launcher, launcher_of
+from autoopt.trial.protocol import ScriptSpec
 
 _DEAF = {"-I", "-E", "-S", "-Im", "-Em", "-Sm"}
-_LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "srun", "accelerate")
+_LAUNCHERS = ("deepspeed", "mpirun", "srun")
 _EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
 
 
@@ -44,8 +47,10 @@ def spec_of(target: str | None, words: Sequence[str]) -> str:
 def command_of(spec: str) -> tuple[str, ...] | None:
     """The words of a command, the interpreter first; None where the spec is an import string.
 
+    Of torchrun and accelerate the launcher's own words (``autoopt.script.launched`` asks it what it starts).
+
     Raises:
-        UsageError: a launcher of several processes, or an interpreter that is told not to listen.
+        UsageError: another launcher of several processes, or an interpreter that is told not to listen.
     """
     try:
         words = shlex.split(spec)
@@ -56,13 +61,15 @@ def command_of(spec: str) -> tuple[str, ...] | None:
     first = os.path.basename(words[0])
     if _is_script(words[0]):
         return (sys.executable, *words)
+    if is_launcher(words):
+        return launcher_of(words)
     if first.startswith("python") and len(words) > 1:
         return _interpreted(words)
     if first in _LAUNCHERS:
         raise UsageError(
-            f"{first} starts training processes of its own: they cannot be stopped at the same step from outside",
-            hint=f"name the script itself, {_EXAMPLE}, to measure it in one process; several are measured of a "
-            "function that describes the run: autoopt optimize MODULE:ATTR --nproc N",
+            f"{first} starts training processes of its own, in a way that cannot be asked for",
+            hint="let torchrun or accelerate launch start the script, such as: "
+            "autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py",
         )
     return None
 
@@ -82,7 +89,7 @@ def check_script(command: Sequence[str], folder: Path | None = None) -> None:
     here = folder or Path.cwd()
     if script is not None and named and not (here / script).is_file():
         raise WorkloadError(f"there is no script {script}", hint=f"looked for in {here}")
-    if command[0] != sys.executable and not _has_autoopt(command[0]):
+    if command[0] != sys.executable and not is_launcher(command) and not _has_autoopt(command[0]):
         raise EnvironmentLacks(
             f"{command[0]} cannot import autoopt, which must listen in the script's process",
             hint=f"{command[0]} -m pip install torch-autoopt",
@@ -102,6 +109,25 @@ def folders_of(command: Sequence[str], folder: Path | None = None) -> tuple[str,
     here = folder or Path.cwd()
     scripts = [word for word in command[1:] if _is_script(word)]
     return tuple(dict.fromkeys([str(here), *(str((here / word).resolve().parent) for word in scripts[:1])]))
+
+
+def script_spec(command: Sequence[str], folder: Path | None = None, **more: Any) -> ScriptSpec:
+    """A command as its trials run it. A launcher is asked first which processes it starts.
+
+    Args:
+        folder: where it runs; the present one where None.
+        more: fields of the spec.
+
+    Raises:
+        WorkloadError: the launcher starts no process, or not as they are wanted.
+        EnvironmentLacks: their interpreter does not have autoopt.
+    """
+    more = {"folders": folders_of(command, folder), **more}
+    if not is_launcher(command):
+        return ScriptSpec(command=tuple(command), **more)
+    words, launch = asked(command, folder or Path.cwd())
+    check_script(words, folder)
+    return ScriptSpec(command=words, launch=launch, **more)
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -17,6 +18,8 @@ from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
 from autoopt.benchmark.device import host_peak_bytes
 from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.replicate import options_of
+from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.lengths import Lengths
 from autoopt.benchmark.loss_recorder import LossRecorder
@@ -27,13 +30,17 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.probe import probe
 from autoopt.script.process import Script
+from autoopt.script.ranks import meet, without_waiting
 from autoopt.script.recording import MicroBatch
-from autoopt.script.session import Enough
+from autoopt.script.refusals import shared_out
+from autoopt.script.session import Enough, Goal
 from autoopt.script.training_run import ScriptRun
 from autoopt.setup import Precision, Setup
 from autoopt.workload import Workload
 
 ADAPTER = "script"
+
+Each = Callable[[int, float], None]
 
 
 class ScriptContext:
@@ -57,7 +64,7 @@ class ScriptContext:
         self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
         self.under_way: ScriptRun | None = None
-        self.training = ScriptTraining(script)
+        self.training = ScriptTraining(script, meet(script.spec.rank, session.device.torch))
         self.workload = self.training.workload
         self.setup = self.registry.fold(script.spec.plan, self.workload.setup)
         self.training.setup = self.setup
@@ -66,7 +73,8 @@ class ScriptContext:
     def facts(self) -> WorkloadFacts:
         """Facts of the script that strategies may know."""
         assert self.script.spec.script is not None
-        facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
+        with self.training.apart():
+            facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
         return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
 
     def training_run(self, **arguments: Any) -> ScriptRun:
@@ -131,13 +139,14 @@ class ScriptTraining:
 
     Args:
         script: which stands at a step's end.
+        group: the processes of its launcher.
     """
 
-    group = Group()
     shared = None
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, group: Group | None = None) -> None:
         self.script, self.session = script, script.session
+        self.group = group or Group()
         assert script.session.device is not None
         assert script.session.clock is not None
         assert script.session.deferred_cost is not None
@@ -153,7 +162,9 @@ class ScriptTraining:
                 "no model was called in training: its forward pass could not be found",
                 hint="call the model itself, as in model(x), rather than one of its methods",
             )
-        self.roots = roots
+        if self.group.size > 1 and any(_is_shared_out(p) for root in roots for p in root.parameters()):
+            raise shared_out()
+        self.roots = self._called = roots
         self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
         self.optimizers = self._stepping()
         self.optimizer: Optimizer = self.optimizers[0]
@@ -176,7 +187,7 @@ class ScriptTraining:
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
         found = Setup(precision=Precision(dtype=_named(self.dtype)))
         self.workload = Workload(
-            model=self.model,
+            model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
             train_data=self.loader.loader,
             batch_size=self._size(),
             loss=self.loss,
@@ -228,9 +239,47 @@ class ScriptTraining:
     def evaluate_every(self) -> int:
         return self.lengths.evaluate_every
 
-    def run_until(self, enough: Enough) -> tuple[Lap, LossRecorder]:
-        """Lets the script train; see ``Session.run_until``."""
-        return self.session.run_until(enough)
+    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
+        """Lets the script train; see ``Session.run_until``. Of several processes the first is asked, for all."""
+        goal = self.follow(enough, most=most, to_its_end=False)
+        return without_waiting(goal.lap(), goal.away, self.group), goal.captured
+
+    def follow(
+        self, enough: Enough, each: Each | None = None, *, most: int | None = None, to_its_end: bool = True
+    ) -> Goal:
+        """Lets the script train on, all processes to the same step.
+
+        Args:
+            enough: asked at each step's end with the steps and seconds so far, of the first process alone.
+            each: called there in every process, before.
+            most: steps after which ``enough`` says so in any case.
+            to_its_end: it does not matter that the script comes to its end before.
+        """
+        agreed = self.group.agreed(enough, most)
+        self.group.wait()
+
+        def over(done: int, elapsed: float) -> bool:
+            if each is not None:
+                each(done, elapsed)
+            return agreed(done, elapsed)
+
+        return (self.session.run_until_over if to_its_end else self.session.run)(over)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Each process trains its own copy of the models for a while; see ``benchmark.distributed.step.apart``."""
+        if self.group.size == 1:
+            yield
+            return
+        together, whole = self.roots, self.model
+        self.roots = [root.module if isinstance(root, DistributedDataParallel) else root for root in together]
+        self.model = self.roots[0] if len(together) == 1 else Models(self.roots)
+        try:
+            with own_statistics(self.model):
+                yield
+        finally:
+            self.roots, self.model = together, whole
+            self.group.wait()
 
     def profiled(self, profiler: Any, steps: int) -> None:
         """Lets the script train so many steps under torch's profiler, which listens to the thread that trains."""
@@ -266,7 +315,7 @@ class ScriptTraining:
 
     def _index(self, model: nn.Module) -> int:
         model = getattr(model, "_orig_mod", model)
-        return next((index for index, root in enumerate(self.roots) if root is model), 0)
+        return next((index for index, root in enumerate(self._called) if root is model), 0)
 
     def forward(self, batch: Any) -> torch.Tensor:
         if self.begin is not None:
@@ -299,9 +348,15 @@ class ScriptTraining:
         """Facts of a script's batches beside its dataset."""
         metric, total = self.script.command.metric, self.lengths.total
         found: JsonDict = {"max_steps": total or None, "has_evaluate": metric is not None}
+        found |= {"processes": self.group.size, "wrapped": options_of(self._called[0])}
         if metric is not None:
             found |= {"metric": name_of(metric), "mode": direction_of(metric), "target": self.script.spec.target}
         return found
+
+
+def _is_shared_out(parameter: nn.Parameter) -> bool:
+    """Whether this process holds a part of a parameter alone (FSDP, in either of its forms)."""
+    return hasattr(parameter, "full_tensor") or type(parameter).__name__ == "FlatParameter"
 
 
 def _named(dtype: torch.dtype | None) -> str | None:

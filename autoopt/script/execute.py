@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import NoReturn
 
 from autoopt.errors import AutooptError
 from autoopt.records import JsonDict
-from autoopt.script import hook
 from autoopt.script.boot import listen
 from autoopt.script.interpreter import folder_of, run
+from autoopt.script.launched import HOOK
 from autoopt.script.orders import PATH_WAS_UNSET, VARIABLE, Orders
-from autoopt.script.view import View, open_view
+from autoopt.script.view import View, join_view, open_view
 from autoopt.trial.channel import Channel
 from autoopt.trial.failures import failure_of
-from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.trial.supervisor import supervise
 
-HOOK = str(Path(hook.__path__[0]))
+_LOOK_SECONDS = 0.01
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
@@ -94,9 +96,7 @@ def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dic
     script = spec.script
     assert script is not None, "the trial of a script"
     scratch = Path(tempfile.gettempdir())
-    view = open_view(script.folders, scratch, shared=script.shared)
-    for path, text in script.patched.items():
-        Path(view.path(path)).write_text(text, encoding="utf-8")
+    view = _open(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
     directory = view.path(spec.directory)
     os.chdir(directory)
     words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
@@ -104,6 +104,33 @@ def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dic
     offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
     first = _path_of([view.path(path) for path in script.python_path])
     return words, orders, {**offline, **first, "PWD": directory}
+
+
+def _open(script: ScriptSpec, scratch: Path) -> View:
+    view = open_view(script.folders, scratch, shared=script.shared)
+    for path, text in script.patched.items():
+        Path(view.path(path)).write_text(text, encoding="utf-8")
+    return view
+
+
+def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
+    """One view for all processes of a launcher, and one folder for temporary files: what one writes another reads."""
+    told, temporary = Path(rank.folder, "view.json"), Path(rank.folder, "tmp")
+    if rank.rank == 0:
+        temporary.mkdir()
+        view = _open(script, scratch)
+        part = told.with_suffix(".part")
+        part.write_text(json.dumps({"kind": view.kind, "moved": view.moved, "pid": os.getpid()}))
+        part.rename(told)
+    else:
+        while not told.exists():  # the parent ends this process where the first one fails
+            time.sleep(_LOOK_SECONDS)
+        document = json.loads(told.read_text())
+        view = View(document["kind"], document["moved"])
+        join_view(view, document["pid"])
+    os.environ["TMPDIR"] = str(temporary)
+    tempfile.tempdir = None
+    return view
 
 
 def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:

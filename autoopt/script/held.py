@@ -52,12 +52,11 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
     began = perf_counter()
 
     def enough(done: int, elapsed: float) -> bool:
-        held.put()
         goal: Goal = session.goal
         late = perf_counter() - began > seconds
         return late or held.told(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
 
-    goal = session.run_until_over(enough)
+    goal = live.training.follow(enough, lambda *_: held.put())
     found = held.told(goal, pattern)
     return {
         "fits": True,

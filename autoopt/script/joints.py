@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from autoopt.benchmark.transfer import samples_of
 from autoopt.script.refusals import no_model, no_optimizer
-from autoopt.script.roles import Roles
+from autoopt.script.roles import Roles, count_of
 from autoopt.script.session import Session
 from autoopt.script.watcher import Watcher
 
@@ -148,7 +148,7 @@ class Joints:
                 finally:
                     session.data_end()
                 joints._given = True
-            roles.given(id(self), loader, _count(batch))
+            roles.given(id(self), loader, count_of(batch))
             if joints.watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in joints.watchers:
@@ -223,6 +223,9 @@ class Joints:
                 self.session.standing = False
         for watcher in self.watchers:
             watcher.root_found(module)
+        within = module.module if isinstance(module, DistributedDataParallel) else None
+        if within is not None and module._compiled_call_impl is None:  # compiled code is not to see the listening
+            self._time(within)  # it is evaluated by itself, as a rule
         self._time(module)
 
     def _time(self, module: nn.Module) -> None:
@@ -258,7 +261,7 @@ class Joints:
         if self._in_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self._given and not roles.known)
-        self.session.samples += samples if roles.known else _count(args) or _count(kwargs)
+        self.session.samples += samples if roles.known else count_of(args) or count_of(kwargs)
         if self.around_forward is not None:
             self.around_forward()
 
@@ -389,11 +392,3 @@ class Joints:
                     session.train_again()
 
         torch.save = save
-
-
-def _count(batch: Any) -> int:
-    """Samples of a batch; those of the usual forms without a walk through them."""
-    first = batch[0] if type(batch) in (list, tuple) and batch else batch
-    if type(first) is torch.Tensor and first.ndim:
-        return first.shape[0]  # len() takes three times as long
-    return samples_of(batch) or 0

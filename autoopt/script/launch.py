@@ -10,12 +10,13 @@ from typing import Any
 
 from autoopt.records import Plan, Sites
 from autoopt.script.execute import listening
+from autoopt.script.launched import PASSED_ON
 from autoopt.script.orders import Orders
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 
 def run_with_plan(
-    command: Sequence[str],
+    script: ScriptSpec,
     plan: Plan,
     sites: Sites,
     *,
@@ -25,7 +26,7 @@ def run_with_plan(
     """Runs a command to its end with a plan put on it, in the present folder and on the terminal's own streams.
 
     Args:
-        command: its words, the interpreter first.
+        script: the command; of one that a launcher starts in several processes the launcher is run.
         plan: put on at the sites.
         sites: of the run that found the plan.
         strategies: import strings of custom ones in the plan.
@@ -34,14 +35,21 @@ def run_with_plan(
     Returns:
         The command's exit code; of one that a signal ended, 128 and its number.
     """
+    launch, command = script.launch, script.command
     spec = TrialSpec(
         workload=" ".join(command),
         plan=plan,
         strategies=tuple(strategies),
         directory=os.getcwd(),
-        script=ScriptSpec(command=tuple(command), sites=sites),
+        script=ScriptSpec(command=command, sites=sites),
     )
-    environment = listening(Orders(spec=spec), dict(os.environ)) | {k: str(v) for k, v in (env or {}).items()}
+    own = dict(os.environ)
+    if launch is not None and launch.size > 1:
+        command = launch.command
+        own[PASSED_ON] = "1"
+    elif launch is not None:
+        own |= launch.ranks[0]
+    environment = listening(Orders(spec=spec), own) | {k: str(v) for k, v in (env or {}).items()}
     with subprocess.Popen(list(command), env=environment) as process:
         while True:
             try:

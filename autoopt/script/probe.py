@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
+from autoopt.benchmark.distributed.merging import mean_losses
 from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
 from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything
@@ -48,7 +49,8 @@ def probe(live: Any, out: str, steps: int, seconds: float, weights: list[str] | 
     recorder.train(steps, seconds)
     recorder.read_on(seconds)
     session.in_main(recorder.finish)
-    np.savez(out, **recorder.arrays())
+    if live.training.group.first:  # gradients and weights are those of all
+        np.savez(out, **recorder.arrays())
     found = recorder.document(out).model_copy(update={"seconds": perf_counter() - began})
     return found.model_dump(mode="json")
 
@@ -152,7 +154,7 @@ class _Recorder(Watcher):
             self._put(states[0])
             self._plain = contextlib.ExitStack()
 
-        def enough(done: int, elapsed: float) -> bool:
+        def each(done: int, elapsed: float) -> None:
             assert self._plain is not None
             self._plain.close()
             self._step_ended()
@@ -160,11 +162,11 @@ class _Recorder(Watcher):
                 found[(done - 1) % len(states)].append(self._gradient)
             self._gradient = None
             self._put(states[done % len(states)])
-            return done >= ROUNDS * len(states)
 
         self.session.in_main(prepare)
         found: list[list[Array]] = [[] for _ in states]
-        self.session.run_until_over(enough)
+        wanted = ROUNDS * len(states)
+        self.training.follow(lambda done, _: done >= wanted, each, most=wanted)
         self.session.in_main(self._as_before)
         self.taken = len(self.digests)
         whole = all(state is not None for state in states) and all(map(_tells, found))
@@ -187,20 +189,24 @@ class _Recorder(Watcher):
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
         self._gradient = None
 
-        def enough(done: int, elapsed: float) -> bool:
+        def each(done: int, elapsed: float) -> None:
             self._step_ended()
             if self._gradient is None:
                 self.skipped.append(done - 1)
             self._gradient = None
             self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
             self.weights.append(self.coordinates.weights())
+
+        def enough(done: int, elapsed: float) -> bool:
             return done >= steps or (done >= LEAST_STEPS and perf_counter() - began > seconds)
 
         if self.session.over:
             return
         began = perf_counter()
-        goal = self.session.run_until_over(enough)
-        self.losses = goal.captured.losses()[: len(self.rates)]
+        goal = self.training.follow(enough, each, most=steps)
+        ranks = self.training.group.gather(goal.captured.losses()[: len(self.rates)])
+        fewest = min(map(len, ranks))
+        self.losses = mean_losses([losses[:fewest] for losses in ranks])
 
     def read_on(self, seconds: float) -> None:
         """Trains on for the sake of its batches alone, into the third epoch where there is time.
@@ -208,25 +214,51 @@ class _Recorder(Watcher):
         The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them.
         """
         self._hook.remove()
-        if self.session.over:
-            return
+        if not self.session.over:
+            self._read_on(seconds)
+        self._put_together()
+
+    def _read_on(self, seconds: float) -> None:
         held = HeldWeights(self.live, self._kept) if self._kept is not None else None
         if held is not None:
             self.session.in_main(held.put)
             self.live.script.joints.watchers.append(held)
 
-        def enough(done: int, elapsed: float) -> bool:
+        def each(done: int, elapsed: float) -> None:
             self._step_ended()
             if held is not None:
                 held.put()
+
+        def enough(done: int, elapsed: float) -> bool:
             late = perf_counter() - began > seconds
             return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
 
         began = perf_counter()
-        goal = self.session.run_until_over(enough)
+        goal = self.training.follow(enough, each, most=_MOST_READ)
         if held is not None:
             self.live.script.joints.watchers.remove(held)
             self.metrics, self.evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
+
+    def _put_together(self) -> None:
+        """What all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
+        group = self.training.group
+        if group.size == 1:
+            return
+        ranks = group.gather((self.digests, self.orders, self._keys, self._labels))
+        self.digests = ["".join(step) for step in zip(*(each[0] for each in ranks), strict=False)]
+        self.orders = ["".join(step) for step in zip(*(each[1] for each in ranks), strict=False)]
+        self._labels = all(each[3] for each in ranks)
+        epochs = [set().union(*keys) for keys in zip(*(each[2] for each in ranks), strict=False)]
+        samples = group.gather([epoch.samples for epoch in self.epochs])
+        self.epochs = [
+            EpochRead(
+                samples=sum(rank[number] for rank in samples if number < len(rank)),
+                distinct=len(keys),
+                seen_before=len(keys & set().union(*epochs[:number])),
+            )
+            for number, keys in enumerate(epochs)
+            if keys
+        ]
 
     def finish(self) -> None:
         """Once the script trains no further: updates from drawn gradients."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
@@ -45,10 +45,12 @@ class Script:
         self.registry: Registry = load_strategies(spec.strategies)
         self.setup = self.registry.fold(spec.plan)
         if stops:
-            refuse_processes()
+            place = spec.rank
+            refuse_processes(1 if place is None else place.size)
             if self.command.same_draws:
                 same_draws()
-            seed_everything(spec.seed)  # the script's own seeds, where it sets any, come after
+            own = () if place is None or place.rank == 0 else (place.rank,)  # each process draws its own
+            seed_everything(mix(spec.seed, *own) if own else spec.seed)  # the script's own seeds come after
             if not spec.script.own_seeds:
                 draw_anew(spec.seed)
             self.joints.watchers.append(self.recording)

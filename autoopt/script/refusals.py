@@ -9,13 +9,19 @@ import torch
 
 from autoopt.errors import WorkloadError
 
-_HINT = "name a command that trains in one process, or describe the run with build()"
+_HINT = (
+    "let torchrun start them, as in: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py; "
+    "else name a command that trains in one process, or describe the run with build()"
+)
 
 
-def refuse_processes() -> None:
+def refuse_processes(size: int = 1) -> None:
     """From now on a script that starts training processes of its own is stopped there.
 
     They could not be stopped at the same step from outside.
+
+    Args:
+        size: processes that a launcher has started it in.
     """
     for module, name in ((torch.multiprocessing, "spawn"), (torch.multiprocessing, "start_processes")):
         plain = getattr(module, name, None)
@@ -27,7 +33,7 @@ def refuse_processes() -> None:
         @functools.wraps(begin)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             done = begin(*args, **kwargs)
-            if torch.distributed.get_world_size() > 1:
+            if torch.distributed.get_world_size() != size and torch.distributed.get_world_size() > 1:
                 _refuse()
             return done
 
@@ -56,6 +62,15 @@ def no_model(steps: int) -> WorkloadError:
     return WorkloadError(
         f"the optimizer has stepped {steps} times, and no model that holds its parameters was called with gradients on",
         hint="call the model itself, as in model(x), rather than one of its methods, or describe the run with build()",
+    )
+
+
+def shared_out() -> WorkloadError:
+    """What to say of a script of several processes none of which has all weights."""
+    return WorkloadError(
+        "the script shares its parameters out between its processes (FSDP), so that none has the weights whose "
+        "gradients are compared",
+        hint="describe the run with build(): autoopt optimize MODULE:ATTR --nproc N, where fully_sharded is a change",
     )
 
 

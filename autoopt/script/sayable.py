@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from autoopt.records import Sites
-from autoopt.setup import Batch, Setup
+from autoopt.setup import Batch, Distributed, Setup
+
+WRAPPER = "DistributedDataParallel"
 
 
 def unsayable(setup: Setup, sites: Sites) -> str | None:
@@ -29,8 +31,10 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         return "the script compiles already"
     if setup.transfer.prefetch:
         return "batches are moved by the script's own lines: it needs build()"
-    if setup.distributed.processes > 1:
-        return "a script starts its processes itself: it needs build()"
+    if setup.distributed != Distributed():
+        reason = _unsayable_between_processes(setup.distributed, sites)
+        if reason:
+            return reason
     wrapped = {
         "loss": setup.loss,
         "training step": setup.step,
@@ -41,6 +45,17 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         if changed:
             return f"the {what} is the script's own: it needs build()"
     return _unsayable_batch(setup.batch, sites)
+
+
+def _unsayable_between_processes(how: Distributed, sites: Sites) -> str | None:
+    """Why processes cannot be made to share in another way from outside; None where the wrapper's arguments say it."""
+    if how.processes > 1:
+        return "a script is started in several processes by a launcher (torchrun), or needs build()"
+    if how.quiet_accumulation or how.sharded_optimizer or how.fully_sharded or how.own_cores:
+        return "what its processes share out is said by the script's own lines: it needs build()"
+    if not any(site.call == WRAPPER for site in sites.of("model")):
+        return f"the script was not seen to make a {WRAPPER}"
+    return None
 
 
 def _unsayable_batch(batch: Batch, sites: Sites) -> str | None:

@@ -31,7 +31,8 @@ class Goal:
 
     ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
     the metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were printed
-    at evaluations. ``before``: seconds of the stretches that are over.
+    at evaluations. ``before``: seconds of the stretches that are over. ``away``: for each step, seconds of it in
+    which the script evaluated or saved, or was looked at.
     """
 
     enough: Enough
@@ -43,6 +44,8 @@ class Goal:
     lines: list[Told] = field(default_factory=list)
     other: float = 0.0
     before: float = 0.0
+    away: list[float] = field(default_factory=list)
+    away_now: float = 0.0
 
     def put(self, lap: Lap) -> None:
         """One more stretch of training."""
@@ -216,6 +219,8 @@ class Session:
                 self._stand(None)
             return
         goal.steps += 1
+        goal.away.append(goal.away_now)
+        goal.away_now = 0.0
         self._note_loss(goal)
         if self.deferred_cost is not None and self.deferred_cost.watching:
             self.deferred_cost.note([])
@@ -242,12 +247,14 @@ class Session:
         """Does something at a step's end that is no part of the script's time."""
         assert self._goal is not None
         assert self.clock is not None
+        assert self.device is not None
         self._goal.put(self.clock.stop())
-        self.standing = True
+        self.standing, began = True, self.device.now()
         try:
             work()
         finally:
             self.standing = False
+            self._goal.away_now += self.device.now() - began
             self.clock.start()
 
     def train_again(self) -> None:
@@ -260,6 +267,7 @@ class Session:
         seconds = self.device.now() - began
         if self._goal is not None:
             self._goal.aside[stage] = self._goal.aside.get(stage, 0.0) + seconds
+            self._goal.away_now += seconds
         if self.on_aside is not None:
             self.on_aside(stage, seconds)
         self.clock.start()

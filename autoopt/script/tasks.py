@@ -16,7 +16,7 @@ def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WA
     """The sites that the script has shown after so many steps, or after that time: :class:`~autoopt.records.Sites`."""
     script = live.script
     assert script.observer is not None, "only a watched script knows its sites"
-    goal = script.session.run_until_over(lambda done, elapsed: done >= steps or elapsed >= seconds)
+    goal = live.training.follow(lambda done, elapsed: done >= steps or elapsed >= seconds)
     return script.sites().model_copy(update=_first_look(goal.lap())).model_dump(mode="json")
 
 

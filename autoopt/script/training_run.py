@@ -7,6 +7,8 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
+from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.merging import mean_losses, most, slowest_steps, total
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.movement import Movement
 from autoopt.benchmark.steady import excess
@@ -15,6 +17,7 @@ from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import TrainingRun
 from autoopt.script.found_metric import Told, candidates, chosen, values
 from autoopt.script.metric import direction_of, name_of
+from autoopt.script.ranks import without_waiting
 from autoopt.script.session import Goal
 
 _NO_HOPE = 20
@@ -42,6 +45,7 @@ class ScriptRun:
         keep: str = "",
     ) -> None:
         self.live, self.session = live, live.script.session
+        self.group: Group = live.training.group
         self.max_seconds, self.max_steps, self.confirm, self.beyond = max_seconds, max_steps, confirm, beyond
         self.metric: str | None = live.script.command.metric
         self.wanted = target if target is not None else live.target
@@ -56,7 +60,9 @@ class ScriptRun:
         self._confirmed: int | None = None
         self.movement: Movement = self.session.in_main(lambda: Movement(live.training.model))
         self.session.device.reset_peak()
-        self.kept: KeptWeights | None = self.session.in_main(lambda: KeptWeights(live.training, keep)) if keep else None
+        self.kept: KeptWeights | None = None
+        if keep and self.group.first:
+            self.kept = self.session.in_main(lambda: KeptWeights(live.training, keep))
 
     def go_on(self, seconds: float = math.inf) -> bool:
         """Trains so many seconds more, to the end of a step and what follows it. True when it is over."""
@@ -65,31 +71,42 @@ class ScriptRun:
         before, until = self.seconds, self.seconds + seconds
         earlier = len(self.told)
 
-        def enough(done: int, elapsed: float) -> bool:
+        def each(done: int, elapsed: float) -> None:
             goal: Goal = self.session.goal
             self.seconds = before + elapsed + sum(goal.aside.values())
             self._note(goal, earlier, before)
             self._evaluated()
+
+        def enough(done: int, elapsed: float) -> bool:
             self.stopped = self._why_over()
             return bool(self.stopped) or self.seconds >= until
 
-        goal = self.session.run_until_over(enough)
+        left = None if self.max_steps is None else max(self.max_steps - self.session.steps, 1)
+        goal = self.live.training.follow(enough, each, most=left)
         self._note(goal, earlier, before)
         self.lines += [replace(line, seconds=before + line.seconds) for line in goal.lines]
-        lap = goal.lap()
-        self.seconds = before + lap.seconds + sum(goal.aside.values())
-        self.training_seconds += lap.seconds
-        settled, paid = self.session.deferred_cost.settled(lap)
-        self.times += settled.steps
-        self.late_seconds += paid
-        self.losses += goal.captured.losses()
-        if self.session.over and not self.stopped:
-            self.stopped = "steps"
+        self.seconds = before + self._count(goal)
+        self.stopped = self.stopped or self._why_over() or ("steps" if self.session.over else "")
+        self.stopped = self.group.agree(self.stopped)
         return bool(self.stopped)
 
     def go_no_further(self, steps: int) -> None:
         """Ends at that step, wherever else it would."""
         self.max_steps = steps if self.max_steps is None else min(self.max_steps, steps)
+
+    def _count(self, goal: Goal) -> float:
+        """Takes a leg's seconds and losses, those of all processes; its seconds, evaluations included."""
+        lap = without_waiting(goal.lap(), goal.away, self.group)
+        settled, paid = self.session.deferred_cost.settled(lap)
+        aside = sum(goal.aside.values())
+        ranks = self.group.gather((lap.seconds, aside, paid, settled.steps, list(goal.captured.losses())))
+        seconds = max(each[0] for each in ranks)
+        fewest = min(len(each[4]) for each in ranks)
+        self.training_seconds += seconds
+        self.late_seconds += max(each[2] for each in ranks)
+        self.times += slowest_steps([each[3][: len(lap.steps)] for each in ranks])
+        self.losses += mean_losses([each[4][:fewest] for each in ranks])
+        return float(seconds + max(each[1] for each in ranks))
 
     def _note(self, goal: Goal, earlier: int, before: float) -> None:
         """Values of the metric that this leg has told so far."""
@@ -127,6 +144,8 @@ class ScriptRun:
             UsageError: nothing told the metric.
         """
         session, metric = self.session, self.metric
+        if not self.group.first:  # what the first one found is the answer
+            return self._document()
         if metric is not None and not self.told and (session.evaluations or session.over):
             raise UsageError(
                 f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
@@ -142,6 +161,8 @@ class ScriptRun:
 
     def _document(self) -> TrainingRun:
         live, session, metric, wanted = self.live, self.session, self.metric, self.wanted
+        own = (session.samples, live.build_seconds, session.device.peak_bytes(), live.training.host_peak_bytes())
+        ranks = self.group.gather(own)
         losses = tuple(self.losses)
         once = self.late_seconds + excess(self.times)
         points = tuple(
@@ -167,15 +188,15 @@ class ScriptRun:
             evaluation_seconds=self.seconds - self.training_seconds,
             evaluations=len(self.told) or session.evaluations,
             steps=session.steps,
-            samples=session.samples,
-            fixed_seconds=live.build_seconds + once,
+            samples=sum(each[0] for each in ranks),
+            fixed_seconds=max(each[1] for each in ranks) + once,
             once_seconds=once,
             reached=None if wanted is None else first is not None,
             finite=None not in losses,
             metrics={name_of(metric): points[-1].metric} if metric is not None and points else {},
             losses=losses,
-            peak_memory_bytes=session.device.peak_bytes(),
-            peak_host_memory_bytes=live.training.host_peak_bytes(),
+            peak_memory_bytes=most([each[2] for each in ranks]),
+            peak_host_memory_bytes=total([each[3] for each in ranks]),
             stopped="not_finite" if hopeless else self.stopped,
             past=past,
             moves=tuple(self.movement.moves),

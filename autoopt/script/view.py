@@ -63,6 +63,27 @@ def open_view(folders: Iterable[str], scratch: Path, *, shared: Iterable[str] = 
     return View("copy", {folder: _copied(folder, scratch / f"copy-{i}", refused) for i, folder in enumerate(outermost)})
 
 
+def join_view(view: View, pid: int) -> None:
+    """Gives this process, which has one thread, the view that another one has opened.
+
+    Raises:
+        OSError: that process has ended.
+    """
+    if view.kind != "overlay":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    for space, kind in (("user", _NEW_USER), ("mnt", _NEW_MOUNTS)):
+        theirs = f"/proc/{pid}/ns/{space}"
+        if os.readlink(theirs) == os.readlink(f"/proc/self/ns/{space}"):
+            continue
+        descriptor = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if libc.setns(descriptor, kind) != 0:
+                raise _error(f"joining {theirs}")
+        finally:
+            os.close(descriptor)
+
+
 def _outermost(folders: Iterable[str]) -> list[str]:
     real = sorted({os.path.realpath(folder) for folder in folders}, key=len)
     found: list[str] = []

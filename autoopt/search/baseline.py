@@ -170,7 +170,12 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
         context.runner.limits = TimeLimits.following(state.aa.side.startup)
     runs = (state.trained,) if state.trained is not None else ()
     found = configuration(
-        state.baseline, state.environment, side=state.aa.side, runs=runs, price_per_hour=options.price
+        state.baseline,
+        state.environment,
+        side=state.aa.side,
+        runs=runs,
+        price_per_hour=options.price,
+        processes=state.facts.processes,
     )
     context.announce(BaselineMeasured(at=context.now(), baseline=found))
 

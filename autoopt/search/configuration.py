@@ -24,6 +24,7 @@ def configuration(
     time_to_target: Estimate | None = None,
     source: Literal["measured", "modelled"] = "measured",
     price_per_hour: float | None = None,
+    processes: int = 1,
 ) -> Configuration:
     """Puts together what trials of one plan showed; what none showed is None.
 
@@ -34,6 +35,7 @@ def configuration(
         time_to_target: seconds, with interval.
         source: of these seconds.
         price_per_hour: of the device.
+        processes: that a script's launcher starts.
     """
     reached = [run for run in runs if run.reached]
     last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
@@ -63,16 +65,16 @@ def configuration(
         flops_per_second=flops,
         mfu=_mfu(flops, environment.peaks),
         energy_joules_per_step=profile.joules_per_step if profile else None,
-        cost_to_target=_cost(plan, environment, price_per_hour, time_to_target),
+        cost_to_target=_cost(max(plan.processes, processes), environment, price_per_hour, time_to_target),
         curves=tuple(run.curve for run in runs),
     )
 
 
-def _cost(plan: Plan, environment: Environment, price: float | None, seconds: Estimate | None) -> float | None:
+def _cost(processes: int, environment: Environment, price: float | None, seconds: Estimate | None) -> float | None:
     """Cost of the devices until the target: each process has one of its own, but for those that share a CPU."""
     if not price or seconds is None:
         return None
-    devices = 1 if environment.device == "cpu" else plan.processes
+    devices = 1 if environment.device == "cpu" else processes
     return price * devices * seconds.value / 3600
 
 

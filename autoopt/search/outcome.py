@@ -82,6 +82,7 @@ def outcome_of(
             time_to_target=seconds,
             source=source,
             price_per_hour=price_per_hour,
+            processes=state.facts.processes,
         )
 
     side = verification.baseline_side or (state.control.side if state.control else None)

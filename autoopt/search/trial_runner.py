@@ -59,11 +59,12 @@ class TrialRunner:
         """The trial of a plan."""
         setup = self.registry.fold(plan)
         env = setup.flags.get("env", {})
+        launch = self.base.script.launch if self.base.script is not None else None
         changed = {
             "plan": plan,
             "seed": self.base.seed if seed is None else seed,
             "flags": {"env": dict(env)} if env else {},
-            "processes": setup.distributed.processes,
+            "processes": setup.distributed.processes if launch is None else launch.size,
         }
         return self.base.model_copy(update=changed)
 

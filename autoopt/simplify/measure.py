@@ -190,11 +190,8 @@ def own_batch(training: Training, batch: Any) -> int:
 
 def inputs_of_step(inputs: InputTimings, training: Training) -> float:
     """Seconds of one core that a step's samples take; 0 where they were not measured."""
-    sample = (
-        (inputs.sample.seconds if inputs.sample else 0.0)
-        * (training.loader.loader.batch_size or 1)
-        / training.group.size
-    )
+    shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
+    sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1) / shares
     collate = inputs.collate.seconds if inputs.collate else 0.0
     return (sample + collate) * training.accumulation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt.benchmark.distributed.communication import measure_communication
-from autoopt.benchmark.distributed.step import SharedStep, apart
+from autoopt.benchmark.distributed.step import apart, is_replicated
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
@@ -47,7 +47,7 @@ def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
         seconds: for all of it, about.
     """
     training = live.training
-    if training.group.size == 1 or not isinstance(training.plain_step, SharedStep):
+    if training.group.size == 1 or not is_replicated(training):
         return {}
     with kept_random_state(), restored(training):
         batches = [training.to_device(batch) for batch in cached_batches(training, [])]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,14 +20,14 @@ from autoopt.trial.child import LIVE
 from autoopt.trial.group import TrialGroup
 from autoopt.trial.preloading import Imports
 from autoopt.trial.process import TrialProcess
-from autoopt.trial.protocol import Rank, TrialSpec
+from autoopt.trial.protocol import Launch, Rank, TrialSpec
 from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh
 
 logger = logging.getLogger(__name__)
 
 Trial = TrialProcess | TrialGroup
 
-LONGEST_FOLDER = 107 - len("/autoopt-12345678/pymp-12345678/listener-12345678")
+LONGEST_FOLDER = 107 - len("/autoopt-group-12345678/tmp/pymp-12345678/listener-12345678")
 
 
 _OF_GROUPS = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -48,8 +50,7 @@ class Launcher:
         self._live = live
         self._compiler_cache = compiler_cache
         self._trials: list[TrialProcess] = []
-        self._seen: Imports | None = None
-        self._preloaded: bool | None = None
+        self._for_launched: dict[tuple[tuple[str, str], ...], ForkServer] = {}
 
     def __enter__(self) -> Self:
         if self._server:
@@ -77,8 +78,9 @@ class Launcher:
                 imported or built.
             TrialFailed: anything else, with the tail of the log.
         """
-        if self._forks(spec):
-            self._preload()
+        server = self._server_of(spec)
+        if server is not None and self._forks(spec):
+            self._preload(server)
         deadline = time.monotonic() + timeout
         process: Trial | None = None
         try:
@@ -125,22 +127,30 @@ class Launcher:
         spec = process.spec
         how: JsonDict = {"live": self._live}
         forked = self._forks(spec)
-        if self._server is not None and (forked or spec.script is not None) and self._seen is None:
+        server = self._server_of(spec)
+        if server is not None and (forked or spec.script is not None) and server.seen is None:
             how["tell_imports"] = True
-        elif self._preloaded and spec.script is None and not forked:
-            how["libraries"] = self._seen.model_dump(mode="json") if self._seen else None
+        elif server is not None and server.preloaded and spec.script is None and not forked:
+            how["libraries"] = server.seen.model_dump(mode="json") if server.seen else None
         answer = process.introduce(how, deadline, timeout)
-        if "tell_imports" in how:
-            self._seen = Imports.model_validate(answer)
+        if server is not None and "tell_imports" in how:
+            server.seen = Imports.model_validate(answer)
 
-    def _preload(self) -> None:
+    def _server_of(self, spec: TrialSpec) -> ForkServer | None:
+        """The server that a trial may start from: one of its own where a launcher sets what torch reads first."""
+        launch = spec.script.launch if spec.script is not None else None
+        if self._server is None or launch is None or not (first := before_torch(launch)):
+            return self._server
+        return self._for_launched.setdefault(tuple(sorted(first.items())), ForkServer(first))
+
+    def _preload(self, server: ForkServer) -> None:
         """Once, after the first trial and while no other lives: two sides of a pair start from the same server."""
-        if self._server is None or self._seen is None or self._preloaded is not None:
+        if server.seen is None or server.preloaded is not None:
             return
         if any(trial.alive for trial in self._trials):
             return
-        trouble = self._server.preload(self._seen)
-        self._preloaded = not trouble
+        trouble = server.preload(server.seen)
+        server.preloaded = not trouble
         if trouble:
             logger.info("each trial imports its libraries itself: %s", trouble)
 
@@ -150,15 +160,16 @@ class Launcher:
         return self._server is not None and here and not spec.flags.get("env")
 
     def _begin(self, spec: TrialSpec, log: Path) -> Started:
-        environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache)
+        environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache, _launched(spec))
         if spec.rank is not None:
             environment = {**_OF_GROUPS, **environment}
         scratch = scratch_folder()
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            if self._server and self._forks(spec):
-                return self._server.fork(descriptor, environment, scratch)
+            server = self._server_of(spec)
+            if server is not None and self._forks(spec):
+                return server.fork(descriptor, environment, scratch)
             return fresh(descriptor, environment, scratch, spec.script.entry if spec.script else SUPERVISOR)
         finally:
             os.close(descriptor)
@@ -168,8 +179,9 @@ class Launcher:
         for trial in self._trials:
             trial.close()
         self._trials.clear()
-        if self._server:
-            self._server.close()
+        for server in (self._server, *self._for_launched.values()):
+            if server is not None:
+                server.close()
 
 
 def free_port() -> int:
@@ -192,8 +204,35 @@ def scratch_folder() -> str:
     return next(iter(fitting), usual)
 
 
-def trial_environment(flags: JsonDict, compiler_cache: Path | None = None) -> dict[str, str]:
-    """The environment of a trial: this process's and what the setup asks for.
+_OF_THE_PLACE = re.compile(
+    r"TORCHELASTIC_|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|ROLE_NAME$|MASTER_|PYTHONUNBUFFERED$"
+)
+
+
+def before_torch(launch: Launch) -> dict[str, str]:
+    """Variables that a launcher sets alike for all processes, and that libraries may read as they are imported."""
+    first, *others = launch.ranks
+    return {
+        name: value
+        for name, value in first.items()
+        if not _OF_THE_PLACE.match(name) and all(other.get(name) == value for other in others)
+    }
+
+
+def _launched(spec: TrialSpec) -> dict[str, str]:
+    """The variables that a script's launcher sets for this process; where its processes meet is this trial's own."""
+    if spec.script is None or spec.script.launch is None:
+        return {}
+    place = spec.rank
+    if place is None:
+        return {**spec.script.launch.ranks[0], "MASTER_PORT": str(free_port())}
+    return {**spec.script.launch.ranks[place.rank], "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
+
+
+def trial_environment(
+    flags: JsonDict, compiler_cache: Path | None = None, launched: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of a trial: this process's, what a launcher sets, and what the setup asks for.
 
     The hash seed is fixed, so that every trial walks a set in the same order; the compiler's cache
     stays where it is for every trial (torch would put it into the trial's own temporary folder).
@@ -203,5 +242,6 @@ def trial_environment(flags: JsonDict, compiler_cache: Path | None = None) -> di
         "PYTHONHASHSEED": "0",
         "TORCHINDUCTOR_CACHE_DIR": str(compiler_cache or shared),
         **os.environ,
+        **(launched or {}),
         **{name: str(value) for name, value in flags.items()},
     }

@@ -14,6 +14,22 @@ from pydantic import Field
 from autoopt.records import JsonDict, Plan, Record, Sites
 
 
+class Launch(Record):
+    """The processes that a launcher such as torchrun starts for a command, as it told when it was asked once.
+
+    ``ranks``: the environment variables of each process, by rank, that the launcher sets or changes. ``command``: of
+    the launcher, as the user gave it.
+    """
+
+    ranks: tuple[dict[str, str], ...]
+    command: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Processes that train together."""
+        return len(self.ranks)
+
+
 class ScriptSpec(Record):
     """A command that trains, run as it is with autoopt listening.
 
@@ -26,7 +42,8 @@ class ScriptSpec(Record):
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
     run by an interpreter of its own. ``same_draws``: what its datasets draw for a batch follows from the batch alone,
-    whichever process reads it, so that two plans can be compared sample by sample.
+    whichever process reads it, so that two plans can be compared sample by sample. ``launch``: of a command that a
+    launcher starts; each of its processes runs ``command``.
     """
 
     command: tuple[str, ...]
@@ -40,6 +57,7 @@ class ScriptSpec(Record):
     entry: str = "autoopt.script.execute"
     path: tuple[str, ...] | None = None
     same_draws: bool = False
+    launch: Launch | None = None
 
 
 class Rank(Record):

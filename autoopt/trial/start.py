@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoopt.records import JsonDict
@@ -47,9 +48,20 @@ class Started:
 
 
 class ForkServer:
-    """A process with torch imported from which trials are forked; started again when it is gone."""
+    """A process with torch imported from which trials are forked; started again when it is gone.
 
-    def __init__(self) -> None:
+    Args:
+        variables: of its environment, beside this process's: what torch reads as it is imported.
+
+    Attributes:
+        seen: what a trial has imported; None before one has told.
+        preloaded: whether it has imported that as well; None before it was asked to.
+    """
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        self._variables = dict(variables or {})
+        self.seen: Imports | None = None
+        self.preloaded: bool | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._end: socket.socket | None = None
 
@@ -60,7 +72,7 @@ class ForkServer:
         self.close()
         ours, theirs = pair()
         with theirs:
-            environment = {"PYTHONHASHSEED": "0", **os.environ, NVML: "1"}
+            environment = {"PYTHONHASHSEED": "0", **os.environ, **self._variables, NVML: "1"}
             self._process = _python(SERVER, [theirs.fileno()], environment)
         self._end = ours
 

@@ -20,6 +20,7 @@ from autoopt.search.accept.interleaved import Turns
 from autoopt.search.compare.arm import TrialArm
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.setup import Setup
+from autoopt.trial.protocol import ScriptSpec
 from tests.script.conftest import StartScript, sites_of
 
 STEPS = 20
@@ -235,7 +236,9 @@ def test_a_copy_stands_in_where_no_overlay_can_be_had(tmp_path: Path) -> None:
 def test_a_script_trains_for_real_with_a_plan(sites: Sites, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     command = [sys.executable, "plain.py", "32"]
-    assert run_with_plan(command, plan("workers", num_workers=1, prefetch_factor=2), sites) == 0
+    assert (
+        run_with_plan(ScriptSpec(command=tuple(command)), plan("workers", num_workers=1, prefetch_factor=2), sites) == 0
+    )
     assert (folder / "model.pt").exists(), "its files are written where it writes them"
     (folder / "broken.py").write_text("raise SystemExit(7)")
-    assert run_with_plan([sys.executable, "broken.py"], Plan(), sites) == 7
+    assert run_with_plan(ScriptSpec(command=(sys.executable, "broken.py")), Plan(), sites) == 7

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from autoopt.errors import NodeLost, TrialFailed
+from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Block
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.protocol import TrialSpec
-from autoopt.trial.remote.launcher import RemoteLauncher
+from autoopt.trial.remote.launcher import RemoteLauncher, RemoteTrial
 from autoopt.trial.remote.ray_cluster import RayCluster
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -118,3 +118,49 @@ def test_the_whole_loop_runs_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert result.noise.aa_ratio is not None
     assert result.baseline.plan == Plan()
     assert result.baseline.samples_per_second
+
+
+def test_a_whole_run_loses_its_machines_and_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One machine is killed amid a pair's blocks: the pair is measured again on the other one. That one dies, too: the
+    run ends with a word and keeps its journal, and goes on once there is a machine again."""
+    from autoopt.api import optimize_run
+    from autoopt.events import BaselineMeasured
+    from autoopt.options import make_options
+    from autoopt.running.optimize import resume_run
+    from autoopt.trial.remote import ray_cluster
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_cluster, "PLACE_SECONDS", 15.0)
+    two = Two()
+    monkeypatch.setenv("RAY_ADDRESS", two.cluster.address)
+    killed: list[str] = []
+    asked = RemoteTrial.call
+
+    def kill(node: Any, when: str) -> None:
+        killed.append(when)
+        two.nodes.remove(node)
+        two.cluster.remove_node(node, allow_graceful=False)
+
+    def call(trial: RemoteTrial, task: Any, **arguments: Any) -> JsonDict:
+        if str(task).endswith(":run_block") and not killed:
+            kill(two.node_of(trial._host), "amid a pair")
+        return asked(trial, task, **arguments)
+
+    def listen(event: Any) -> None:
+        if isinstance(event, BaselineMeasured) and two.nodes and len(killed) == 1:
+            kill(two.nodes[0], "after the baseline")
+
+    monkeypatch.setattr(RemoteTrial, "call", call)
+    out = tmp_path / "out"
+    given: JsonDict = {"executor": "ray", "budget": "40s", "only": "fused_optimizer", "out": str(out)}
+    try:
+        with pytest.raises((EnvironmentLacks, NodeLost)):
+            optimize_run(f"{WORKLOADS / 'tiny.py'}:build", make_options(given), listeners=[listen])
+        assert killed == ["amid a pair", "after the baseline"]
+        two.nodes.append(two.cluster.add_node(num_cpus=2))
+        result = resume_run(out)
+        assert result.noise.aa_ratio is not None
+        assert result.baseline.samples_per_second
+        assert result.stop.reason != "interrupted"
+    finally:
+        two.cluster.shutdown()

@@ -128,7 +128,8 @@ def test_errors_travel_as_documents(tmp_path: Path, name: str, kind: type[Except
 def test_a_pair_has_all_cores_of_a_machine_or_its_devices_with_their_share() -> None:
     nodes = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"memory": 1.0}]
     assert bundle_of(nodes, 1, cuda=False) == {"CPU": 8.0}
-    assert bundle_of(nodes, 2, cuda=True) == {"CPU": 8.0, "GPU": 2.0}
+    assert bundle_of(nodes, 2, cuda=True) == bundle_of(nodes, 2, cuda=None) == {"CPU": 8.0, "GPU": 2.0}
+    assert bundle_of(nodes[1:], 1, cuda=None) == {"CPU": 8.0}
     with pytest.raises(EnvironmentLacks, match="no machine of the cluster has 8 devices; the most is 4"):
         bundle_of(nodes, 8, cuda=True)
 

@@ -34,7 +34,7 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
     sent = sum(p.numel() * p.element_size() for p in training.model.parameters() if p.requires_grad)
     dtype = torch.bfloat16 if training.setup.distributed.compression else torch.float32
     scale = 0.5 if training.setup.distributed.compression else 1.0
-    buckets = buckets_of(int(sent * scale), training.setup.distributed.bucket_megabytes)
+    buckets = buckets_of(int(sent * scale), training.setup.distributed.bucket_megabytes or own_buckets(training.model))
 
     def send(sizes: list[int]) -> Callable[[], None]:
         held = [torch.zeros(max(size // dtype.itemsize, 1), dtype=dtype, device=device.torch) for size in sizes]
@@ -64,6 +64,12 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
         by_size=by_size,
         straggler=straggler(ranks),
     )
+
+
+def own_buckets(model: Any) -> float | None:
+    """Megabytes of a bucket, where a script's own wrapping says so; None where it is torch's own choice."""
+    size = getattr(model, "bucket_bytes_cap", BUCKET)
+    return size / 2**20 if size != BUCKET else None
 
 
 def buckets_of(gradient_bytes: int, megabytes: float | None) -> list[int]:

@@ -148,6 +148,18 @@ def messages() -> Any:
     return _messages
 
 
+_alone: Any = None
+
+
+def alone() -> Any:
+    """A group of this process by itself. The first call is made by all processes together."""
+    global _alone
+    if _alone is None:
+        groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]  # all make all of them
+        _alone = groups[dist.get_rank()]
+    return _alone
+
+
 def join(place: Place, device: torch.device) -> Group:
     """Joins the group of a trial, unless the user's code has made one.
 

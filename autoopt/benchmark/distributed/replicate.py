@@ -11,8 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.setup import Distributed
 
-_SMALLEST_BUCKET = 1e-3
-
 
 class Replicated(DistributedDataParallel):
     """DistributedDataParallel that has the attributes of the model in it, which a loss may read."""
@@ -41,25 +39,36 @@ def shared_out(model: nn.Module, how: Distributed) -> nn.Module:
     return model
 
 
+def options_of(model: nn.Module) -> dict[str, Any] | None:
+    """The arguments that a ``DistributedDataParallel`` was made with; None of any other module."""
+    if not isinstance(model, DistributedDataParallel):
+        return None
+    return {
+        "find_unused_parameters": model.find_unused_parameters,
+        "static_graph": model.static_graph,
+        "gradient_as_bucket_view": model.gradient_as_bucket_view,
+        "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
+    }
+
+
+def compress(model: DistributedDataParallel) -> None:
+    """Lets gradients travel as bfloat16."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    model.register_comm_hook(None, bf16_compress_hook)
+
+
 def replicate(model: nn.Module, how: Distributed, device: torch.device) -> nn.Module:
     """The model as the steps call it: its gradients are the mean over the processes."""
     if how.processes == 1 or how.fully_sharded or isinstance(model, DistributedDataParallel):
         return model
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
-    options: dict[str, Any] = {}
-    if how.bucket_megabytes is not None:
-        options["bucket_cap_mb"] = max(how.bucket_megabytes, _SMALLEST_BUCKET)
     replicated = Replicated(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
-        find_unused_parameters=how.find_unused,
-        static_graph=how.static_graph,
-        gradient_as_bucket_view=how.bucket_view,
-        **options,
+        **{"find_unused_parameters": how.find_unused, **how.arguments},
     )
     if how.compression == "bfloat16":
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-        replicated.register_comm_hook(None, bf16_compress_hook)
+        compress(replicated)
     return replicated

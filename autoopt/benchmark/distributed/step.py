@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from autoopt.benchmark.clock import StageClock
-from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.group import Group, alone
 from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.training_step import TrainingStep
 from autoopt.benchmark.transfer import samples_of
@@ -94,6 +95,12 @@ class SharedStep(TrainingStep):
         self._called += 1
 
 
+def is_replicated(training: Any) -> bool:
+    """Whether the processes send each other gradients in each step, by autoopt's wrapping or a script's own."""
+    step = getattr(training, "plain_step", None)
+    return isinstance(step, SharedStep) or isinstance(training.model, DistributedDataParallel)
+
+
 @contextlib.contextmanager
 def silent(model: nn.Module) -> Iterator[None]:
     """Gradients stay with this process."""
@@ -109,6 +116,20 @@ def silent(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def own_statistics(model: nn.Module) -> Iterator[None]:
+    """BatchNorm over this process's samples, where it is over those of all: none waits for another in its forward."""
+    found = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
+    before = [module.process_group for module in found]
+    for module in found:
+        module.process_group = alone()
+    try:
+        yield
+    finally:
+        for module, group in zip(found, before, strict=True):
+            module.process_group = group
+
+
+@contextlib.contextmanager
 def apart(training: Any) -> Iterator[None]:
     """Each process trains by itself for a while, at its own pace: nothing is sent, and no other is waited for.
 
@@ -117,6 +138,10 @@ def apart(training: Any) -> Iterator[None]:
     Raises:
         TrialFailed: the processes share parameters or states out, so that none can train by itself.
     """
+    if (own := getattr(training, "apart", None)) is not None:  # a script has its models wrapped by itself
+        with own():
+            yield
+        return
     step = getattr(training, "plain_step", None)
     if not isinstance(step, SharedStep):
         yield
@@ -127,7 +152,8 @@ def apart(training: Any) -> Iterator[None]:
     together, step.model = step.model, training.model
     unchecked, step._unchecked = step._unchecked, 0
     try:
-        yield
+        with own_statistics(training.model):
+            yield
     finally:
         step.model, step._unchecked = together, unchecked
         training.group.wait()

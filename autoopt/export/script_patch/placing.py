@@ -54,6 +54,7 @@ class Placing:
             "moves": self._moves,
             "optimizer": self._optimizers,
             "trainer": self._trainer,
+            "wrapper": lambda e: self._arguments(e, self.site("model"), ("module", "device_ids")),
             "model": self._model,
             "start": self._start,
             "environment": self._environment,

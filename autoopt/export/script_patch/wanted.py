@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from autoopt.export.text import literal
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import Registry
-from autoopt.setup import Batch, Compile, Precision, Setup
+from autoopt.setup import Batch, Compile, Distributed, Precision, Setup
 from autoopt.strategy import Edit
 
 FLAG_LINES = {
@@ -78,6 +78,7 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         yield Edit("loader", arguments=loader)
     if new.transfer.non_blocking and not old.transfer.non_blocking:
         yield Edit("moves", arguments={"non_blocking": True})
+    yield from _of_processes(old.distributed, new.distributed)
     for name, value in new.flags.items():
         if old.flags.get(name, _NONE) == value:
             continue
@@ -96,9 +97,21 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         yield Edit("model", lines=(f"{{model}}.compile({_arguments(new.compile)})",))
 
 
+def _of_processes(old: Distributed, new: Distributed) -> Iterator[Edit]:
+    """Arguments of the script's own DistributedDataParallel, and the hook that sends gradients in fewer bytes."""
+    before = old.arguments
+    arguments = {name: value for name, value in new.arguments.items() if before.get(name) != value}
+    if arguments:
+        yield Edit("wrapper", arguments=arguments)
+    if new.compression == "bfloat16" and old.compression is None:
+        line = f"{{model}}.register_comm_hook(None, {HOOKS}.bf16_compress_hook)"
+        yield Edit("model", lines=(line,), imports=(HOOKS,))
+
+
 def _arguments(compile_: Compile) -> str:
     wanted = {"mode": compile_.mode, "dynamic": compile_.dynamic, "fullgraph": compile_.fullgraph or None}
     return ", ".join(f"{name}={literal(value)}" for name, value in wanted.items() if value is not None)
 
 
+HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _NONE = object()

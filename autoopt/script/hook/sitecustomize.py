@@ -1,22 +1,30 @@
 """Starts autoopt's listening in the one process whose path it was put on, and makes way for the one that was there.
 
-Processes that the script starts find the environment as the user left it: they are not listened to.
+Processes that the script starts find the environment as the user left it: they are not listened to. A launcher is not
+listened to either, but passes all of this on to the processes that it starts.
 """
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _make_way() -> None:
-    """Path and environment as they were, and the ``sitecustomize`` that they name."""
+def _make_way(keep: bool) -> None:
+    """Path and environment as they were, and the ``sitecustomize`` that they name.
+
+    Args:
+        keep: the environment is for the processes that this one starts.
+    """
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [folder for folder in folders if os.path.abspath(folder or ".") != _HERE]
-    if os.environ.pop("AUTOOPT_SCRIPT_PATH_WAS_UNSET", None) is not None:
+    if keep:
+        pass
+    elif os.environ.pop("AUTOOPT_SCRIPT_PATH_WAS_UNSET", None) is not None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
@@ -28,8 +36,44 @@ def _make_way() -> None:
     spec.loader.exec_module(module)
 
 
-_words = os.environ.pop("AUTOOPT_SCRIPT", None)
-_make_way()
+def _is_launcher() -> bool:
+    """Whether this is the launcher's own process, or one that it starts for itself: it has no rank.
+
+    Where it starts a single process, that need not have one: its words are the last ones of the launcher's.
+    """
+    if "LOCAL_RANK" in os.environ:
+        return False
+    words, own = os.environ.get("AUTOOPT_LAUNCHER"), sys.orig_argv[1:]
+    if words is None:
+        os.environ["AUTOOPT_LAUNCHER"] = json.dumps(sys.orig_argv)
+        return True
+    own = own[1:] if own[:1] == ["-u"] else own
+    return not own or json.loads(words)[-len(own) :] != own
+
+
+def _tell(folder: str) -> None:
+    """How the launcher has started this process, which ends here."""
+    own = sys.orig_argv[1:]
+    unbuffered = own[:1] == ["-u"]
+    words = [sys.executable, *(own[1:] if unbuffered else own)]
+    told = {"words": words, "unbuffered": unbuffered, "variables": dict(os.environ)}
+    name = os.path.join(folder, os.environ.get("RANK", "0"))
+    with open(name, "w") as file:
+        json.dump(told, file)
+    os.rename(name, name + ".json")
+    os._exit(0)
+
+
+_asked = os.environ.get("AUTOOPT_LAUNCH_ASKED")
+_launcher = (_asked or os.environ.get("AUTOOPT_PASSED_ON")) is not None and _is_launcher()
+if _asked is not None and not _launcher:
+    _tell(_asked)
+_words = None
+if not _launcher:
+    for _name in ("AUTOOPT_PASSED_ON", "AUTOOPT_LAUNCHER"):
+        os.environ.pop(_name, None)
+    _words = os.environ.pop("AUTOOPT_SCRIPT", None)
+_make_way(keep=_launcher)
 if _words is not None:
     from autoopt.script.boot import begin
 

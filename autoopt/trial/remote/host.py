@@ -49,6 +49,7 @@ class Host:
             "python": platform.python_version(),
             "device": torch.cuda.get_device_name() if cuda else None,
             "cuda": torch.version.cuda,
+            "driver": _driver() if cuda else None,
             "cpu": cpu_name(),
             "cores": usable_cores(),
         }
@@ -101,6 +102,15 @@ class Host:
 
         self._launcher.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, as the kernel tells it."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    return next((word for word in first.split() if word[:1].isdigit() and "." in word), None)
 
 
 def _here(spec: TrialSpec) -> TrialSpec:

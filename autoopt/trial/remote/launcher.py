@@ -36,8 +36,12 @@ class RemoteHost(Protocol):
 class Cluster(Protocol):
     """Machines on which hosts can be started."""
 
-    def host(self, processes: int, cuda: bool) -> RemoteHost:
+    def host(self, processes: int, cuda: bool | None) -> RemoteHost:
         """A fresh host in a place of its own.
+
+        Args:
+            processes: that train together.
+            cuda: whether each of them needs a device; None: where there are any.
 
         Raises:
             EnvironmentLacks: there is no such place.
@@ -117,7 +121,8 @@ class RemoteLauncher:
         others: list[RemoteHost] = []
         try:
             while len(others) < MOST_OF_OTHER_KINDS:
-                host = self._cluster.host(spec.processes, spec.device.startswith("cuda"))
+                cuda = None if spec.device == "auto" else spec.device.startswith("cuda")
+                host = self._cluster.host(spec.processes, cuda)
                 kind = host.ask("kind")
                 if self._kind in (None, kind):
                     self._kind = kind

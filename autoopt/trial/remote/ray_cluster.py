@@ -45,7 +45,7 @@ class RayCluster:
                 ) from None
         self._environment = as_users(os.environ)
 
-    def host(self, processes: int, cuda: bool) -> RayHost:
+    def host(self, processes: int, cuda: bool | None) -> RayHost:
         ray = self._ray
         bundle = bundle_of([node["Resources"] for node in ray.nodes() if node["Alive"]], processes, cuda)
         group = ray.util.placement_group([bundle], strategy="STRICT_PACK")
@@ -104,16 +104,19 @@ class RayHost:
             self._ray.util.remove_placement_group(self._group)
 
 
-def bundle_of(nodes: list[Mapping[str, float]], processes: int, cuda: bool) -> dict[str, float]:
+def bundle_of(nodes: list[Mapping[str, float]], processes: int, cuda: bool | None) -> dict[str, float]:
     """A machine's resources for a pair of trials: all its cores, or its devices with their share of the cores.
 
     Args:
         nodes: resources of each live machine.
         processes: that train together, each on a device of its own.
+        cuda: whether they train on devices; None: where any machine has one, as ``--device auto`` does here.
 
     Raises:
         EnvironmentLacks: no machine has as many devices.
     """
+    if cuda is None:
+        cuda = any(node.get("GPU", 0) for node in nodes)
     if not cuda:
         return {"CPU": min((node["CPU"] for node in nodes if node.get("CPU")), default=1.0)}
     fitting = [node for node in nodes if node.get("GPU", 0) >= processes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, at_most, gain, kept
-from autoopt_strategies.distributed.common import gradient_bytes, replicated
+from autoopt_strategies.distributed.common import gradient_bytes, replicated, wrapped
 
 USUAL = 25.0
 """Megabytes of a bucket that torch begins with."""
@@ -48,7 +48,7 @@ class BucketSize(Strategy):
 
     def settings(self, case: Case) -> Settings:
         megabytes = gradient_bytes(case) / 2**20
-        now = case.setup.distributed.bucket_megabytes or USUAL
+        now = case.setup.distributed.bucket_megabytes or wrapped(case, "bucket_cap_mb") or USUAL
         for factor in (0.25, 4.0):
             size = now * factor
             while size < 4 * megabytes and size > 0.5 and kept((yield {"megabytes": size})):

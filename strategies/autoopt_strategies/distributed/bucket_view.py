@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, gain, seconds_of
-from autoopt_strategies.distributed.common import gradient_bytes, replicated
+from autoopt_strategies.distributed.common import gradient_bytes, replicated, wrapped
 
 
 class BucketView(Strategy):
@@ -25,6 +25,8 @@ class BucketView(Strategy):
     example = Example({"enabled": True}, setup=Setup().with_distributed(processes=2), processes=2, trains=False)
 
     def applies(self, case: Case) -> Applies:
+        if wrapped(case, "gradient_as_bucket_view"):
+            return Applies.no("the script has them there already")
         return replicated(case)
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:

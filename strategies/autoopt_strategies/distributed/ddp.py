@@ -39,6 +39,8 @@ class DistributedDataParallel(Strategy):
 
     def applies(self, case: Case) -> Applies:
         facts, most = case.workload, case.processes
+        if facts.processes > 1:
+            return Applies.no(f"the script is started in {facts.processes} processes already")
         if most < 2:
             return Applies.no("one process was asked for; --nproc 1..N lets up to N be tried")
         if processes(case) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, Settings, kept, memory_used
-from autoopt_strategies.distributed.common import processes
+from autoopt_strategies.distributed.common import described, processes
 
 FULL = 0.6
 
@@ -37,6 +37,8 @@ class FullyShardedParameters(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
+        if not (able := described(case)):
+            return able
         if processes(case) < 2:
             return Applies.no("training is in one process, which has nobody to share parameters with")
         if case.setup.distributed.fully_sharded is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting
-from autoopt_strategies.distributed.common import processes
+from autoopt_strategies.distributed.common import described, processes
 
 
 class OwnCores(Strategy):
@@ -25,6 +25,8 @@ class OwnCores(Strategy):
     example = Example({"enabled": True}, setup=Setup().with_distributed(processes=2), processes=2, trains=False)
 
     def applies(self, case: Case) -> Applies:
+        if not (able := described(case)):
+            return able
         count = processes(case)
         if count < 2:
             return Applies.no("training is in one process, which has all cores to itself")

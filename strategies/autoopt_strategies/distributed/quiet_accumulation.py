@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, at_most, gain, seconds_of
-from autoopt_strategies.distributed.common import processes
+from autoopt_strategies.distributed.common import described, processes
 
 
 class QuietAccumulation(Strategy):
@@ -32,6 +32,8 @@ class QuietAccumulation(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
+        if not (able := described(case)):
+            return able
         if processes(case) < 2:
             return Applies.no("training is in one process, which has nobody to send gradients to")
         if (case.setup.batch.accumulation or case.workload.accumulation) < 2:

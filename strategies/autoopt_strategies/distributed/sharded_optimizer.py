@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, gain, seconds_of
-from autoopt_strategies.distributed.common import processes, replicated
+from autoopt_strategies.distributed.common import described, processes, replicated
 
 STATELESS = ("SGD",)
 
@@ -29,6 +29,8 @@ class ShardedOptimizer(Strategy):
     )
 
     def applies(self, case: Case) -> Applies:
+        if not (able := described(case)):
+            return able
         if not (able := replicated(case)):
             return able
         optimizer = case.workload.optimizer

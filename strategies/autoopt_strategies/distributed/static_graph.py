@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting
-from autoopt_strategies.distributed.common import replicated
+from autoopt_strategies.distributed.common import replicated, wrapped
 
 
 class StaticGraph(Strategy):
@@ -35,7 +35,9 @@ class StaticGraph(Strategy):
             return Applies.no(
                 "the graph is learnt from the first micro-batch, which sends nothing (quiet_accumulation)"
             )
-        if not case.setup.distributed.find_unused:
+        if wrapped(case, "static_graph"):
+            return Applies.no("the script says so already")
+        if not (case.setup.distributed.find_unused or wrapped(case, "find_unused_parameters")):
             return Applies.no("parameters without a gradient are not searched for, so that nothing is saved")
         if case.workload.static_shapes is False:
             return Applies.no("shapes differ from batch to batch, and the graph may differ with them")

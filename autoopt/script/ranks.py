@@ -1,0 +1,91 @@
+"""The processes of a script that a launcher starts: what they tell each other, and time that they spent waiting."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.distributed.board import Board
+from autoopt.benchmark.distributed.group import PATIENCE, Group, Ranks
+from autoopt.trial.protocol import Rank
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.005
+_HOST = "127.0.0.1"
+
+
+class ScriptRanks(Ranks):
+    """One of several processes of a script. What they tell each other goes past the script's own process group.
+
+    Args:
+        place: of this process.
+        device: what it trains on.
+        store: that all of them reach.
+    """
+
+    def __init__(self, place: Rank, device: torch.device, store: Any) -> None:
+        super().__init__(place.rank, place.size, device, Board(f"{place.folder}/board"))
+        self._store, self._said = store, 0
+
+    def gather(self, value: T) -> list[T]:
+        self._said += 1
+        self._store.set(f"{self._said}/{self.rank}", pickle.dumps(value))
+        found: list[T] = [pickle.loads(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
+        self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
+        return found
+
+    def agree(self, value: T) -> T:
+        return self.gather(value if self.first else None)[0]  # type: ignore[return-value]
+
+    def wait(self) -> None:
+        self.gather(None)
+
+
+def meet(place: Rank | None, device: torch.device) -> Group:
+    """The processes of a script, once each of them has come to the end of its first step."""
+    if place is None:
+        return Group()
+    told = Path(place.folder, "store")
+    if place.rank == 0:
+        store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+        part = told.with_suffix(".part")
+        part.write_text(str(store.port))
+        part.rename(told)
+    else:
+        while not told.exists():  # the parent ends this process where the first one fails
+            time.sleep(_LOOK_SECONDS)
+        store = TCPStore(_HOST, int(told.read_text()), is_master=False, wait_for_workers=False, timeout=PATIENCE)
+    return ScriptRanks(place, device, store)
+
+
+def without_waiting(lap: Lap, away: Sequence[float], group: Group) -> Lap:
+    """This process's lap without the time in which it waited for another one that evaluated or saved.
+
+    All processes meet in every step: where one is away for a second, the others wait in a message as long.
+
+    Args:
+        lap: of this process; its own evaluations and checkpoints are no part of it.
+        away: seconds before the end of each step in which this process evaluated, saved or was looked at.
+    """
+    if group.size == 1:
+        return lap
+    longest = [max(step) for step in zip(*group.gather(tuple(away)), strict=False)]
+    waited = [whole - own for whole, own in zip(longest, away, strict=False)]
+    steps = [max(step - wait, 0.0) for step, wait in zip(lap.steps, waited, strict=False)]
+    left = sum(waited)
+    stages = dict(lap.stages)
+    for stage in ("backward", "optimizer", "forward", "other", "data"):  # where messages wait, as a rule
+        taken = min(left, stages.get(stage, 0.0))
+        left -= taken
+        if taken:
+            stages[stage] -= taken
+    return replace(lap, seconds=max(lap.seconds - sum(waited), 0.0), stages=stages, steps=steps)
