@@ -48,10 +48,9 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         BaselineFailed: it does not train.
     """
     seconds = context.allocation.noise
-    began = context.now()
     key = {"plan": state.baseline.model_dump(mode="json")} if state.baseline.changes else {}
 
-    def measured(pairs: int, earlier: Sequence[PairOfProcesses] = ()) -> Comparison:
+    def measured(pairs: int, began: float, earlier: Sequence[PairOfProcesses] = ()) -> Comparison:
         return control(
             context.runner.start,
             state.baseline,
@@ -64,11 +63,12 @@ def measure_noise(context: RunContext, state: SearchState) -> AAControl:
         )[1]
 
     def measure() -> Comparison:
-        first = measured(context.allocation.control_pairs)
+        began = context.now()  # a machine that goes away has it measured anew, with as much time
+        first = measured(context.allocation.control_pairs, began)
         ratio = noise_of(first, Rule()).aa_ratio
         if len(first.pairs) != 1 or ratio is None or ratio.low <= 1.0 <= ratio.high:
             return first
-        return measured(2, first.pairs)
+        return measured(2, began, first.pairs)
 
     comparison = context.run.step("control", key, measure, Comparison)
     if comparison.decision is Decision.FAILED and comparison.failure is not None:

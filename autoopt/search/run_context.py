@@ -11,6 +11,7 @@ from autoopt.events import Announcer, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, Noise, Plan, Trial, Verdict
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import PROBE_SECONDS, BudgetAllocation
+from autoopt.search.compare.arm import Start
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.error_budget import alpha_of
@@ -110,8 +111,13 @@ class RunContext:
         until_error: float | None = None,
         progress_id: int | None = None,
         earlier: Earlier | None = None,
+        start: Start | None = None,
     ) -> Comparison:
-        """A durable comparison: measured once, read back from the journal by a resumed run."""
+        """A durable comparison: measured once, read back from the journal by a resumed run.
+
+        Args:
+            start: how the two sides are started, where the plan alone does not say it.
+        """
 
         def progress(note: str, estimate: Estimate | None) -> None:
             if progress_id is not None:
@@ -124,7 +130,7 @@ class RunContext:
             rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share)
             made = len(state.comparisons) + len(state.ablations)
             return compare(
-                self.runner.start,
+                start or self.runner.start,
                 incumbent,
                 candidate,
                 rule,

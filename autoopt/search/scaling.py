@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Estimate, Plan
 from autoopt.records.distributed import Scaling, ScalingPoint
+from autoopt.search.compare.arm import Arm, Start
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -15,14 +16,17 @@ UNTIL_ERROR = 0.02
 def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | None:
     """Throughput of the incumbent in several processes over one; None where it trains in one.
 
+    Of a script that a launcher starts each process has a batch of the script's size, however many there are.
+
     Args:
         end: of the budget, on the run's clock. What does not fit before it is noted as missing.
     """
     plan = state.incumbent
-    if plan.processes < 2:
+    most = max(plan.processes, state.facts.processes)
+    if most < 2:
         return None
     points: list[ScalingPoint] = []
-    wanted = counts(plan.processes)
+    wanted = counts(most)
     for number, count in enumerate(wanted):
         left = end - context.now()
         if left < context.allocation.comparison:
@@ -32,8 +36,8 @@ def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | No
         if point is not None:
             points.append(point)
     known = {point.processes for point in points}
-    found = _of_trial(state, plan.processes)
-    if plan.processes not in known and found is not None:
+    found = _of_trial(state, most)
+    if most not in known and found is not None:
         points.append(found)
     profile = state.profiles.get(plan.key)
     sent = profile.communication if profile is not None else None
@@ -64,11 +68,21 @@ def _measured(
         deadline=end,
         purpose=f"scaling to {count}",
         until_error=UNTIL_ERROR,
+        start=_started(context, count) if state.facts.processes > 1 else None,
     )
     if comparison.decision is Decision.FAILED or comparison.estimate is None:
         state.missing.append(f"scaling to {count} processes: {comparison.reason}")
         return None
     return _point(count, comparison.estimate, "measured")
+
+
+def _started(context: RunContext, count: int) -> Start:
+    """Starts one of the processes of a script's launcher as the incumbent, and so many as the candidate."""
+
+    def start(plan: Plan, label: str) -> Arm:
+        return context.runner.start(plan, label, 1 if label == "incumbent" else count)
+
+    return start
 
 
 def _of_trial(state: SearchState, count: int) -> ScalingPoint | None:

@@ -100,8 +100,11 @@ class TrialRunner:
         """All that is started within runs on one machine."""
         return self._launcher.held()
 
-    def launch(self, plan: Plan, label: str, seed: int | None = None) -> AnyTrial:
+    def launch(self, plan: Plan, label: str, seed: int | None = None, *, processes: int | None = None) -> AnyTrial:
         """Starts a process; the caller closes it.
+
+        Args:
+            processes: so many of those that a script's launcher starts; all of them where None.
 
         Raises:
             TrialFailed: it could not be built or set up.
@@ -109,7 +112,12 @@ class TrialRunner:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{next(self._number):04d}-{label}.log"
         self.latest_log = f"{self._logs.name}/{log.name}"
-        return self._launcher.start(self.spec(plan, seed), log=log, timeout=self._start_seconds(plan))
+        spec = self.spec(plan, seed)
+        if processes is not None and spec.script is not None and spec.script.launch is not None:
+            fewer = spec.script.launch.with_processes(processes)
+            script = spec.script.model_copy(update={"launch": fewer})
+            spec = spec.model_copy(update={"script": script, "processes": processes})
+        return self._launcher.start(spec, log=log, timeout=self._start_seconds(plan))
 
     def _start_seconds(self, plan: Plan) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
@@ -126,12 +134,12 @@ class TrialRunner:
         finally:
             process.close()
 
-    def start(self, plan: Plan, label: str) -> Arm:
-        """As ``autoopt.search.compare.arm.Start`` wants it."""
+    def start(self, plan: Plan, label: str, processes: int | None = None) -> Arm:
+        """As ``autoopt.search.compare.arm.Start`` wants it; ``processes``: see ``launch``."""
         limits: dict[str, Any] = {"ready_seconds": self.limits.ready, "warm_up_seconds": self.limits.warm_up}
         if self.base.script is None:
             return TrialArm(self.launch(plan, label), plan, **limits)
-        return ScriptArm(lambda: self.launch(plan, label), plan, **limits)
+        return ScriptArm(lambda: self.launch(plan, label, processes=processes), plan, **limits)
 
     def train(
         self,

@@ -29,6 +29,12 @@ class Launch(Record):
         """Processes that train together."""
         return len(self.ranks)
 
+    def with_processes(self, count: int) -> Launch:
+        """The same with the first so many processes."""
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(count))
+        ranks = [{**rank, **{k: v for k, v in sizes.items() if k in rank}} for rank in self.ranks[:count]]
+        return self.model_copy(update={"ranks": tuple(ranks)})
+
 
 class ScriptSpec(Record):
     """A command that trains, run as it is with autoopt listening.

@@ -57,12 +57,19 @@ def test_bounds_differ_by_one_sample_at_most() -> None:
 class Board:
     def __init__(self) -> None:
         self.said: dict[int, int] = {}
+        self.at: dict[int, int] = {}
 
     def ends(self, lap: int, steps: int) -> None:
         self.said[lap] = steps
 
     def end_of(self, lap: int) -> int | None:
         return self.said.get(lap)
+
+    def comes_to(self, lap: int, step: int) -> None:
+        self.at[lap] = step
+
+    def first_at(self, lap: int) -> int:
+        return self.at.get(lap, 0)
 
 
 def ranks(ahead: int) -> list[Ranks]:

@@ -13,8 +13,9 @@ from autoopt.search.baseline import check_devices
 from autoopt.search.configuration import configuration
 from autoopt.search.scaling import counts, efficiency
 from autoopt.setup import Setup
-from autoopt.storage.history import Remembered
+from autoopt.storage.history import KnownNoise, Remembered
 from autoopt.strategy import Applies, Case, Risk, Strategy
+from autoopt.trial.protocol import Launch
 from tests.simulated import World, strategy
 
 SPEED = {1: 1.0, 2: 1.8, 4: 3.0}
@@ -99,6 +100,31 @@ def test_each_process_has_a_device() -> None:
         check_devices(4, cuda)
 
 
+def test_a_script_that_a_launcher_starts_is_compared_with_the_first_of_its_processes(tmp_path: Path) -> None:
+    """Its plan does not say how many there are."""
+    seen: list[tuple[str, int | None]] = []
+    made = World(tmp_path, strategy("quick"), speed=lambda plan: 1.3 if "quick" in plan.names() else 1.0)
+    made.runner.facts = made.runner.facts.model_copy(update={"processes": 4})
+    plain = made.runner.start
+
+    def start(plan: Plan, label: str, processes: int | None = None) -> Any:
+        if processes is not None:
+            seen.append((label, processes))
+        return plain(plan, label)
+
+    made.runner.start = start  # type: ignore[method-assign]
+    found = made.go().state.scaling
+    assert found is not None
+    assert [point.processes for point in found.points] == [2, 4]
+    assert {label for label, processes in seen if processes == 1} == {"incumbent"}
+    assert {processes for label, processes in seen if label == "candidate"} == {2, 4}
+
+
+def test_fewer_processes_of_a_launcher_know_how_many_they_are() -> None:
+    four = Launch(ranks=tuple({"RANK": str(r), "WORLD_SIZE": "4", "X": "y"} for r in range(4)), command=("torchrun",))
+    assert four.with_processes(2).ranks == tuple({"RANK": str(r), "WORLD_SIZE": "2", "X": "y"} for r in range(2))
+
+
 @pytest.mark.parametrize(("device", "cost"), [("cuda:0", 8.0), ("cpu", 2.0)])
 def test_the_price_is_that_of_all_devices(device: str, cost: float) -> None:
     plan = Plan(changes=(Change(strategy="ddp", setting={"processes": 4}),))
@@ -123,6 +149,9 @@ class Memory:
 
     def recall(self, key: str) -> Remembered:
         return self.plan
+
+    def noise(self, device: str) -> KnownNoise:
+        return KnownNoise()
 
     def remember(self, key: str, found: Remembered) -> None:
         """Nothing is kept."""

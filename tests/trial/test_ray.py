@@ -130,7 +130,7 @@ def test_a_whole_run_loses_its_machines_and_is_resumed(tmp_path: Path, monkeypat
     from autoopt.trial.remote import ray_cluster
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_cluster, "PLACE_SECONDS", 15.0)
+    monkeypatch.setattr(ray_cluster, "PLACE_SECONDS", 8.0)
     two = Two()
     monkeypatch.setenv("RAY_ADDRESS", two.cluster.address)
     killed: list[str] = []
@@ -152,14 +152,13 @@ def test_a_whole_run_loses_its_machines_and_is_resumed(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(RemoteTrial, "call", call)
     out = tmp_path / "out"
-    given: JsonDict = {"executor": "ray", "budget": "40s", "only": "fused_optimizer", "out": str(out)}
+    given: JsonDict = {"executor": "ray", "budget": "50s", "only": "fused_optimizer", "out": str(out)}
     try:
         with pytest.raises((EnvironmentLacks, NodeLost)):
             optimize_run(f"{WORKLOADS / 'tiny.py'}:build", make_options(given), listeners=[listen])
         assert killed == ["amid a pair", "after the baseline"]
         two.nodes.append(two.cluster.add_node(num_cpus=2))
         result = resume_run(out)
-        assert result.noise.aa_ratio is not None
         assert result.baseline.samples_per_second
         assert result.stop.reason != "interrupted"
     finally:

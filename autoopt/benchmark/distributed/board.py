@@ -7,12 +7,13 @@ import os
 import struct
 
 _NUMBER = struct.Struct("=q")
+_END, _AT = 0, _NUMBER.size
 _SHIFT = 40
 """A lap ends before step 2**40."""
 
 
 class Board:
-    """One number in a file that every process of the group maps; eight bytes are written at once.
+    """Two numbers in a file that every process of the group maps; eight bytes are written at once.
 
     Args:
         path: of the file, made where there is none.
@@ -21,16 +22,30 @@ class Board:
     def __init__(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, _NUMBER.size)
-            self._memory = mmap.mmap(descriptor, _NUMBER.size)
+            os.ftruncate(descriptor, 2 * _NUMBER.size)
+            self._memory = mmap.mmap(descriptor, 2 * _NUMBER.size)
         finally:
             os.close(descriptor)
 
     def ends(self, lap: int, steps: int) -> None:
         """That lap ends after so many steps."""
-        _NUMBER.pack_into(self._memory, 0, lap << _SHIFT | steps)
+        self._write(_END, lap, steps)
 
     def end_of(self, lap: int) -> int | None:
         """Steps of that lap; None while that is open."""
-        value: int = _NUMBER.unpack_from(self._memory, 0)[0]
+        return self._read(_END, lap)
+
+    def comes_to(self, lap: int, step: int) -> None:
+        """The first process has come to the end of a step."""
+        self._write(_AT, lap, step)
+
+    def first_at(self, lap: int) -> int:
+        """The step of that lap whose end the first process has come to; 0 before the first."""
+        return self._read(_AT, lap) or 0
+
+    def _write(self, place: int, lap: int, steps: int) -> None:
+        _NUMBER.pack_into(self._memory, place, lap << _SHIFT | steps)
+
+    def _read(self, place: int, lap: int) -> int | None:
+        value: int = _NUMBER.unpack_from(self._memory, place)[0]
         return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
@@ -21,6 +22,7 @@ PATIENCE = timedelta(minutes=30)
 AHEAD = {"cpu": 1}
 """Steps that a rank may be ahead of the first: on a CPU it waits in each backward, on a device its host runs on."""
 _FURTHEST_AHEAD = 8
+_LOOK_SECONDS = 2e-5
 
 
 class Place(Protocol):
@@ -117,9 +119,14 @@ class Ranks(Group):
         lap, board = self._lap, self._board
 
         def over(done: int, elapsed: float) -> bool:
+            if self.first:
+                board.comes_to(lap, done)
             if most is not None and done >= most:
                 return True
             end = board.end_of(lap)
+            while end is None and not self.first and done > board.first_at(lap) + self._ahead:
+                time.sleep(_LOOK_SECONDS)  # a host that only queues work may be far ahead of one that prepares it
+                end = board.end_of(lap)
             if end is None:
                 if not self.first or not enough(done, elapsed):
                     return False

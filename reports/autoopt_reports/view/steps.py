@@ -32,13 +32,18 @@ def step_basis(result: Result) -> Basis | None:
     that stalls now and then) is not told by its median. Without a throughput, the median step.
     """
     before, after, batch = result.baseline, result.best, result.workload.batch_size
+    paths: tuple[str, ...] = ("/workload/batch_size",)
+    how = ""
+    if batch and result.workload.processes > 1:  # of a script that a launcher starts: each process has as many
+        batch, how = batch * result.workload.processes, "product"
+        paths = (*paths, "/workload/processes")
     if batch and before.samples_per_second and after.samples_per_second:
         return Basis(
-            say("{} samples, one batch of the baseline", Number(units.count(batch), batch, ("/workload/batch_size",))),
+            say("{} samples, one batch of the baseline", Number(units.count(batch), batch, paths, how)),
             batch / before.samples_per_second,
             batch / after.samples_per_second,
-            ("/workload/batch_size", "/baseline/samples_per_second"),
-            ("/workload/batch_size", "/best/samples_per_second"),
+            (*paths, "/baseline/samples_per_second"),
+            (*paths, "/best/samples_per_second"),
         )
     if before.step_seconds is not None and after.step_seconds is not None:
         return Basis(
