@@ -146,7 +146,7 @@ class Applying:
             if how.compression == "bfloat16":
                 compress(wrapper)
 
-        DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
+        DistributedDataParallel.__init__ = init  # type: ignore[method-assign, assignment]
 
     # the model and its optimizer
 
