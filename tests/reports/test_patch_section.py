@@ -55,6 +55,13 @@ def test_a_plan_without_a_line_says_how_it_is_used() -> None:
     assert "autoopt run --plan" in page
 
 
+def test_a_script_that_a_launcher_starts_is_trained_by_it_again() -> None:
+    found = a_script()
+    spec = "torchrun --nproc-per-node 4 train.py"
+    launched = found.workload.model_copy(update={"spec": spec, "processes": 4})
+    assert f"-- {spec}" in html.render(found.model_copy(update={"workload": launched}))
+
+
 def test_the_terminal_ends_with_the_diff_and_what_to_do() -> None:
     text = io.StringIO()
     summary(a_script(), Console(file=text, width=100, no_color=True))

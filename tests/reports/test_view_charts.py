@@ -59,6 +59,15 @@ def test_a_larger_batch_is_compared_on_as_many_samples() -> None:
     assert "256" in str(basis.words)
 
 
+def test_a_step_of_a_launched_script_has_a_batch_of_each_process() -> None:
+    launched = WIN.workload.model_copy(update={"processes": 4})
+    one, four = step_basis(WIN), step_basis(WIN.model_copy(update={"workload": launched}))
+    assert one is not None
+    assert four is not None
+    assert four.before == 4 * one.before
+    assert "1,024" in str(four.words) or "1024" in str(four.words)
+
+
 points = st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), min_size=1, max_size=40)
 
 

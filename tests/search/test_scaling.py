@@ -153,5 +153,8 @@ class Memory:
     def noise(self, device: str) -> KnownNoise:
         return KnownNoise()
 
+    def remember_noise(self, device: str, found: KnownNoise) -> None:
+        """Nothing."""
+
     def remember(self, key: str, found: Remembered) -> None:
         """Nothing is kept."""

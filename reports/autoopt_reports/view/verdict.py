@@ -299,5 +299,7 @@ def _script_commands(result: Result, run: str, plan: str) -> Iterator[Command]:
         yield Command("Put the patch on", f"autoopt apply {run}")
         yield Command("Or with git", f"git apply {run}/patch.diff")
     if result.sites is not None:
-        words = shlex.join(code(word) for word in result.sites.command)
+        launched = result.workload.processes > 1  # its sites are those of one of the processes
+        command = shlex.split(result.workload.spec) if launched else result.sites.command
+        words = shlex.join(code(word) for word in command)
         yield Command("Train without a patch", f"autoopt run --plan {plan} -- {words}")
