@@ -51,6 +51,8 @@ def launcher_of(words: Sequence[str]) -> tuple[str, ...]:
     if found is None:
         raise UsageError(f"there is no {words[0]} on the path", hint=_HINT)
     for word, after in zip(words, (*words[1:], ""), strict=True):
+        if word.endswith(".py"):
+            break  # what follows is the script's own
         given = _SEVERAL_MACHINES.match(word)
         count = word.partition("=")[2] or after
         if given and count not in ("1", "1:1"):

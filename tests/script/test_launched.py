@@ -92,6 +92,7 @@ def test_several_machines_are_refused_at_once(
     launcher_script()
     with pytest.raises(UsageError, match="several machines cannot be frozen"):
         launcher_of(["torchrun", *words, "train.py"])
+    assert launcher_of(["torchrun", "train.py", *words])[1:] == ("train.py", *words), "the script's own words"
 
 
 def test_a_launcher_that_starts_nothing_says_what_it_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
