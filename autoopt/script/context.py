@@ -284,12 +284,8 @@ class ScriptTraining:
     def profiled(self, profiler: Any, steps: int) -> None:
         """Lets the script train so many steps under torch's profiler, which listens to the thread that trains."""
 
-        def enough(done: int, elapsed: float) -> bool:
-            profiler.step()
-            return done >= steps
-
         self.session.in_main(profiler.start)
-        self.session.run_until_over(enough)
+        self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
         self.session.in_main(profiler.stop)
 
     def host_peak_bytes(self) -> int | None:

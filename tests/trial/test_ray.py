@@ -133,10 +133,12 @@ def test_a_whole_run_loses_its_machines_and_is_resumed(tmp_path: Path, monkeypat
     two = Two()
     monkeypatch.setenv("RAY_ADDRESS", two.cluster.address)
     killed: list[Any] = []
+    hosts: list[Any] = []
     asked = RemoteTrial.call
 
     def call(trial: RemoteTrial, task: Any, **arguments: Any) -> JsonDict:
-        if str(task).endswith(":run_block") and two.nodes and len(killed) < 2:
+        if str(task).endswith(":run_block") and trial._host not in hosts and len(killed) < 2:
+            hosts.append(trial._host)
             killed.append(two.node_of(trial._host))
             two.nodes.remove(killed[-1])
             two.cluster.remove_node(killed[-1], allow_graceful=False)
