@@ -234,6 +234,13 @@ def test_stages_of_one_resource_stand_on_one_path(known: dict[str, Any], path: t
     assert Pipeline(round_of({**ALONE, "host": 0.001}, **known)).critical_path() == path
 
 
+@pytest.mark.parametrize(("blocking", "path"), [(True, ("copy", "host")), (False, ("copy",))])
+def test_a_copy_is_the_training_processs_own_where_it_waits_for_it(blocking: bool, path: tuple[str, ...]) -> None:
+    one = round_of({"copy": 0.02, "host": 0.005, "forward": 0.001}, device="cuda", workers=1, blocking_copy=blocking)
+    link = tuple(s.model_copy(update={"resource": Resource.LINK}) if s.name == "copy" else s for s in one.stages)
+    assert Pipeline(one.model_copy(update={"stages": link})).critical_path() == path
+
+
 def test_a_step_after_a_pause_takes_longer_by_as_much_of_the_pause_as_there_was() -> None:
     plain = Demand(prepare=0.004, compute=0.010, cores=4, threads=1)
     assert period(plain) == pytest.approx(0.014)
