@@ -200,6 +200,7 @@ def test_fewer_evaluated_samples_are_seen_before_anything_is_trained(risk) -> No
     judged = judge(risk, counted, Evidence(deterministic=True), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert "evaluated on 100 samples where the incumbent was evaluated on 500" in judged.reason
+    assert judged.quality.passed is False
 
 
 def test_a_fixed_cost_that_does_not_pay_is_no_gain_with_both_figures() -> None:

@@ -12,7 +12,9 @@ from autoopt.records import Deeper, Operator, Peaks, Plan, Round
 from autoopt.records.distributed import Communication, Spread
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse, communication
+from autoopt.simplify.bottleneck import classify
 from autoopt.simplify.ceilings import PRODUCT, of_peak, stage_ceilings
+from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 
 PEAKS = Peaks(
@@ -102,6 +104,35 @@ def test_two_at_once_names_one_of_them() -> None:
 def test_operators_that_are_hardly_more_than_their_dispatch() -> None:
     found = round_of(survey_of(launches=1000))
     assert found.bottleneck_class == "launch overhead"
+
+
+@pytest.mark.parametrize(("launches", "kind"), [(150, "compute"), (180, "launch overhead"), (0, "compute")])
+def test_launches_hold_a_step_whose_operators_take_less_than_six_dispatches_each(launches: int, kind: str) -> None:
+    """Forward and backward of 5 ms, and 5 us for a dispatch: at 167 operators each takes six of them."""
+    assert round_of(survey_of(launches=launches)).bottleneck_class == kind
+
+
+@pytest.mark.parametrize(("issue", "kind"), [(0.0049, "compute"), (0.0051, "launch overhead")])
+def test_on_a_device_launches_hold_a_step_that_takes_longer_to_issue_than_to_run(issue: float, kind: str) -> None:
+    both = {"forward": timing(0.002), "backward": timing(0.003), "optimizer": timing(0.0), "host": timing(0.0)}
+    found = Pipeline(round_of(survey_of("cuda", issue=timing(issue), launches=1, **both)))
+    assert classify(found, "forward", PEAKS) == kind
+
+
+def test_lines_below_a_stage_are_as_far_from_their_best_as_it_is() -> None:
+    """Preparation of 10 ms on one of four cores: its best is a quarter of that, and so is that of each of its lines."""
+    chain = (Deeper(name="x", kind="line", seconds=0.001, file="f.py", line=1),)
+    sample = timing(0.001, cpu_seconds=0.001, wait_seconds=0.0)
+    line = round_of(survey_of(inputs={"sample": sample, "deeper": chain})).deeper[-1]
+    assert line.gap == pytest.approx(4.0)
+    assert line.ceiling_seconds == pytest.approx(line.seconds / 4.0)
+
+
+def test_the_python_of_a_loader_is_the_hosts_beyond_samples_and_collate() -> None:
+    """A batch of the loader takes 5 ms: ten samples of 0.1 ms and collating for 0.2 ms are no part of the host's."""
+    found = round_of(survey_of(inputs={"loader": timing(0.005)}, host=timing(0.0001)))
+    (host,) = [stage for stage in found.stages if stage.name == "host"]
+    assert host.seconds == pytest.approx(0.0001 + 0.005 - 10 * 0.0001 - 0.0002)
 
 
 def test_traffic_between_operators_is_a_matter_of_bandwidth() -> None:

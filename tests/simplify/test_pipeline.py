@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.records import Contention, Fed, Plan, Resource, Round, Simulation, Stage
+from autoopt.records import Contention, EstimateKind, Fed, Plan, Resource, Round, Simulation, Stage
 from autoopt.simplify.flow import Demand, period
 from autoopt.simplify.pipeline import Pipeline, thread_ratio
 
@@ -207,6 +207,7 @@ def test_the_width_of_an_interval_goes_with_error_and_change() -> None:
     found = pipeline.gain({"preparation": 0.0})
     off = 0.1 * ((4.0 - 1.0) / 4.0) ** 0.5
     assert (found.low, found.high) == (pytest.approx(4.0 / (1 + off)), pytest.approx(4.0 * (1 + off)))
+    assert (found.kind, found.n) == (EstimateKind.SIMULATED, 1)
     small = pipeline.gain({"preparation": 0.020})
     off = 0.1 * ((4.0 / 3.0 - 1.0) / (4.0 / 3.0)) ** 0.5
     assert (small.value, small.high) == (pytest.approx(4.0 / 3.0), pytest.approx(4.0 / 3.0 * (1 + off)))
