@@ -89,6 +89,8 @@ def tuned(piece: Piece, budget: float) -> dict[str, Any]:
     """The command, plain Optuna for as long as its search took, and all three from fresh seeds, in turns."""
     result = searched(piece, budget)
     found = result["tuning"]
+    if not found["trials"]:
+        raise SystemExit(f"nothing was searched ({found['note'] or 'no time'}): a larger budget, with --anew")
     best = next((trial for trial in found["trials"] if trial["number"] == found["best"]), None)
 
     def measure() -> dict[str, Any]:

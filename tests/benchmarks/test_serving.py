@@ -60,6 +60,13 @@ def test_fresh_trainings_go_on_where_the_last_call_ended(tmp_path: Path, monkeyp
     assert asked == [(lr, seed) for seed in tuning.FRESH for lr in (None, 0.02)]
 
 
+def test_a_run_that_searched_nothing_says_so(tmp_path: Path) -> None:
+    piece = Piece(tmp_path, 100.0, Clock())
+    piece.once("searched", lambda: {"tuning": {"trials": [], "note": "no time to train the baseline"}})
+    with pytest.raises(SystemExit, match="nothing was searched .no time to train the baseline.: a larger budget"):
+        tuning.tuned(piece, 60.0)
+
+
 def test_every_case_names_a_workload_that_there_is() -> None:
     specs = [
         *latency.CASES.values(),
