@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from pathlib import Path
 
 ROOT = Path("/dev/shm")
@@ -12,6 +13,10 @@ ROOT = Path("/dev/shm")
 _MADE_BY_LIBRARIES = re.compile(r"(psm_|sem\.mp-|sem\.loky-|torch_\d|__KMP_REGISTERED_LIB_)")
 """Names that multiprocessing, torch and OpenMP make up. A file of another name may be meant to stay: people
 keep data sets in /dev/shm."""
+
+
+COPIES = "autoopt-files-"
+"""What folders of copied files are called; the number of the process that made them follows."""
 
 
 def names(root: Path = ROOT) -> set[str]:
@@ -36,6 +41,12 @@ def sweep(before: set[str], root: Path = ROOT) -> list[str]:
         with contextlib.suppress(OSError):
             (root / name).unlink()
     return removed
+
+
+def remove_copies(pid: int, root: Path = ROOT) -> None:
+    """Removes the copies of files that a process, which has ended, made for itself (strategy ``ram_disk``)."""
+    for folder in root.glob(f"{COPIES}{pid}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(path: Path) -> bool:

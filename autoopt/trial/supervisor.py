@@ -81,6 +81,7 @@ class _Supervisor:
         alone = self._pid in self._ended  # it ended before anybody asked for it
         left = tree.kill_below(os.getpid(), on_end=self._ended.update)
         shared.sweep(shm)
+        shared.remove_copies(self._pid)
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
         status, peak = self._ended.get(self._pid, (None, None))

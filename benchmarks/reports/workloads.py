@@ -5,10 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
-import shutil
-import tempfile
 import time
-import weakref
 from functools import partial
 from typing import Any
 
@@ -137,15 +134,20 @@ def remote_storage() -> autoopt.Workload:
     return workload(Remote(), small_net(64))
 
 
+FOLDER = "/var/tmp/autoopt-reported-files"
+"""On a disk, under the same name in every process; 32 MiB that stay there."""
+
+
 class Files(Dataset[Any]):
     """Samples in files of half a megabyte, of which the system keeps nothing in memory, as on some mounts."""
 
     def __init__(self, count: int = 64) -> None:
-        self.root = tempfile.mkdtemp(prefix="reported-", dir=os.getcwd() if os.access(".", os.W_OK) else None)
-        weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
-        for number in range(count):
-            np.full((1 << 17,), number, dtype="float32").tofile(f"{self.root}/{number}.bin")
-        os.sync()
+        self.root = FOLDER
+        if not os.path.isdir(self.root):
+            os.makedirs(self.root)
+            for number in range(count):
+                np.full((1 << 17,), number, dtype="float32").tofile(f"{self.root}/{number}.bin")
+            os.sync()
         self.files = [f"{self.root}/{number}.bin" for number in range(count)]
 
     def __len__(self) -> int:

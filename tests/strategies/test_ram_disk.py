@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, Subset
 
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
+from autoopt.trial.shared import remove_copies
 from autoopt_strategies.input.ram_disk import CopyToMemory, probe
 from autoopt_strategies.input.relocated import moved, opened_files, paths_in, root_of
 
@@ -149,3 +150,12 @@ def test_it_applies_where_storage_is_waited_for_and_the_files_fit() -> None:
     stages = tuple(s.model_copy(update={"seconds": 0.0}) if s.name == "storage" else s for s in case.pipeline.stages)
     warm = type(case.pipeline)(case.pipeline.round.model_copy(update={"stages": stages}))  # type: ignore[call-arg]
     assert "keeps the files in memory" in STRATEGY.applies(dataclasses.replace(case, pipeline=warm)).reason
+
+
+def test_copies_that_a_killed_process_has_left_are_found_by_its_number(root: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    made = CopyToMemory(str(root), str(memory))(Opening(root))
+    (memory / "autoopt-files-1-other").mkdir()
+    remove_copies(os.getpid(), memory)
+    assert [path.name for path in memory.iterdir()] == ["autoopt-files-1-other"]
+    assert made.root.startswith(str(memory))

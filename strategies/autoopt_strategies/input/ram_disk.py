@@ -42,7 +42,8 @@ class CopyToMemory:
 
         if moved(dataset, self.root, self.folder) is dataset:
             return dataset
-        target = tempfile.mkdtemp(prefix="files-", dir=self.folder)
+        # by this name whoever ends a trial finds what a killed one has left
+        target = tempfile.mkdtemp(prefix=f"autoopt-files-{os.getpid()}-", dir=self.folder)
         shutil.copytree(self.root, target, dirs_exist_ok=True)
         made = moved(dataset, self.root, target)
         weakref.finalize(made, deleted, target, os.getpid())
