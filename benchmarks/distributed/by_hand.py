@@ -40,18 +40,18 @@ def main() -> None:
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH // size, sampler=sampler, shuffle=sampler is None)
     update = optimizer(model.parameters())
     warm, rate = None, 0.0
-    began, steps = time.perf_counter(), 0
+    began, steps, taken = time.perf_counter(), 0, 0
     over = False
     while not over:
         for batch in loader:
             loss(model, batch).backward()
             update.step()
             update.zero_grad(set_to_none=True)
-            steps += 1
+            steps, taken = steps + 1, taken + 1
             now = time.perf_counter()
             if warm is None and now - began > WARM_UP:
                 warm, steps, began = now, 0, now
-            over = _agreed(warm is not None and now - began > seconds, steps, size)
+            over = _agreed(warm is not None and now - began > seconds, taken, size)
             if over:
                 rate = steps * BATCH / (now - began)
                 break
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _agreed(over: bool, steps: int, size: int) -> bool:
-    """The ranks end together; asked every ten steps, so that it costs next to nothing."""
+    """The ranks end together; asked every ten of all steps, which they count alike: it costs next to nothing."""
     if size == 1:
         return over
     if steps % 10:
