@@ -1,0 +1,33 @@
+"""The headline and the seconds beside it are of one run: to a target, or over the planned run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autoopt.records import Plan, Verdict
+from autoopt.testing.fakes import Behaviour
+from simulated import STEPS, World, product, strategy
+
+
+@pytest.mark.parametrize(("fixed", "over_planned"), [(4.0, False), (40.0, True)])
+def test_the_figures_of_the_first_screen_are_of_one_run(tmp_path: Path, fixed: float, over_planned: bool) -> None:
+    """Costs paid once weigh more on the way to a lower target than in the planned run: the figures say which."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, startup_seconds=2.0 + fixed * bool(plan.changes))
+
+    world = World(tmp_path, strategy("good"), speed=product({"good": 2.0}), behave=behave, reach=lambda plan: None)
+    world.runner.facts = world.runner.facts.model_copy(update={"max_steps": 20 * STEPS})
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("good",)
+    before, after = outcome.baseline.time_to_target_seconds, outcome.best.time_to_target_seconds
+    ratio, planned = outcome.speedup.time_to_target, outcome.speedup.planned_steps
+    assert before.value / after.value == pytest.approx(ratio.value, rel=0.02)
+    assert planned == (20 * STEPS if over_planned else None)
+    assert ("over the planned run of" in outcome.speedup.detail) == (not over_planned)
+    kept = next(trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
+    assert kept.planned_steps == 20 * STEPS
+    assert kept.time_to_target.value > 1.5
