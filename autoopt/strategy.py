@@ -254,6 +254,13 @@ class Strategy(ABC):
         """
         return None
 
+    def once_seconds(self, case: Case, setting: JsonDict) -> float | None:
+        """Optional: seconds that a start with it takes beyond another one, such as to compile or to fill a cache.
+
+        A start is not taken for hung before it had twice as long. Nothing: it starts as fast as the baseline.
+        """
+        return None
+
     def companions(self, case: Case, setting: JsonDict) -> list[Change]:
         """Changes that belong with this one: tried together with it, then taken apart."""
         return []

@@ -147,6 +147,7 @@ class FakeRunner:
         )
         self.trained: list[tuple[Plan, int]] = []
         self.probed: list[Plan] = []
+        self.once: dict[str, float] = {}
         self.start = machine.start
 
     def watched(self) -> None:

@@ -6,9 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, JsonDict, Plan, Verdict
+from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Proposal, most_promising
+from autoopt.search.time_limits import TimeLimits
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
@@ -235,3 +239,33 @@ def test_what_outlasts_its_look_is_not_looked_at_in_another_setting(tmp_path: Pa
     outcome = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=240.0).go()
     assert [trial.verdict for trial in outcome.state.trials if trial.strategy == "slow"] == [Verdict.FAILED]
     assert outcome.best.plan.names() == ("sure",)
+
+
+def test_a_start_that_takes_long_once_has_its_time(tmp_path: Path) -> None:
+    """Filling takes 40 s, where the baseline is set up in no time: a look waits for it where its share allows it."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, startup_seconds=2.0 + 40.0 * ("fill" in plan.names()))
+
+    def once_seconds(self: Strategy, case: Case, setting: JsonDict) -> float:
+        return 40.0
+
+    def run(budget: float) -> tuple[World, Outcome]:
+        fill = strategy("fill", once_seconds=once_seconds)
+        folder = tmp_path / str(budget)
+        world = World(folder, fill, speed=product({"fill": 6.0}), behave=behave, budget=budget, reach=lambda plan: 3000)
+        return world, world.go()
+
+    world, outcome = run(900.0)
+    assert outcome.best.plan.names() == ("fill",)
+    assert world.runner.once == {"fill": 40.0}
+    _, short = run(60.0)
+    assert verdicts(short)["fill"] == [Verdict.NOT_TRIED]
+    assert any("its start takes about 40 s once" in trial.reason for trial in short.state.all_trials())
+
+
+@pytest.mark.parametrize(
+    ("once", "share", "ready"), [(0.0, 50.0, 15.0), (10.0, 50.0, 35.0), (60.0, 50.0, 50.0), (60.0, 5.0, 15.0)]
+)
+def test_limits_follow_what_a_start_takes_once(once: float, share: float, ready: float) -> None:
+    assert TimeLimits(start=15.0, ready=15.0, share=share).paying(once).ready == ready

@@ -100,9 +100,12 @@ def candidate_of(
             skip(context, state, strategy, Verdict.NOT_TRIED, "the incumbent trains so already")
             return None
         predicted = predict(strategy, case, setting)
+        once = strategy.once_seconds(case, setting)
     except PLUGIN_ERRORS as error:
         skip(context, state, strategy, Verdict.FAILED, plugin_error(error))
         return None
+    if once is not None:
+        context.runner.once[strategy.name] = once
     if not state.first_time((change, *companions)):
         return None
     return Candidate(strategy, change, companions, plan, predicted)

@@ -31,7 +31,7 @@ from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.time_limits import STEADY_SECONDS
+from autoopt.search.time_limits import PATIENCE, STEADY_SECONDS, TimeLimits
 from autoopt.strategy import Case, Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
@@ -177,6 +177,15 @@ class Screening:
             self.found.append(screened)
         return screened
 
+    def start_room(self, candidate: Candidate) -> float:
+        """Seconds that a look leaves the candidate's start: its share of what is left, and what it could ever save."""
+        limits = self._limits(candidate)
+        return min(limits.share, limits.warm_up or inf)
+
+    def _limits(self, candidate: Candidate) -> TimeLimits:
+        saved, left = self.state.most_saved(candidate.predicted), self.deadline - self.context.now()
+        return self.context.runner.limits.for_look(saved, left)
+
     def _measured(self, candidate: Candidate, purpose: str, number: int) -> Comparison:
         context, state = self.context, self.state
 
@@ -186,7 +195,7 @@ class Screening:
 
         def measure() -> Comparison:
             usual = context.runner.limits
-            context.runner.limits = usual.for_look(state.most_saved(candidate.predicted), self.deadline - context.now())
+            context.runner.limits = self._limits(candidate)
             try:
                 if not self._race.one_at_a_time:
                     seen = self._race.look(
@@ -332,6 +341,13 @@ class _Talk:
         candidate = candidate_of(context, state, self.strategy, self.screening.case, setting)
         if candidate is None:
             answer(None)
+            return
+        room, once = self.screening.start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
+        if once > PATIENCE * room:
+            state.unseen[self.strategy.name] = once
+            told = f"no time for a look: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
+            skip(context, state, self.strategy, Verdict.NOT_TRIED, told)
+            self.goes_on = False
             return
         trials = len(state.trials)
         screened = self.screening.look(candidate, remaining)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from autoopt.records.messages import Startup
 
@@ -16,6 +17,8 @@ SHARE = 1 / 3
 """Of the time that is left, for one trial's start."""
 LEAST_SHARE_SECONDS = 10.0
 """And no less than this."""
+PATIENCE = 2.0
+"""Times the seconds that a strategy says its start takes once: such figures are off by that."""
 STEADY_SECONDS = 20.0
 """A look waits no longer than this for steady steps, compilation apart."""
 
@@ -28,11 +31,13 @@ class TimeLimits:
         start: importing and building the workload.
         ready: setting it up.
         warm_up: training until steps are steady, compilation included; a multiple of what was asked for where None.
+        share: the most of each, whatever a strategy says that its start takes once.
     """
 
     start: float = START_SECONDS
     ready: float = START_SECONDS
     warm_up: float | None = None
+    share: float = inf
 
     @classmethod
     def following(cls, startup: Startup) -> TimeLimits:
@@ -51,4 +56,10 @@ class TimeLimits:
         """
         share = max(SHARE * seconds_left, LEAST_SHARE_SECONDS)
         warm_up = share if saved is None else min(share, max(saved, FEWEST_SECONDS))
-        return replace(self, start=min(self.start, share), ready=min(self.ready, share), warm_up=warm_up)
+        return replace(self, start=min(self.start, share), ready=min(self.ready, share), warm_up=warm_up, share=share)
+
+    def paying(self, once: float) -> TimeLimits:
+        """Limits of a start that takes so many seconds once, by the word of its strategies."""
+        needed = PATIENCE * once
+        start, ready = (max(seconds, min(seconds + needed, self.share)) for seconds in (self.start, self.ready))
+        return replace(self, start=start, ready=ready)

@@ -43,6 +43,7 @@ class TrialRunner:
 
     Attributes:
         limits: of the time that starting a trial takes.
+        once: seconds that a start takes beyond another one, by the word of a strategy, by its name.
     """
 
     def __init__(self, launcher: Launcher | RemoteLauncher, base: TrialSpec, registry: Registry, logs: Path) -> None:
@@ -54,6 +55,7 @@ class TrialRunner:
         self.latest_log: str | None = None
         self.patched_files: Callable[[Plan], dict[str, str] | None] | None = None
         self.limits = TimeLimits()
+        self.once: dict[str, float] = {}
 
     def spec(self, plan: Plan, seed: int | None = None) -> TrialSpec:
         """The trial of a plan."""
@@ -121,10 +123,14 @@ class TrialRunner:
 
     def _start_seconds(self, plan: Plan) -> float:
         """How long a start may take. A script compiles in its first step, which is a part of it."""
-        limits = self.limits
+        limits = self._limits(plan)
         if self.base.script is None or self.registry.fold(plan).compile is None:
             return limits.start
         return max(limits.start, START_SECONDS if limits.warm_up is None else limits.warm_up)
+
+    def _limits(self, plan: Plan) -> TimeLimits:
+        """Limits of a plan's starts, with what its changes are known to take once."""
+        return self.limits.paying(sum(self.once.get(name, 0.0) for name in plan.names()))
 
     @contextmanager
     def trial(self, plan: Plan, label: str, seed: int | None = None) -> Iterator[AnyTrial]:
@@ -136,7 +142,8 @@ class TrialRunner:
 
     def start(self, plan: Plan, label: str, processes: int | None = None) -> Arm:
         """As ``autoopt.search.compare.arm.Start`` wants it; ``processes``: see ``launch``."""
-        limits: dict[str, Any] = {"ready_seconds": self.limits.ready, "warm_up_seconds": self.limits.warm_up}
+        allowed = self._limits(plan)
+        limits: dict[str, Any] = {"ready_seconds": allowed.ready, "warm_up_seconds": allowed.warm_up}
         if self.base.script is None:
             return TrialArm(self.launch(plan, label), plan, **limits)
         return ScriptArm(lambda: self.launch(plan, label, processes=processes), plan, **limits)

@@ -84,8 +84,12 @@ class CompileModel(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         step = self._step(case, setting)
-        seconds = compile_seconds(case, regional=bool(setting.get("regional")))
+        seconds = self.once_seconds(case, setting)
         return after_paying(case, step, seconds, least=seconds / 2)
+
+    def once_seconds(self, case: Case, setting: Setting) -> float:
+        """Of a compilation that finds nothing cached."""
+        return compile_seconds(case, regional=bool(setting.get("regional")))
 
     def settings(self, case: Case) -> Settings:
         for setting in self._likeliest(case):

@@ -97,10 +97,14 @@ class Cache(Strategy):
             workers=beside.get("workers", {}).get("num_workers"),
             threads=beside.get("threads", {}).get("threads"),
         )
-        filling = self._reading(case) / max(1, setting.get("workers", 0))
+        filling = self.once_seconds(case, setting)
         if not filling:
             return step
         return after_paying(case, step, filling, least=filling / 2)
+
+    def once_seconds(self, case: Case, setting: Setting) -> float:
+        """All samples read once, by so many processes."""
+        return float(self._reading(case) / max(1, setting.get("workers", 0)))
 
     def settings(self, case: Case) -> list[Setting]:
         found = case.inspected(self.name)

@@ -109,9 +109,14 @@ class DeviceDataset(Strategy):
         rows = 2 * case.workload.batch_bytes / peaks.memory_bytes_per_second
         rows += (peaks.launch_seconds or 0.0) * (2 * len(case.workload.batch) + 4)
         changed = dict.fromkeys(("storage", "preparation", "pin", "copy"), 0.0) | {"collate": rows}
+        return after_paying(case, gain(case, changed, workers=0), self.once_seconds(case, setting) or 0.0)
+
+    def once_seconds(self, case: Case, setting: Setting) -> float | None:
+        """All samples prepared once; unknown before their stages were measured."""
+        if case.pipeline is None:
+            return None
         work = sum(seconds_of(case, name) for name in ("storage", "preparation", "collate"))
-        filling = work * (case.workload.train_samples or 0) / (case.workload.batch_size or 1)
-        return after_paying(case, gain(case, changed, workers=0), filling)
+        return work * (case.workload.train_samples or 0) / (case.workload.batch_size or 1)
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"device": case.environment.device}]

@@ -96,6 +96,10 @@ class MemoryMap(Strategy):
         filling = self._filling(case)
         return step if filling is None else after_paying(case, step, filling, least=filling / 2)
 
+    def once_seconds(self, case: Case, setting: Setting) -> float | None:
+        """All samples read and written once."""
+        return self._filling(case)
+
     def settings(self, case: Case) -> list[Setting]:
         found = self._found(case)
         prefix = None if found.get("deterministic") else found.get("prefix")
