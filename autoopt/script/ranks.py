@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
-import time
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.distributed.board import Board
 from autoopt.benchmark.distributed.group import PATIENCE, Group, Ranks
+from autoopt.records.messages import Block
 from autoopt.trial.protocol import Rank
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 0.005
-_HOST = "127.0.0.1"
+_BLOCK = "autoopt.Block"
 
 
 class ScriptRanks(Ranks):
@@ -38,8 +37,8 @@ class ScriptRanks(Ranks):
 
     def gather(self, value: T) -> list[T]:
         self._said += 1
-        self._store.set(f"{self._said}/{self.rank}", pickle.dumps(value))
-        found: list[T] = [pickle.loads(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
+        self._store.set(f"{self._said}/{self.rank}", _text(value))
+        found: list[T] = [_value(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
         self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
         return found
 
@@ -51,20 +50,32 @@ class ScriptRanks(Ranks):
 
 
 def meet(place: Rank | None, device: torch.device) -> Group:
-    """The processes of a script, once each of them has come to the end of its first step."""
+    """The processes of a script, once each of them has come to the end of its first step.
+
+    What they say lies in a file of the trial's private folder: a port could be spoken to by others.
+    """
     if place is None:
         return Group()
-    told = Path(place.folder, "store")
-    if place.rank == 0:
-        store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
-        part = told.with_suffix(".part")
-        part.write_text(str(store.port))
-        part.rename(told)
-    else:
-        while not told.exists():  # the parent ends this process where the first one fails
-            time.sleep(_LOOK_SECONDS)
-        store = TCPStore(_HOST, int(told.read_text()), is_master=False, wait_for_workers=False, timeout=PATIENCE)
+    store = FileStore(str(Path(place.folder, "said")), place.size)
+    store.set_timeout(PATIENCE)
     return ScriptRanks(place, device, store)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A form in JSON of what is told of blocks and probes."""
+    if isinstance(value, Block):
+        return {_BLOCK: value.model_dump(mode="json")}
+    return (
+        value.hex() if isinstance(value, bytes) else sorted(value, key=str) if isinstance(value, set) else float(value)
+    )
+
+
+def _value(text: bytes) -> Any:
+    return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
 
 
 def without_waiting(lap: Lap, away: Sequence[float], group: Group) -> Lap:
