@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.distributed.merging import mean_losses
 from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
@@ -55,6 +55,11 @@ def probe(live: Any, out: str, steps: int, seconds: float, weights: list[str] | 
     return found.model_dump(mode="json")
 
 
+def _whole_numbers(value: Any) -> Any:
+    """A tensor of numbers with fractions is left out."""
+    return None if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+
+
 class _Recorder(Watcher):
     """The record of one process that probes its plan, from joint to joint."""
 
@@ -77,7 +82,9 @@ class _Recorder(Watcher):
         self.epochs: list[EpochRead] = []
         self._keys: list[set[int]] = [set()]
         self._batches: list[Any] = [self.live.script.recording.host_batch]
-        self._batches += [(call.args, call.kwargs) for batch in self.training.batches for call in batch]
+        self._called: set[int] = set()
+        for call in (call for batch in self.training.batches for call in batch):
+            self._take(call.model, call.args, call.kwargs)
         self._labels = True
         self._given = self._own_loss = False
         self._gradient: Array | None = None
@@ -100,9 +107,16 @@ class _Recorder(Watcher):
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if not training:
             return
-        self._batches.append((args, kwargs))
+        self._take(model, args, kwargs)
         if self._plain is not None:
             self._plain.enter_context(_without_draws_within(model))
+
+    def _take(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """What a model is called with. Where another one was called before it in the step, its numbers may be what that
+        one computed, rounded otherwise under another plan: whole numbers alone are the data's then."""
+        self._called.add(id(model))
+        given = (args, kwargs)
+        self._batches.append(given if len(self._called) == 1 else tree_map(_whole_numbers, given))
 
     def forward_done(self, model: nn.Module, output: Any) -> None:
         leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
@@ -130,6 +144,7 @@ class _Recorder(Watcher):
         self.orders.append("".join(digest(batch, whole_numbers=True) for batch in self._batches))
         self._labels = self._labels and (self._given or self._own_loss)
         self._batches.clear()
+        self._called.clear()
         self._own_loss = False
 
     # how far the script trains

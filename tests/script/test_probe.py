@@ -201,3 +201,14 @@ def test_of_two_measures_the_one_that_is_no_loss_becomes_the_metric_and_the_othe
     assert (state.objective.metric, state.objective.mode) == ("val acc", "max")
     assert "the one that is no loss of the 2 measures" in note
     assert "--metric 'val loss ([0-9]+)' would take another" in note
+
+
+def test_what_one_model_computes_for_another_is_no_batch_of_the_data(prober: Prober, start_script: StartScript) -> None:
+    """A generator's images are rounded otherwise in half precision: that is no other batch."""
+    words = "--epochs=100000"
+    with start_script("gan.py", words) as process:
+        sites = sites_of(process, steps=18)
+    before = prober("gan.py", sites, words=words)
+    found = level(Risk.NUMERIC, before, prober("gan.py", sites, BFLOAT16, words=words))
+    assert "another batch" not in found.detail
+    assert before.probe.digests[1] != before.probe.digests[2]
