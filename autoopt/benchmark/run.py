@@ -77,6 +77,7 @@ class RunUnderWay:
         self.kept = KeptWeights(training, keep) if keep and training.group.first else None
         self.movement = Movement(training.model)
         self.last_step = self.limit
+        self.evaluated_at = 0
         training.device.reset_peak()
 
     def go_on(self, seconds: float = math.inf) -> bool:
@@ -92,16 +93,18 @@ class RunUnderWay:
             self._one_leg(math.inf)
         return bool(self.stopped)
 
-    def go_no_further(self, steps: int) -> None:
-        """Ends at that step, wherever else it would."""
+    def go_no_further(self, steps: int, evaluated_at: int) -> None:
+        """Ends at that step, wherever else it would, and is evaluated where the other training was at its end."""
         self.limit, self.last_step = min(self.limit, steps), min(self.last_step, steps)
+        self.evaluated_at = evaluated_at
 
     def _one_leg(self, until: float) -> None:
         """To the next evaluation and through it, or to the end of the time."""
         live, training, log = self.live, self.training, self.log
         can_evaluate = training.evaluation is not None
         every = self.every if can_evaluate else max(self.limit // _LOOKS, 1)
-        goal = min(self.limit, (training.steps // every + 1) * every)
+        also = self.evaluated_at if self.evaluated_at > training.steps else self.limit
+        goal = min(self.limit, also, (training.steps // every + 1) * every)
         _leg(live, training, log, goal, min(self.max_seconds, until))
         out_of_time = log.seconds >= self.max_seconds
         if training.steps < goal and not out_of_time:

@@ -95,12 +95,13 @@ def train(
     return document
 
 
-def train_leg(live: TrialContext, seconds: float, no_further: int | None = None, **arguments: Any) -> JsonDict:
+def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None = None, **arguments: Any) -> JsonDict:
     """Trains a leg of a training that takes turns with another one in another process.
 
     Args:
         seconds: of this leg; a step and an evaluation are finished.
-        no_further: a step at which it ends, wherever else it would; known once the other training is over.
+        no_further: a step at which it ends, wherever else it would, and one at which it is evaluated besides; known
+            once the other training is over.
         arguments: those of :func:`train`; the first leg's hold.
 
     Returns:
@@ -109,7 +110,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: int | None = None,
     if live.under_way is None:
         live.under_way = _training_run(live, **arguments)
     if no_further is not None:
-        live.under_way.go_no_further(no_further)
+        live.under_way.go_no_further(*no_further)
     over = live.under_way.go_on(seconds)
     run = live.under_way.document().model_dump(mode="json") if over else None
     return {"over": over, "run": run, "seconds": live.under_way.seconds}

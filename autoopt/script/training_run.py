@@ -90,8 +90,8 @@ class ScriptRun:
         self.stopped = self.group.agree(self.stopped)
         return bool(self.stopped)
 
-    def go_no_further(self, steps: int) -> None:
-        """Ends at that step, wherever else it would."""
+    def go_no_further(self, steps: int, evaluated_at: int) -> None:
+        """Ends at that step, wherever else it would; it is evaluated where the script does so."""
         self.max_steps = steps if self.max_steps is None else min(self.max_steps, steps)
 
     def _count(self, goal: Goal) -> float:

@@ -96,10 +96,10 @@ def test_a_machine_that_drifts_drifts_for_both() -> None:
 class Endless(FakeProcess):
     """A training whose target is out of reach: its time is up at some step, or the other's word ends it."""
 
-    def call(self, task: str, *, seconds: float, no_further: int | None = None, **arguments):
+    def call(self, task: str, *, seconds: float, no_further: list[int] | None = None, **arguments):
         known = super().call(task, seconds=seconds, **arguments)
         steps = int(10 * self.spent / (1.0 if self.name == 0 else 0.5))
-        ended = no_further is not None and steps >= no_further
+        ended = no_further is not None and steps >= no_further[0]
         if known["over"] or ended:
             why = "steps" if ended else "seconds"
             run = run_of(self.spent).model_copy(update={"reached": False, "steps": steps, "stopped": why})
@@ -120,9 +120,13 @@ def test_a_real_training_goes_no_further_than_it_is_told() -> None:
     run = RunUnderWay(live(), max_seconds=60.0, target=2.0)
     assert not run.go_on(0.02)
     step = run.training.steps + 3
-    run.go_no_further(step)
+    run.go_no_further(step, step - 1)
     assert run.go_on()
-    assert (run.document().steps, run.document().stopped) == (step, "steps")
+    found = run.document()
+    assert (found.steps, found.stopped) == (step, "steps")
+    assert [point.step for point in found.curve.points][-2:] == [step - 1, step], (
+        "where the other was evaluated at its end"
+    )
 
 
 def test_one_that_fails_says_which() -> None:

@@ -66,7 +66,7 @@ class Turns:
         self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
         leg = max(LEG_SECONDS, seconds / _LEGS)
         self._legs = (leg, leg / max(speedup, 0.1))
-        self._no_further: int | None = None
+        self._no_further: list[int] | None = None
         self._runs: list[TrainingRun | None] = [None, None]
 
     def run(self, first: int) -> tuple[TrainingRun, TrainingRun]:
@@ -100,7 +100,7 @@ class Turns:
         if answer["over"]:
             run = self._runs[side] = TrainingRun.model_validate(answer["run"])
             if side == 0 and run.stopped == "seconds":
-                self._no_further = no_further(run)
+                self._no_further = [no_further(run), run.steps]
             process.close()
         else:
             _freeze(process)
