@@ -140,6 +140,11 @@ class RunUnderWay:
         """Of training and evaluating, so far."""
         return self.log.seconds
 
+    @property
+    def steps(self) -> int:
+        """So far."""
+        return int(self.training.steps)
+
     def document(self) -> TrainingRun:
         """The run as far as it has come."""
         found = _document(self.live, self.training, self.log, self.wanted, self.stopped)

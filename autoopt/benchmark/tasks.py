@@ -105,7 +105,8 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
         arguments: those of :func:`train`; the first leg's hold.
 
     Returns:
-        ``over``; ``run``: the :class:`~autoopt.records.messages.TrainingRun` once it is over; ``seconds`` so far.
+        ``over``; ``run``: the :class:`~autoopt.records.messages.TrainingRun` once it is over; ``seconds`` and ``steps``
+        so far.
     """
     if live.under_way is None:
         live.under_way = _training_run(live, **arguments)
@@ -113,7 +114,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
         live.under_way.go_no_further(*no_further)
     over = live.under_way.go_on(seconds)
     run = live.under_way.document().model_dump(mode="json") if over else None
-    return {"over": over, "run": run, "seconds": live.under_way.seconds}
+    return {"over": over, "run": run, "seconds": live.under_way.seconds, "steps": live.under_way.steps}
 
 
 def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:

@@ -137,6 +137,11 @@ class ScriptRun:
             return "steps"
         return "seconds" if self.seconds >= self.max_seconds else ""
 
+    @property
+    def steps(self) -> int:
+        """So far."""
+        return int(self.session.steps)
+
     def document(self) -> TrainingRun:
         """The run as far as it has come.
 

@@ -116,6 +116,25 @@ def test_a_plan_is_trained_no_further_than_a_baseline_whose_time_was_up() -> Non
     assert after.seconds < 0.75 * before.seconds
 
 
+class Counted(FakeProcess):
+    """Twice as many steps a second as was thought of the plan."""
+
+    def call(self, task: str, *, seconds: float, **arguments):
+        known = super().call(task, seconds=seconds, **arguments)
+        self.steps = int(10 * self.spent * (1 if self.name == 0 else 4))
+        return {**known, "steps": self.steps}
+
+
+def test_both_are_at_the_same_step_whatever_was_thought_of_the_plan() -> None:
+    machine = Machine()
+    one, other = Counted(machine, 0, 40.0), Counted(machine, 1, 40.0)
+    turns = Turns((one, other), {"max_seconds": 40.0}, seconds=40.0, speedup=2.0)
+    for side in (0, 1, 1, 0) * 4:
+        one.freeze(), other.freeze()
+        turns._leg(side)
+    assert 0.8 < other.steps / one.steps < 1.3
+
+
 def test_a_real_training_goes_no_further_than_it_is_told() -> None:
     run = RunUnderWay(live(), max_seconds=60.0, target=2.0)
     assert not run.go_on(0.02)

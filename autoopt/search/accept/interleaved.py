@@ -65,7 +65,8 @@ class Turns:
     ) -> None:
         self._processes, self._arguments = processes, ({**arguments, "keep": keep} if keep else arguments, arguments)
         leg = max(LEG_SECONDS, seconds / _LEGS)
-        self._legs = (leg, leg / max(speedup, 0.1))
+        self._legs = [leg, leg / max(speedup, 0.1)]
+        self._rates = [0.0, 0.0]
         self._no_further: list[int] | None = None
         self._runs: list[TrainingRun | None] = [None, None]
 
@@ -97,6 +98,7 @@ class Turns:
         except TrialFailed as failure:
             failure.side = side  # type: ignore[attr-defined]
             raise
+        self._keep_pace(side, answer)
         if answer["over"]:
             run = self._runs[side] = TrainingRun.model_validate(answer["run"])
             if side == 0 and run.stopped == "seconds":
@@ -104,6 +106,13 @@ class Turns:
             process.close()
         else:
             _freeze(process)
+
+    def _keep_pace(self, side: int, answer: JsonDict) -> None:
+        """Legs of as many steps: a plan that runs ahead of what was thought is evaluated past the baseline's end."""
+        if answer.get("steps") and answer["seconds"]:
+            self._rates[side] = answer["steps"] / answer["seconds"]
+        if all(self._rates):
+            self._legs[1] = self._legs[0] * self._rates[0] / self._rates[1]
 
 
 def no_further(baseline: TrainingRun) -> int:
