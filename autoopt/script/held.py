@@ -110,7 +110,7 @@ class HeldWeights(Watcher):
             self.others = self.others or not all(torch.equal(own[name], kept) for name, kept in self.state.items())
 
     def metric_at(self, goal: Goal) -> float | None:
-        """What the first evaluation told of the metric, where it was of these weights."""
+        """The metric that the first evaluation told, where it was of these weights."""
         found = self.told(goal, None) if self.metric is not None else None
         return found[1] if found is not None and self.seen and not self.others else None
 

@@ -29,7 +29,7 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.com
 _SEVERAL_MACHINES = re.compile(r"--(?:nnodes|num[_-]machines)(?:=|$)")
 _OF_THE_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _GONE = ("TORCHELASTIC_ERROR_FILE", "TMPDIR", "PYTHONPATH", "_", "SHLVL", "PWD", "OLDPWD")
-"""What a launcher sets that holds for its own run alone."""
+"""Variables that a launcher sets and that hold for its own run alone."""
 _HINT = "such as: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py"
 
 

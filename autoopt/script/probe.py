@@ -112,7 +112,7 @@ class _Recorder(Watcher):
             self._plain.enter_context(_without_draws_within(model))
 
     def _take(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """What a model is called with. Where another one was called before it in the step, its numbers may be what that
+        """Arguments of a model's call. Where another one was called before it in the step, its numbers may be what that
         one computed, rounded otherwise under another plan: whole numbers alone are the data's then."""
         self._called.add(id(model))
         given = (args, kwargs)
@@ -255,7 +255,7 @@ class _Recorder(Watcher):
             self.metrics, self.evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
     def _put_together(self) -> None:
-        """What all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
+        """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
         group = self.training.group
         if group.size == 1:
             return

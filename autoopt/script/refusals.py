@@ -66,7 +66,7 @@ def no_model(steps: int) -> WorkloadError:
 
 
 def shared_out() -> WorkloadError:
-    """What to say of a script of several processes none of which has all weights."""
+    """The refusal of a script of several processes none of which has all weights."""
     return WorkloadError(
         "the script shares its parameters out between its processes (FSDP), so that none has the weights whose "
         "gradients are compared",

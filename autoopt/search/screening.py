@@ -156,8 +156,7 @@ class Screening:
             return self.each
         if not compiles or registry.fold(state.incumbent).compile is not None:
             return self.each
-        saved, left = state.most_saved(proposal.predicted), self.deadline - context.now()
-        return self.each + min(COMPILE_SECONDS, context.runner.limits.for_look(saved, left).warm_up or COMPILE_SECONDS)
+        return self.each + min(COMPILE_SECONDS, self._limits(proposal.predicted).warm_up or COMPILE_SECONDS)
 
     def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One look. None where the candidate failed or is plainly no gain, which its trial says."""
@@ -179,11 +178,12 @@ class Screening:
 
     def start_room(self, candidate: Candidate) -> float:
         """Seconds that a look leaves the candidate's start: its share of what is left, and what it could ever save."""
-        limits = self._limits(candidate)
+        limits = self._limits(candidate.predicted)
         return min(limits.share, limits.warm_up or inf)
 
-    def _limits(self, candidate: Candidate) -> TimeLimits:
-        saved, left = self.state.most_saved(candidate.predicted), self.deadline - self.context.now()
+    def _limits(self, predicted: Estimate | None) -> TimeLimits:
+        """Limits of the start that a look makes, by what it may save at best and the time that is left."""
+        saved, left = self.state.most_saved(predicted), self.deadline - self.context.now()
         return self.context.runner.limits.for_look(saved, left)
 
     def _measured(self, candidate: Candidate, purpose: str, number: int) -> Comparison:
@@ -195,7 +195,7 @@ class Screening:
 
         def measure() -> Comparison:
             usual = context.runner.limits
-            context.runner.limits = self._limits(candidate)
+            context.runner.limits = self._limits(candidate.predicted)
             try:
                 if not self._race.one_at_a_time:
                     seen = self._race.look(

@@ -265,9 +265,8 @@ def _verification(
     over = found if found is not None and found.planned_steps and found.ratio is not None else None
     plain = trained is not None and over is None and (trained.n >= SEEDS or modelled is None)
     headline = trained if plain else modelled
-    seconds = (
-        planned_seconds(over) if over is not None else (mean_seconds(before), by_ratio(mean_seconds(before), headline))
-    )
+    mean = mean_seconds(before)
+    seconds = planned_seconds(over) if over is not None else (mean, by_ratio(mean, headline))
     interleaved = bool(pairs) and all(pair.interleaved for pair in pairs)
     verified = (
         interleaved

@@ -83,7 +83,7 @@ def _timed(call: Callable[..., Any], name: str, found: Found, is_users: Callable
 
 
 def forced_advice(name: str, line: Line, count: float, seconds: float, step: float) -> Advice | None:
-    """What to do about a call that is made in every step; None where it takes next to nothing of one.
+    """Advice on a call that is made in every step; None where it takes next to nothing of one.
 
     Args:
         count, seconds: in a step.

@@ -208,7 +208,7 @@ class _Tasks:
             self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
 
     def may(self, what: str, task: str, steps: float = 0.0, **arguments: Any) -> JsonDict:
-        """What a task answers; nothing where it fails, or where so many steps of the plan do not fit the time."""
+        """A task's answer; nothing where it fails, or where so many steps of the plan do not fit the time."""
         if time.monotonic() + steps * self.step > self._until:
             self.missing.append(f"{what}: about {steps * self.step:.0f} s, for which a larger --budget leaves time")
             return {}

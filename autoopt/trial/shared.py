@@ -16,7 +16,7 @@ keep data sets in /dev/shm."""
 
 
 COPIES = "autoopt-files-"
-"""What folders of copied files are called; the number of the process that made them follows."""
+"""Prefix of folders of copied files; the number of the process that made them follows."""
 
 
 def names(root: Path = ROOT) -> set[str]:
