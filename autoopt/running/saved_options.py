@@ -13,6 +13,7 @@ from typing import Any
 from autoopt.options import Options
 from autoopt.records import JsonDict
 from autoopt.running.baseline_spec import cwd_on_path
+from autoopt.script.command import command_of, script_file
 from autoopt.storage.fingerprint import fingerprint
 
 MEASURED_BY = (
@@ -33,9 +34,8 @@ MEASURED_BY = (
 """Options that change what is measured; a resumed run must have the same."""
 
 
-def _module_file(spec: str) -> Path | None:
-    """The file behind an import string, without importing it."""
-    name = spec.rpartition(":")[0]
+def _module_file(name: str) -> Path | None:
+    """The file of a module, or of a path, without importing it."""
     if name.endswith(".py"):
         return Path(name)
     with cwd_on_path(), contextlib.suppress(Exception):
@@ -46,8 +46,15 @@ def _module_file(spec: str) -> Path | None:
 
 
 def fingerprint_of(spec: str, options: Options) -> JsonDict:
+    """The fingerprint of a workload: of a script the files that its command names count as well."""
     chosen = {name: _plain(value) for name, value in asdict(options).items() if name in MEASURED_BY}
-    return fingerprint(spec, _module_file(spec), options=chosen)
+    command = command_of(spec)
+    if command is None:
+        return fingerprint(spec, _module_file(spec.rpartition(":")[0]), options=chosen)
+    file, root = script_file(command)
+    named = (Path(word.rpartition("=")[2]) for word in command[1:])
+    others = [path for path in dict.fromkeys(named) if path.is_file() and path != file]
+    return fingerprint(spec, file, root=root, named=others, options=chosen)
 
 
 def options_document(spec: str, options: Options) -> JsonDict:

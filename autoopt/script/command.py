@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,21 @@ def _has_autoopt(python: str) -> bool:
         return subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode == 0
     except OSError:
         return False
+
+
+def script_file(command: Sequence[str]) -> tuple[Path | None, Path | None]:
+    """The file that a command runs, and the folder that its imports are looked for in; None where neither is known.
+
+    Of a launcher's command that of the script that it starts. Nothing is imported to find a module.
+    """
+    for word, after in pairwise((*command[1:], "")):
+        if _is_script(word) and Path(word).is_file():
+            return Path(word), None
+        if word in ("-m", "--module") and not is_launcher(("python", word, after)):
+            stem = Path(*after.split("."))
+            found = (path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file())
+            return next(found, None), Path()
+    return None, None
 
 
 def folders_of(command: Sequence[str], folder: Path | None = None) -> tuple[str, ...]:

@@ -14,16 +14,25 @@ from autoopt.benchmark.environment import usable_cores
 from autoopt.records import JsonDict
 
 MOST_FILES = 500
+LARGEST_NAMED = 2**20
 
 
 def fingerprint(
-    spec: str, file: Path | str | None, *, device: JsonDict | None = None, options: JsonDict | None = None
+    spec: str,
+    file: Path | str | None,
+    *,
+    root: Path | None = None,
+    named: Iterable[Path] = (),
+    device: JsonDict | None = None,
+    options: JsonDict | None = None,
 ) -> JsonDict:
     """The fingerprint of a run.
 
     Args:
-        spec: the workload's import string.
-        file: the module's file; None where it is not known.
+        spec: the workload's import string, or a script's command.
+        file: the module's or the script's file; None where it is not known.
+        root: the folder that its imports are looked for in; that of the file where None.
+        named: further files that count, such as a configuration that the command names.
         device: what is known of the device, such as its name.
         options: those that change what is measured.
     """
@@ -31,7 +40,7 @@ def fingerprint(
     return {
         "code": {
             "workload": spec,
-            "sources": None if path is None else source_hashes(path),
+            "sources": None if path is None else source_hashes(path, root) | _hashes(named),
         },
         "environment": {
             "autoopt": autoopt.__version__,
@@ -58,16 +67,17 @@ def differences(old: JsonDict, new: JsonDict, prefix: str = "") -> list[str]:
     return lines
 
 
-def source_hashes(file: Path) -> dict[str, str]:
+def source_hashes(file: Path, root: Path | None = None) -> dict[str, str]:
     """Hashes of a module and of the modules beside it that it imports, in turn, without running any of them.
 
     Args:
         file: the module.
+        root: the folder that imports are looked for in; that of the module where None.
 
     Returns:
-        path relative to the module's folder to the first 16 digits of its SHA-256.
+        path relative to the root to the first 16 digits of its SHA-256.
     """
-    root = file.parent
+    root = root or file.parent
     waiting, hashes = [file], dict[str, str]()
     while waiting and len(hashes) < MOST_FILES:
         path = waiting.pop()
@@ -76,11 +86,20 @@ def source_hashes(file: Path) -> dict[str, str]:
             source = path.read_bytes()
         except OSError:
             continue
-        hashes[name] = hashlib.sha256(source).hexdigest()[:16]
+        hashes[name] = _hash(source)
         waiting += [
             found for found in _imported(source, path, root) if found.relative_to(root).as_posix() not in hashes
         ]
     return hashes
+
+
+def _hashes(files: Iterable[Path]) -> dict[str, str]:
+    """Hashes of files by their paths; large ones are data, which no fingerprint reads."""
+    return {str(file): _hash(file.read_bytes()) for file in files if file.stat().st_size <= LARGEST_NAMED}
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _imported(source: bytes, path: Path, root: Path) -> Iterator[Path]:
