@@ -357,3 +357,21 @@ def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval()
     assert "accuracy of the final plan: not measured beside the baseline's." in told(unmeasured)
     no_metric = WIN.model_copy(update={"objective": WIN.objective.model_copy(update={"metric": None})})
     assert "difference of" not in told(no_metric)
+
+
+def test_metrics_of_trainings_of_different_lengths_are_not_held_against_each_other() -> None:
+    def curve(*metrics: float) -> r.Curve:
+        points = [r.CurvePoint(step=10 * (n + 1), seconds=n + 1.0, metric=m) for n, m in enumerate(metrics)]
+        return r.Curve(seed=0, points=tuple(points))
+
+    best = WIN.best.model_copy(update={"metric": 0.95, "curves": (curve(0.90, 0.93, 0.95),)})
+    baseline = WIN.baseline.model_copy(update={"metric": 0.925, "curves": (curve(0.90, 0.925),)})
+    further = WIN.model_copy(update={"quality": None, "best": best, "baseline": baseline})
+    verdict = report_view(further).verdict
+    assert "accuracy 0.93 against 0.925;" in " ".join(str(line) for line in verdict.support)
+    fact = next(fact for fact in verdict.facts if fact.label == "accuracy")
+    assert (fact.before.value, fact.after.value) == (0.925, 0.93)
+    elsewhere = best.model_copy(update={"curves": (r.Curve(seed=0, points=curve(0.9, 0.93, 0.95).points[2:]),)})
+    apart = report_view(further.model_copy(update={"best": elsewhere})).verdict
+    assert "not measured beside the baseline's" in " ".join(str(line) for line in apart.support)
+    assert next(fact for fact in apart.facts if fact.label == "accuracy").after.missing

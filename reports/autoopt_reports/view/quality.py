@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autoopt.records import Quality, Result, Trial, Verdict
-from autoopt_reports.view.text import Name, Phrase, name, number, say
+from autoopt.records import Configuration, Quality, Result, Trial, Verdict
+from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 from autoopt_reports.view.units import count, plain
 
 Claim = Literal[
@@ -122,22 +122,18 @@ def metric_phrase(result: Result) -> Phrase | None:
     if not result.found or result.objective.metric is None:
         return None
     metric, quality = name(result.objective.metric, 60), result.quality
-    if quality is None or quality.difference is None or quality.candidate is None or quality.baseline is None:
-        before, after = result.baseline.metric, result.best.metric
-        if before is None or after is None:
-            return say("{} of the final plan: not measured beside the baseline's.", metric)
-        return say(
-            "{} {} against {}; their difference has no interval.",
-            metric,
-            number(after, plain, "/best/metric"),
-            number(before, plain, "/baseline/metric"),
-        )
+    pair = metric_pair(result)
+    if pair is None:
+        return say("{} of the final plan: not measured beside the baseline's.", metric)
+    before, after = pair
+    if quality is None or quality.difference is None or quality.candidate is None:
+        return say("{} {} against {}; their difference has no interval.", metric, after, before)
     difference = quality.difference
     text = say(
         "{} {} against {}: a difference of {} [{} to {}]",
         metric,
-        number(quality.candidate, plain, "/quality/candidate"),
-        number(quality.baseline, plain, "/quality/baseline"),
+        after,
+        before,
         number(difference.value, plain, "/quality/difference/value"),
         number(difference.low, plain, "/quality/difference/low"),
         number(difference.high, plain, "/quality/difference/high"),
@@ -150,6 +146,41 @@ def metric_phrase(result: Result) -> Phrase | None:
             words += " from the script's own seed"
         text = text + say(words, number(quality.seeds, count, "/quality/seeds"))
     return text + _too_wide(result, quality) + "."
+
+
+def metric_pair(result: Result) -> tuple[Number, Number] | None:
+    """The metric of the baseline and of the final plan, both read after the same training; None without such readings.
+
+    The last evaluations of two trainings are such readings where both came to the target, and none where one of them
+    was only trained further than the other.
+    """
+    quality = result.quality
+    if quality is not None and quality.baseline is not None and quality.candidate is not None:
+        return (
+            number(quality.baseline, plain, "/quality/baseline"),
+            number(quality.candidate, plain, "/quality/candidate"),
+        )
+    before, after = _last_of_each_step(result.baseline), _last_of_each_step(result.best)
+    common = before.keys() & after.keys()
+    ended = all(any(run.reached for run in side.curves) for side in (result.baseline, result.best))
+    if common and not ended:
+        (b_value, b_path), (a_value, a_path) = before[max(common)], after[max(common)]
+        return number(b_value, plain, f"/baseline/{b_path}"), number(a_value, plain, f"/best/{a_path}")
+    if result.baseline.metric is None or result.best.metric is None:
+        return None
+    if not ended and (before or after):
+        return None
+    return number(result.baseline.metric, plain, "/baseline/metric"), number(result.best.metric, plain, "/best/metric")
+
+
+def _last_of_each_step(measured: Configuration) -> dict[int, tuple[float, str]]:
+    """By step, the metric of the last training that was evaluated there, and where it stands."""
+    return {
+        point.step: (point.metric, f"curves/{curve}/points/{index}/metric")
+        for curve, run in enumerate(measured.curves)
+        for index, point in enumerate(run.points)
+        if point.metric is not None
+    }
 
 
 def _too_wide(result: Result, quality: Quality) -> Phrase:

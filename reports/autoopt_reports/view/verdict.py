@@ -10,7 +10,7 @@ from typing import Literal
 from autoopt.records import Change, Estimate, Result, StopReason, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.pipeline import with_kind
-from autoopt_reports.view.quality import metric_phrase, quality_view
+from autoopt_reports.view.quality import metric_pair, metric_phrase, quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
 
 TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
@@ -247,7 +247,7 @@ def _facts(result: Result) -> tuple[Fact, ...]:
         ),
         _pair(result, "throughput", "samples_per_second", units.rate),
         _pair(result, "peak memory", "peak_memory_bytes", units.bytes_),
-        _pair(result, str(name(metric, 24)), "metric", units.plain),
+        _metric(result, str(name(metric, 24))),
     ]
     if result.objective.price_per_hour is not None:
         facts.append(_pair(result, "cost to target", "cost_to_target", units.money))
@@ -263,6 +263,19 @@ def _pair(result: Result, label: str, field: str, form: units.Formatter) -> Fact
         label,
         number(getattr(result.baseline, field), form, f"/baseline/{field}"),
         number(getattr(result.best, field), form, f"/best/{field}"),
+    )
+
+
+def _metric(result: Result, label: str) -> Fact:
+    """The metric on both sides after the same training; without such readings the final plan's is not shown."""
+    pair = metric_pair(result) if result.found else None
+    if pair is not None:
+        return Fact(label, *pair)
+    after = number(None, units.plain, "/best/metric") if result.found else None
+    return Fact(
+        label,
+        number(result.baseline.metric, units.plain, "/baseline/metric"),
+        after or number(result.best.metric, units.plain, "/best/metric"),
     )
 
 
