@@ -17,7 +17,9 @@ from autoopt.registry import load_strategies
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.input import cacheable, drafts, torch_format
 from autoopt_strategies.input.memory_map import MapSamples
+from autoopt_strategies.input.opencv import jpeg_of, jpeg_size
 from autoopt_strategies.input.reduced_decoding import DecodeReduced
+from tests.strategies.stand_ins import opencv
 
 REGISTRY = load_strategies()
 
@@ -80,6 +82,69 @@ def test_images_decoded_at_a_reduced_size_are_close_and_others_stay_as_they_are(
         assert label == index
         assert float((image - plain[index][0]).abs().mean()) < 0.02
     assert Image.open(io.BytesIO(plain.files[0])).size == (512, 384), "outside the dataset nothing is reduced"
+
+
+class ReadByOpencv(Photographs):
+    """The same, read by OpenCV from files or from memory, and shrunk by it."""
+
+    def __init__(self, folder: Path | None = None, side: int = 48, flags: int = 1) -> None:
+        super().__init__(side)
+        self.paths = [folder / f"{number}.jpg" for number in range(len(self.files))] if folder else []
+        self.flags = flags
+        for path, data in zip(self.paths, self.files, strict=False):
+            path.write_bytes(data)
+
+    def __getitem__(self, index: int) -> Any:
+        import cv2
+
+        if self.paths:
+            image = cv2.imread(str(self.paths[index]), self.flags)
+        else:
+            image = cv2.imdecode(np.frombuffer(self.files[index], np.uint8), flags=self.flags)
+        assert image is not None
+        return torch.from_numpy(cv2.resize(image, (self.side, self.side))), index
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_images_that_opencv_shrinks_are_decoded_at_a_reduced_size(
+    on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cv2 = opencv(monkeypatch)
+    plain = ReadByOpencv(tmp_path if on_disk else None)
+    found = drafts.probe(plain)
+    assert (found["shorter"], found["reader"]) == (48, "opencv")
+    sizes: list[Any] = []
+    resize = cv2.resize
+    monkeypatch.setattr(cv2, "resize", lambda image, *rest: sizes.append(image.shape) or resize(image, *rest))
+    reduced = DecodeReduced(**{name: found[name] for name in ("shorter", "reader")})(plain)
+    for index in range(len(plain)):
+        image, label = reduced[index]
+        assert label == index
+        assert sizes.pop() == (48, 64, 3), "an eighth of 384 x 512"
+        assert float((image.float() - plain[index][0].float()).abs().mean()) < 5
+        assert sizes.pop() == (384, 512, 3), "outside of the dataset nothing is reduced"
+
+
+@pytest.mark.parametrize("flags", [-1, 2, 17])
+def test_what_opencv_is_asked_for_otherwise_stays(flags: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch)
+    plain = ReadByOpencv(flags=flags)
+    assert torch.equal(DecodeReduced(48, "opencv")(plain)[0][0], plain[0][0])
+
+
+def test_images_of_opencv_that_are_not_shrunk_by_half_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    opencv(monkeypatch)
+    assert "decoded whole" in drafts.probe(ReadByOpencv(side=300))["reason"]
+
+
+def test_the_size_of_a_jpeg_file_is_read_off_its_header() -> None:
+    for width, height in ((512, 384), (33, 7)):
+        data = photograph(0, width, height)
+        assert jpeg_size(data) == (width, height)
+        assert jpeg_size(b"\xff\xd8\xff" + data[2:]) == (width, height), "fill bytes before a marker"
+    assert jpeg_size(b"\x89PNG and more") is None
+    assert jpeg_size(photograph(0)[:20]) is None
+    assert jpeg_of("no/such/file") == b""
 
 
 class Varied(Dataset[Any]):

@@ -31,8 +31,8 @@ def sample_of(dataset: Any, index: int) -> Any:
     return dataset[index]
 
 
-def seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:
-    """Seconds to read these samples of ``other`` over those of ``one``: the median of several turns."""
+def seconds_ratio(one: Any, other: Any, indices: list[int], turns: int = TURNS) -> float:
+    """Seconds to read these samples of ``other`` over those of ``one``: the median of so many turns."""
     import statistics
     from time import perf_counter
 
@@ -42,4 +42,4 @@ def seconds_ratio(one: Any, other: Any, indices: list[int]) -> float:
             dataset[index]
         return perf_counter() - began
 
-    return statistics.median(1 / seconds(one) * seconds(other) for _ in range(TURNS))
+    return statistics.median(1 / seconds(one) * seconds(other) for _ in range(turns))

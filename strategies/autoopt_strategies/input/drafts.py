@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import Wrapper, equal, leaves
 from autoopt_strategies.input.decoding import sample_of, seconds_ratio, spread
+from autoopt_strategies.input.opencv import reducing
+from autoopt_strategies.input.shrinking import READERS, Shrinking
 
 CLOSE = 0.05
 """Mean difference of an image, in shares of its range, up to which it is the same image decoded otherwise."""
@@ -42,74 +44,62 @@ def drafting(shorter: int | None) -> Iterator[None]:
 
 
 class Drafted(Wrapper):
-    """A dataset whose JPEG images are decoded at the smallest scale that keeps ``shorter`` pixels a side."""
+    """A dataset whose JPEG images are decoded at the smallest scale that keeps ``shorter`` pixels a side.
 
-    def __init__(self, dataset: Any, shorter: int) -> None:
+    Args:
+        reader: ``pillow`` or ``opencv``, which decodes them.
+    """
+
+    def __init__(self, dataset: Any, shorter: int, reader: str = "pillow") -> None:
         super().__init__(dataset)
-        self.shorter = shorter
+        self.shorter, self.reader = shorter, reader
 
     def __getitem__(self, index: Any) -> Any:
-        with drafting(self.shorter):
+        with reducing(self.shorter) if self.reader == "opencv" else drafting(self.shorter):
             return self.dataset[index]
 
 
 def probe(dataset: Any) -> Setting:
-    """``{"shorter": pixels, "ratio": seconds so over seconds now}``, or ``{"reason": why not}``."""
-    try:
-        from PIL import Image
-    except ImportError:
-        return {"reason": "Pillow is not installed"}
+    """``{"shorter": pixels, "reader", "ratio": seconds so over seconds now}``, or ``{"reason": why not}``."""
     indices = spread(dataset)
     if not indices:
         return {"reason": "samples cannot be read one by one"}
-    needs, sides = _needs(Image, dataset, indices)
-    if not needs:
-        return {"reason": "no JPEG image is decoded by Pillow and then shrunk"}
-    shorter = max(needs)
-    if min(sides) < 2 * shorter:
-        return {"reason": f"images of {min(sides)} pixels are shrunk to {shorter}: less than half, so decoded whole"}
-    drafted = Drafted(dataset, shorter)
+    for reader in READERS:
+        needs, sides = _needs(reader, dataset, indices)
+        if needs:
+            return _tried(dataset, indices, reader, max(needs), min(sides))
+    return {"reason": "no JPEG image is decoded by Pillow or OpenCV and then shrunk"}
+
+
+def _tried(dataset: Any, indices: list[int], reader: str, shorter: int, side: int) -> Setting:
+    """The same, for samples whose images of at least ``side`` pixels are shrunk to ``shorter``."""
+    if side < 2 * shorter:
+        return {"reason": f"images of {side} pixels are shrunk to {shorter}: less than half, so decoded whole"}
+    drafted = Drafted(dataset, shorter, reader)
     try:
         alike = all(_alike(sample_of(dataset, index), sample_of(drafted, index)) for index in indices)
     except Exception as error:  # boxes in pixels of the whole image
         return {"reason": f"samples cannot be made of an image of a reduced size: {type(error).__name__}: {error}"}
     if not alike:
         return {"reason": "samples differ in more than the pixels of an image when it is decoded at a reduced size"}
-    return {"shorter": shorter, "ratio": min(1.0, seconds_ratio(dataset, drafted, indices))}
+    ratio = min(1.0, seconds_ratio(dataset, drafted, indices))
+    return {"shorter": shorter, "reader": reader, "ratio": ratio}
 
 
-def _needs(image: Any, dataset: Any, indices: list[int]) -> tuple[list[int], list[int]]:
+def _needs(reader: str, dataset: Any, indices: list[int]) -> tuple[list[int], list[int]]:
     """Of JPEG images: the shorter side that the first resize leaves of the whole image, and the one they come with."""
-    opened, resized = image.open, image.Image.resize
-    needs: list[int] = []
-    sides: list[int] = []
-    waiting: list[tuple[int, int]] = []
-
-    def open_seen(*args: Any, **kwargs: Any) -> Any:
-        found = opened(*args, **kwargs)
-        if found.format == "JPEG":
-            waiting.append(found.size)
-        return found
-
-    def resize_seen(self: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
-        if waiting:
-            whole = waiting.pop()
-            # A crop is shrunk by less than the whole would be; its share of the image must keep its pixels.
-            left = max(target / now for target, now in zip(size, self.size, strict=True))
-            sides.append(min(whole))
-            needs.append(-int(-left * min(whole) // 1))
-        return resized(self, size, *args, **kwargs)
-
-    image.open, image.Image.resize = open_seen, resize_seen
-    try:
+    seen = Shrinking()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(READERS[reader](seen))
+        except ImportError:
+            return [], []
         for index in indices:
-            waiting.clear()
+            seen.waiting.clear()
             sample_of(dataset, index)
-            if waiting:  # decoded, and never shrunk
+            if seen.waiting:  # decoded, and never shrunk
                 return [], []
-    finally:
-        image.open, image.Image.resize = opened, resized
-    return needs, sides
+    return seen.needs, seen.sides
 
 
 def _alike(one: Any, other: Any) -> bool:

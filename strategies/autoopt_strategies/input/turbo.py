@@ -1,4 +1,4 @@
-"""JPEG images that Pillow opens, decoded by simplejpeg: the same pixels from the same library, in one call."""
+"""Images that Pillow opens, decoded by another library: the same pixels, in one call instead of line by line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 from autoopt_strategies.common import Setting
 from autoopt_strategies.input.batches import Wrapper, equal
-from autoopt_strategies.input.decoding import sample_of, seconds_ratio, spread
+from autoopt_strategies.input.decoders import FORMATS, MODULES, decoded, missing
+from autoopt_strategies.input.decoding import TURNS, sample_of, seconds_ratio, spread
+from autoopt_strategies.input.readers import readers
 
 
 @contextmanager
-def turbo() -> Iterator[None]:
-    """While it lasts, colour JPEG images that ``PIL.Image.open`` opens in this thread are decoded by simplejpeg."""
+def turbo(decoder: str) -> Iterator[None]:
+    """While it lasts, colour images that ``PIL.Image.open`` opens in this thread are decoded by that library."""
     from PIL import Image
 
     opened = Image.open
@@ -24,33 +26,33 @@ def turbo() -> Iterator[None]:
 
         def open_turbo(*args: Any, **kwargs: Any) -> Any:
             image = opened(*args, **kwargs)
-            if getattr(wanted, "on", False) and image.format == "JPEG" and image.mode == "RGB":
-                decode_at_once(image)
+            chosen = getattr(wanted, "decoder", None)
+            if chosen and image.mode == "RGB" and image.format in FORMATS[chosen]:
+                decode_at_once(image, chosen)
             return image
 
         open_turbo.turbo = wanted  # type: ignore[attr-defined]
         for name, value in vars(opened).items():  # what another change of the plan has noted there
             setattr(open_turbo, name, value)
         Image.open = open_turbo
-    before, wanted.on = getattr(wanted, "on", False), True
+    before, wanted.decoder = getattr(wanted, "decoder", None), decoder
     try:
         yield
     finally:
-        wanted.on = before
+        wanted.decoder = before
 
 
-def decode_at_once(image: Any) -> None:
-    """Lets an open JPEG image be decoded by simplejpeg when its pixels are asked for; by Pillow where that cannot."""
+def decode_at_once(image: Any, decoder: str) -> None:
+    """Lets an open image be decoded by a library when its pixels are asked for; by Pillow where that cannot."""
     from PIL import Image
 
     size = image.size
 
     def load() -> Any:
         del image.load  # no cycle of image and function is left behind
-        drafted = image.size != size or image.mode != "RGB" or getattr(image, "decoderconfig", ())
-        if image.tile and not drafted:
-            array = _decoded(image.fp)
-            if array is not None and array.shape[1::-1] == size:
+        if image.tile and not changed(image, size):
+            array = decoded(bytes_of(image.fp), decoder)
+            if array is not None and array.shape == (size[1], size[0], 3):
                 image.im = Image.fromarray(array).im
                 image.tile, image.readonly = [], 0
                 if getattr(image, "_exclusive_fp", False):
@@ -61,62 +63,82 @@ def decode_at_once(image: Any) -> None:
     image.load = load
 
 
-def _decoded(file: Any) -> Any:
-    """Pixels of a whole file, or None where simplejpeg is not there or does not read it."""
-    try:
-        import simplejpeg  # type: ignore[import-untyped]
+def changed(image: Any, size: Any) -> bool:
+    """Whether other pixels than the file's, or other channels than three of a byte, are asked of an open image."""
+    drafted = image.size != size or image.mode != "RGB" or getattr(image, "decoderconfig", ())
+    frames = getattr(image, "is_animated", False)
+    deep = image.format == "PNG" and image.tile[0][3] != "RGB"
+    return bool(drafted or frames or deep)
 
+
+def bytes_of(file: Any) -> bytes:
+    """The whole file, which stays where it was read to; empty where it cannot be read again."""
+    try:
         place = file.tell()
         file.seek(0)
         data = file.read()
         file.seek(place)
-        return simplejpeg.decode_jpeg(data)
-    except (ImportError, OSError, ValueError):
-        return None
+        return bytes(data)
+    except (OSError, ValueError):
+        return b""
 
 
 class Turbo(Wrapper):
-    """A dataset whose JPEG images are decoded by simplejpeg."""
+    """A dataset whose images are decoded by ``decoder`` where Pillow opens them."""
+
+    def __init__(self, dataset: Any, decoder: str = "simplejpeg") -> None:
+        super().__init__(dataset)
+        self.decoder = decoder
 
     def __getitem__(self, index: Any) -> Any:
-        with turbo():
+        with turbo(self.decoder):
             return self.dataset[index]
 
 
 def probe(dataset: Any) -> Setting:
-    """``{"ratio": seconds with simplejpeg over seconds now}``, or ``{"reason": why not}``."""
-    from importlib.util import find_spec
+    """The library that makes the same samples in the fewest seconds.
 
-    if find_spec("PIL") is None:
-        return {"reason": "Pillow is not installed"}
-    if find_spec("simplejpeg") is None:
-        return {"reason": "simplejpeg is not installed (the extra 'jpeg')"}
+    Returns:
+        ``{"decoder", "ratio": seconds with it over seconds now, "others": why not each other}``, or
+        ``{"reason": why none}``.
+    """
     indices = spread(dataset)
     if not indices:
         return {"reason": "samples cannot be read one by one"}
-    other = Turbo(dataset)
-    if not _decodes(dataset, indices[0]):
-        return {"reason": "no colour JPEG image is decoded by Pillow"}
-    for index in indices:
-        if not equal(sample_of(dataset, index), sample_of(other, index)):
-            return {"reason": "simplejpeg gives other pixels: Pillow was built with another library"}
-    return {"ratio": seconds_ratio(dataset, other, indices)}
+    seen = readers(dataset, indices[0])
+    formats = {each["format"] for each in seen if each["reader"] == "Pillow" and each["mode"] == "RGB"}
+    if not formats & {"JPEG", "PNG"}:
+        return {"reason": _not_pillow_s(seen)}
+    ratios: dict[str, float] = {}
+    others: dict[str, str] = {}
+    for decoder in MODULES:
+        if why := _refused(dataset, indices, decoder, formats):
+            others[decoder] = why
+        else:
+            ratios[decoder] = seconds_ratio(dataset, Turbo(dataset, decoder), indices, turns=1)
+    if not ratios:
+        return {"reason": "; ".join(f"{decoder}: {why}" for decoder, why in others.items())}
+    best = min(ratios, key=lambda decoder: ratios[decoder])
+    ratio = seconds_ratio(dataset, Turbo(dataset, best), indices, turns=TURNS)
+    return {"decoder": best, "ratio": ratio, "others": others}
 
 
-def _decodes(dataset: Any, index: int) -> bool:
-    """Whether reading a sample opens a colour JPEG image by Pillow."""
-    from PIL import Image
+def _refused(dataset: Any, indices: list[int], decoder: str, formats: set[Any]) -> str:
+    """Why a library does not decode these images in Pillow's place; empty where it gives the same samples."""
+    if not formats & set(FORMATS[decoder]):
+        return f"does not read {', '.join(sorted(map(str, formats)))}"
+    if why := missing(decoder):
+        return why
+    other = Turbo(dataset, decoder)
+    alike = all(equal(sample_of(dataset, index), sample_of(other, index)) for index in indices)
+    return "" if alike else "gives other pixels: it was built with another library than Pillow"
 
-    opened, seen = Image.open, []
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        image = opened(*args, **kwargs)
-        seen.append(image.format == "JPEG" and image.mode == "RGB")
-        return image
-
-    Image.open = watched
-    try:
-        sample_of(dataset, index)
-    finally:
-        Image.open = opened
-    return any(seen)
+def _not_pillow_s(seen: list[Setting]) -> str:
+    """Why nothing is to be replaced, with who decodes instead."""
+    if not seen:
+        return "no image is decoded by Pillow"
+    first = seen[0]
+    if first["reader"] == "Pillow":
+        return f"{first['line']} opens images of {first['format']} in {first['mode']}: no colour JPEG or PNG"
+    return f"{first['line']} decodes by {first['reader']}, which decodes a file in one call already"

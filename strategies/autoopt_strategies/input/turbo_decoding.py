@@ -1,7 +1,8 @@
-"""Turbo decoding: colour JPEG images that Pillow opens are decoded by simplejpeg."""
+"""Turbo decoding: colour images that Pillow opens are decoded by the fastest library that is installed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
@@ -13,37 +14,55 @@ from autoopt_strategies.input.turbo import Turbo, probe
 LEAST_SAVING = 0.03
 
 
-def decode_turbo(dataset: Any) -> Any:
-    """The dataset with its JPEG images decoded by simplejpeg."""
-    return Turbo(dataset)
+_CODE = {
+    "simplejpeg": "image = Image.fromarray(simplejpeg.decode_jpeg(data))",
+    "opencv": (
+        "flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION\n"
+        "image = Image.fromarray(cv2.imdecode(np.frombuffer(data, np.uint8), flags))"
+    ),
+    "torchvision": 'image = torchvision.io.decode_image(data, mode="RGB")',
+}
+
+
+@dataclass(frozen=True)
+class DecodeTurbo:
+    """``dataset -> dataset`` whose images are decoded by a library in Pillow's place."""
+
+    decoder: str = "simplejpeg"
+
+    def __call__(self, dataset: Any) -> Turbo:
+        return Turbo(dataset, self.decoder)
 
 
 class TurboDecoding(Strategy):
-    """Decodes the JPEG images that Pillow opens by simplejpeg, in one call instead of line by line.
+    """Decodes the images that Pillow opens by another library, in one call instead of line by line.
 
-    What it does: while a sample is read, colour images that ``PIL.Image.open`` opens get their pixels from
-        ``simplejpeg.decode_jpeg``; other formats and modes, and images drafted to another size, stay Pillow's.
-    When it helps: decoding of JPEG images is a good part of preparing a sample: a quarter less of it.
-    When it does not: images that are shrunk a lot, for which reduced decoding does more; other decoders; samples kept.
-    What it costs: an installed simplejpeg. It is proven on real samples that pixels are the same to the bit.
-    Source: https://gitlab.com/jfolz/simplejpeg; https://libjpeg-turbo.org
+    What it does: while a sample is read, colour images that ``PIL.Image.open`` opens get their pixels from simplejpeg
+        (JPEG), OpenCV or torchvision (JPEG, PNG), whichever is installed and fastest; other formats and modes, files
+        that are cut off, and images drafted to another size stay Pillow's. imageio reads by Pillow, too.
+    When it helps: decoding is a good part of preparing a sample: a quarter less of it for JPEG, as much for small PNG.
+    When it does not: images that are shrunk a lot, for which reduced decoding does more; OpenCV or torchvision used
+        already, which are as fast as simplejpeg; samples kept.
+    What it costs: an installed simplejpeg, OpenCV or torchvision. It is proven on real samples that pixels are the
+        same to the bit; a library that gives others is not used.
+    Source: https://gitlab.com/jfolz/simplejpeg; https://docs.opencv.org/4.x/d4/da8/group__imgcodecs.html
     """
 
     name = "turbo_decoding"
-    title = "JPEG decoded by simplejpeg"
+    title = "images decoded in one call"
     stages = frozenset({"preparation"})
     risk = Risk.EXACT
     after = frozenset({"reduced_decoding"})
-    example = Example(inspected={"ratio": 0.7})
+    example = Example({"decoder": "simplejpeg"}, inspected={"decoder": "simplejpeg", "ratio": 0.7})
 
     def applies(self, case: Case) -> Applies:
         found = case.inspected(self.name)
         if not (able := read_each_time(case)):
             return able
-        if "ratio" not in found:
-            return Applies.no(found.get("reason") or "whether Pillow decodes JPEG images is not known")
+        if "decoder" not in found:
+            return Applies.no(found.get("reason") or "whether Pillow decodes images is not known")
         if found["ratio"] > 1.0 - LEAST_SAVING:
-            return Applies.no(f"a sample takes {found['ratio']:.2f} of its seconds with simplejpeg (tried)")
+            return Applies.no(f"a sample takes {found['ratio']:.2f} of its seconds by {found['decoder']} (tried)")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
@@ -51,16 +70,16 @@ class TurboDecoding(Strategy):
         return None if ratio is None else tried_gain(case, ratio, ("preparation",))
 
     def settings(self, case: Case) -> list[Setting]:
-        return [{}]
+        return [{"decoder": case.inspected(self.name)["decoder"]}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_dataset(decode_turbo)
+        return setup.with_dataset(DecodeTurbo(**setting))
 
     def recipe(self, setting: Setting) -> Recipe:
-        code = "image = Image.fromarray(simplejpeg.decode_jpeg(data))  # instead of Image.open(file).convert('RGB')"
+        code = f"{_CODE[setting.get('decoder', 'simplejpeg')]}  # instead of Image.open(file).convert('RGB')"
         note = {"_note": f"in the dataset: {code}"}
         return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
 
     def inspect(self, live: Any) -> Setting:
-        """Whether samples are the same with simplejpeg, and what reading one takes."""
+        """Which library makes the same samples, and in what share of their seconds."""
         return probe(dataset_of(live.workload))
