@@ -158,6 +158,17 @@ def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
     assert world.clock() <= 90.0
 
 
+def test_what_stands_out_is_proved_in_the_time_of_a_verification_that_has_none(tmp_path: Path) -> None:
+    """A change of rounding, whose probes come first: what is left holds its proof, and no training in turns besides."""
+    gains, step = {"attention": 1.9, "other": 1.0}, 0.08
+    case = SimulatedCase("rounding", gains, numeric=frozenset({"attention"}), step_seconds=step)
+    world = simulated(case, 90.0, 0, tmp_path)
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("attention",)
+    assert not outcome.speedup.end_to_end_verified
+    assert world.clock() <= 90.0
+
+
 def test_what_may_be_no_gain_is_proved_after_everything_had_its_look(tmp_path: Path) -> None:
     names = [f"useless_{number}" for number in range(9)]
     strategies = [*(strategy(name) for name in names), strategy("last")]

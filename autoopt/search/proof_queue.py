@@ -49,6 +49,11 @@ class Costs:
             return 0.0
         return (self.context.allocation.start_seconds + PROBE_SECONDS) * (1 if probes.made else 2)
 
+    def probes_after(self, screened: Screened) -> float:
+        """Seconds of the probes that follow its proof: what leaves the training as it is, is asked then."""
+        exact = self.context.gate.risk_over(screened.candidate.plan, self.state.incumbent) is Risk.EXACT
+        return self.probes() if exact else 0.0
+
     def trainings(self, screened: Screened) -> float:
         """Seconds of the trainings that prove its quality where probes do not tell."""
         speedup = max(exp(screened.gain), 1.0)

@@ -169,9 +169,15 @@ class Rounds:
         return any(self._prove(screened, 0, round_) for screened in later)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its proof: what stands out has all but what the end of the run cannot do without."""
-        gain, plan = exp(screened.gain), screened.candidate.plan
-        return (self._last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - self.context.now()
+        """Seconds for its proof: what stands out has all but what the end of the run cannot do without.
+
+        Where nothing was kept and that leaves too little, it has the end, too: nothing else would be verified there.
+        """
+        gain, plan, now = exp(screened.gain), screened.candidate.plan, self.context.now()
+        left = (self._last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - now
+        if not screened.plain or self.state.found or left >= self._costs.pairs(screened):
+            return left
+        return max(left, self.context.allocation.budget - now - self._costs.probes_after(screened))
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], later: list[Screened]

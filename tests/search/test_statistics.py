@@ -146,6 +146,29 @@ def test_bounds_hold_at_all_looks_with_little_known_of_processes() -> None:
     assert wrong > 0, "a check that cannot fail: bounds this wide tell nothing"
 
 
+@pytest.mark.parametrize("mu", [0.4, 0.37])
+def test_the_one_sided_question_errs_no_more_often_than_it_may(mu: float) -> None:
+    """Is mu above 0.4, asked after each of eight pairs? Where it is not, one sequence in twenty says so at most."""
+    rng, between, wrong = np.random.default_rng(6), BetweenProcess(0.05, 1.5), 0
+    for _ in range(300):
+        tau = min(between.sd * (between.dof / rng.chisquare(between.dof)) ** 0.5, 0.2)
+        errors = rng.uniform(0.03, 0.09, 8)
+        values = list(rng.normal(mu, np.sqrt(tau**2 + errors**2)))
+        looks = [TwoLevel(values[:n], list(errors[:n]), between) for n in range(1, 9)]
+        wrong += any(level.surely_above(0.4, 0.05) for level in looks)
+    assert wrong <= 0.05 * 300 + 2 * (0.05 * 0.95 * 300) ** 0.5
+
+
+@pytest.mark.parametrize("alpha", [0.025, 0.01])
+def test_asked_on_one_side_a_level_is_worth_twice_as_much(alpha: float) -> None:
+    """Far from the bound nearly all of the mixture lies on its side, so that half of the level does."""
+    level = TwoLevel([0.25, 0.3, 0.27], [0.04] * 3, BetweenProcess(0.05, 2.0))
+    low, _ = level.sequence(2 * alpha)
+    assert level.surely_above(low - 5e-3, alpha)
+    assert not level.surely_above(low + 5e-3, alpha)
+    assert not level.surely_above(level.value + 1e-3, 0.9)
+
+
 @pytest.mark.parametrize("count", [7, 10, 40])
 def test_the_standard_error_is_yuens(count: int) -> None:
     values = np.random.default_rng(count).standard_t(3, count)

@@ -102,13 +102,19 @@ class SequentialTest:
     def _proved(self, level: TwoLevel) -> Decision | None:
         """The decision that the confidence sequence has settled, if anything."""
         rule = self.rule
-        if level.n >= rule.min_pairs and level.above(log1p(rule.min_gain), rule.alpha_accept or rule.alpha):
+        if level.n >= rule.min_pairs and self._faster(level):
             return Decision.ACCEPT
         if level.below(min(0.0, log1p(rule.min_gain)), rule.alpha):
             return Decision.HARMFUL
         if level.below(log1p(rule.min_gain), rule.alpha_reject):
             return Decision.REJECT
         return None
+
+    def _faster(self, level: TwoLevel) -> bool:
+        """Whether the interval that is reported clears the gain worth having, and the run's error budget allows it."""
+        rule, least = self.rule, log1p(self.rule.min_gain)
+        allowed = rule.alpha_accept is None or level.surely_above(least, rule.alpha_accept)
+        return level.above(least, rule.alpha) and allowed
 
     def decide(self, seconds_left: float) -> tuple[Decision, str] | None:
         """The decision with its reason after finished pairs, or None: another pair is worth it."""
@@ -147,7 +153,8 @@ class SequentialTest:
         if processes differ as it seems.
         """
         rule, share = self.rule, level.n / possible
-        end = known_radius(level.error * sqrt(share), rule.alpha_accept or rule.alpha)
+        one_sided = rule.alpha if rule.alpha_accept is None else min(rule.alpha, 2 * rule.alpha_accept)
+        end = known_radius(level.error * sqrt(share), one_sided)
         spread = level.error * sqrt(1 - share)
         accept = norm.sf((log1p(rule.min_gain) + end - level.value) / spread)
         end = known_radius(level.error * sqrt(share), rule.alpha_reject)

@@ -187,6 +187,14 @@ class TwoLevel:
         """Whether the upper bound of :meth:`sequence` falls below ``m``."""
         return self.value < m and bool(self._evidence(np.array([m]))[0] > -np.log(alpha))
 
+    def surely_above(self, m: float, alpha: float) -> bool:
+        """Whether mu is above ``m``, where that is the one question: wrong with probability at most ``alpha``.
+
+        The mixture lies wholly above ``m``, so that it spends nothing on what nobody asks. Its likelihood ratio has a
+        mean of at most 1 wherever mu is below ``m``, whenever one looks.
+        """
+        return self.value > m and bool(self._evidence(np.array([m]), upward=True)[0] > -np.log(alpha))
+
     def e_value(self, m: float) -> float:
         """Evidence that mu is above ``m``: at ``1 / alpha`` the lower bound of :meth:`sequence` clears it.
 
@@ -195,13 +203,17 @@ class TwoLevel:
         found = float(np.exp(min(self._evidence(np.array([m]))[0], _MOST_EVIDENCE)))
         return found if self.value > m else min(found, 1.0)
 
-    def _evidence(self, m: Array) -> Array:
-        """Log likelihood ratio of the mixture around each ``m`` against ``m`` itself; shape as ``m``."""
+    def _evidence(self, m: Array, upward: bool = False) -> Array:
+        """Log likelihood ratio of the mixture around each ``m``, or its upper half, against ``m``; shape as ``m``."""
         square = self._information * (m[:, None] - self._means) ** 2
         against = []
         for sd, weight in MIXTURE:
             grown = 1.0 + sd**2 * self._information
-            against.append(np.log(weight) + _log_sum(self._fit - 0.5 * np.log(grown) - 0.5 * square / grown))
+            terms = self._fit - 0.5 * np.log(grown) - 0.5 * square / grown
+            if upward:  # the share of the mixture, after these pairs, that lies above m
+                score = np.sign(self._means - m[:, None]) * np.sqrt(square * (1.0 - 1.0 / grown))
+                terms = terms + np.log(2.0) + norm.logcdf(score)
+            against.append(np.log(weight) + _log_sum(terms))
         return np.asarray(np.logaddexp.reduce(against) - _log_sum(self._fit - 0.5 * square))
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
