@@ -81,7 +81,7 @@ class Samples:
         if not self._items or isinstance(self._dataset, IterableDataset):
             return None
         with kept_random_state():
-            for index in range(min(2, len(self._items))):
+            for index in range(min(2, len(self._dataset))):  # the first alone may draw from a seed of its own
                 seen = []
                 for seed in (1, 2, 3):
                     seed_everything(seed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -122,9 +123,32 @@ class _Recorder(Watcher):
         leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
         self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self.session.standing:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Takes the step's gradient; one that a closure computes within the step (Lightning's do), when it first has.
+
+        Returns:
+            The step's arguments with such a closure watched.
+        """
+        if self.session.standing:
+            return None
+        closure = kwargs.get("closure") or next((value for value in args[1:2] if callable(value)), None)
+        if closure is None:
             self._gradient = self.coordinates.gradients()
+            return None
+        watched = self._watched(closure)
+        return ((*args[:1], *args[2:]), {**kwargs, "closure": watched})
+
+    def _watched(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        first = True
+
+        def watched() -> Any:
+            nonlocal first
+            loss = closure()
+            if first:  # later calls of one step are at other weights
+                self._gradient, first = self.coordinates.gradients(), False
+            return loss
+
+        return watched
 
     def _read(self, batch: Any) -> None:
         epoch = len(self._keys) - 1
@@ -349,10 +373,7 @@ def _hyperparameters(optimizer: Optimizer) -> list[JsonDict]:
 
 
 def _tells(gradients: list[Array]) -> bool:
-    """Whether all batches have gradients, and not all the same: their spread is what errors are compared with.
-
-    A closure computes its gradients after the step has begun; what is there before are those of another step, or none.
-    """
+    """Whether all batches have gradients, and not all the same: their spread is what errors are compared with."""
     if len(gradients) < ROUNDS or any(np.isnan(gradient).all() for gradient in gradients):
         return False
     return bool(np.nan_to_num(np.ptp(np.stack(gradients), axis=0)).any())

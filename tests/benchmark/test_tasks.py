@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from autoopt.benchmark import tasks
 from autoopt.benchmark.device import open_device, resolve_device
 from autoopt.benchmark.environment import cpu_quota, environment, usable_cores, usable_ram
+from autoopt.benchmark.samples import Samples
 from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import readable_trace
 from autoopt.benchmark.training import Training
@@ -69,6 +71,29 @@ def test_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.static_shapes is True
     assert facts.optimizer.options["momentum"] == 0.9
     assert (facts.metric, facts.mode, facts.target, facts.valid_samples) == ("accuracy", "max", 0.9, 128)
+
+
+class Seeded(Dataset):
+    """Samples are drawn, the first one from a seed of the dataset's own."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 0:
+            torch.manual_seed(5)
+        return torch.randn(3)
+
+
+def test_one_sample_that_repeats_does_not_make_a_dataset_deterministic() -> None:
+    model = nn.Linear(3, 1)
+    workload = Workload(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=lambda model, batch: model(batch).mean(),
+        train_data=DataLoader(Seeded(), batch_size=1),
+    )
+    assert Samples(workload).deterministic() is False
 
 
 def test_facts_are_the_users_under_any_plan_and_training_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:

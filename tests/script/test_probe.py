@@ -99,6 +99,32 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
         assert told in other.detail
 
 
+CLOSURE = """\
+
+        def closure():
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+"""
+
+
+def test_gradients_that_a_closure_computes_within_the_step_are_compared(prober: Prober, folder: Path) -> None:
+    """As Lightning's own loop has it: what is there when the step begins is the gradient of the one before."""
+    text = (folder / "plain.py").read_text()
+    begin, end = text.index("        optimizer.zero_grad()"), text.index("        step += 1")
+    (folder / "plain.py").write_text(text[:begin] + CLOSURE.lstrip("\n") + text[end:])
+    sites = prober.sites("plain.py")
+    prober.weights = prober.kept_weights("plain.py", sites)
+    before, after = prober("plain.py", sites), prober("plain.py", sites, BFLOAT16)
+    assert before.probe.points == after.probe.points == 3
+    assert not before.probe.skipped_by_scaler
+    cast = level(Risk.NUMERIC, before, after)
+    assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
+
+
 def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_labels(prober: Prober) -> None:
     sites = prober.sites("get_batch.py")
     before, after = prober("get_batch.py", sites), prober("get_batch.py", sites)
