@@ -186,10 +186,51 @@ class Uneven(Varied):
         return torch.ones(index + 1)
 
 
-def test_samples_that_differ_in_shape_are_refused(tmp_path: Path) -> None:
-    assert cacheable.probe(Uneven())["static"] is False
+def test_samples_that_differ_in_shape_are_kept_end_to_end(tmp_path: Path) -> None:
+    plain = Uneven()
+    found = cacheable.probe(plain)
+    assert found["static"] is False
+    case = sample_case(available_ram_bytes=1 << 29, inspected={"memory_map": {**FOUND, **found}})
+    assert REGISTRY["memory_map"].applies(case)
+    (setting,) = REGISTRY["memory_map"].settings(case)
+    assert setting["ragged"]
     with pytest.raises(ValueError, match="sample 1 is float32"):
-        MapSamples(directory=str(tmp_path))(Uneven())
+        MapSamples(directory=str(tmp_path))(plain)
+    rows = MapSamples(directory=str(tmp_path), ragged=True)(plain)
+    again = pickle.loads(pickle.dumps(rows))
+    for index in range(len(plain)):
+        assert cacheable.equal(rows[index], plain[index])
+        assert cacheable.equal(again[index], plain[index])
+    assert cacheable.equal(rows[-1], plain[4])
+
+
+class Texts(Varied):
+    """Of any length, empty ones as well, beside photographs of any size and a number."""
+
+    def __init__(self, longest: int = 4) -> None:
+        self.longest = longest
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.fromarray(np.full((4 + index, 6, 3), index, "uint8"))
+        return {"ids": torch.arange(index % (self.longest + 1)), "a": np.zeros((index, 0, 2)), "image": image}, index
+
+
+@pytest.mark.parametrize("longest", [4, 0])
+def test_parts_that_are_empty_or_images_are_kept_end_to_end(longest: int, tmp_path: Path) -> None:
+    plain = Texts(longest)
+    rows = MapSamples(workers=1, directory=str(tmp_path), ragged=True)(plain)
+    loaded = list(DataLoader(rows, batch_size=None, collate_fn=same, num_workers=1))
+    assert all(cacheable.equal(loaded[index], plain[index]) for index in range(len(plain)))
+
+
+class Deeper(Varied):
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones((1,) * (index + 1))
+
+
+def test_samples_that_differ_in_axes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no row beside those before it"):
+        MapSamples(directory=str(tmp_path), ragged=True)(Deeper())
 
 
 FOUND = {"deterministic": True, "static": True, "sample_seconds": 0.01, "free_disk_bytes": 1 << 40}

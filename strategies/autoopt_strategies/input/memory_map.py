@@ -23,25 +23,28 @@ class MapSamples:
         prefix: how many transforms of the dataset's ``transform`` are written; None: whole samples.
         workers: processes that prepare them, once.
         directory: where the files are made; None: the system's folder for temporary files.
+        ragged: parts of samples differ in shape.
     """
 
     prefix: int | None = None
     workers: int = 0
     directory: str | None = None
+    ragged: bool = False
 
     def __call__(self, dataset: Any) -> Rows:
         source, tail = (dataset, ()) if self.prefix is None else split(dataset, self.prefix)
-        return Rows(dataset, source, tail, self.workers, self.directory)
+        return Rows(dataset, source, tail, self.workers, self.directory, self.ragged)
 
 
 class MemoryMap(Strategy):
     """Writes prepared samples once to memory-mapped arrays on disk, and reads rows of them.
 
     What it does: converts the dataset before the first step, to one ``.npy`` file for each part of a sample;
-        where the first transforms are the same every time and the rest is random, what the first ones make.
+        where the first transforms are the same every time and the rest is random, what the first ones make. Parts that
+        differ in shape, as texts and photographs do, stand end to end in one file, beside where each begins.
     When it helps: decoding takes the time, several epochs are planned, and the samples do not fit into memory; or
         workers are spawned, so that each would get a copy of a cache. The system keeps what it has room for in memory.
-    When it does not: samples that differ in shape; few epochs; a disk slower than the decoder.
+    When it does not: few epochs; samples that differ in their number of axes or types; a disk slower than the decoder.
     What it costs: disk space for prepared samples, and preparing all of them once, which is charged to the run.
     Source: https://numpy.org/doc/stable/reference/generated/numpy.memmap.html; Leclerc et al., "FFCV", CVPR 2023
     """
@@ -53,7 +56,7 @@ class MemoryMap(Strategy):
     after = frozenset({"cache"})
     excludes = frozenset({"cache", "reduced_decoding", "turbo_decoding", "torch_format", "ram_disk"})
     example = Example(
-        {"prefix": None, "workers": 0, "directory": None},
+        {"prefix": None, "workers": 0, "directory": None, "ragged": False},
         facts={"available_ram_bytes": 1 << 29},
         inspected={"free_disk_bytes": 1 << 40, "deterministic": True, "static": True, "sample_seconds": 1e-3},
     )
@@ -64,8 +67,6 @@ class MemoryMap(Strategy):
             return Applies.no("samples are not read by their index and batched")
         if not found.get("deterministic") and not found.get("prefix"):
             return Applies.no(found.get("reason") or "samples are not known to be the same every time")
-        if not found.get("static"):
-            return Applies.no("samples differ in shape, so that they are no rows of one array")
         size = (found.get("sample_bytes") or facts.dataset.sample_bytes or 0) * (facts.train_samples or 0)
         if not size or size > ROOM * found.get("free_disk_bytes", 0):
             return Applies.no(f"{size / 1e9:.1f} GB of samples do not fit on the disk, or their size is not known")
@@ -103,17 +104,25 @@ class MemoryMap(Strategy):
     def settings(self, case: Case) -> list[Setting]:
         found = self._found(case)
         prefix = None if found.get("deterministic") else found.get("prefix")
-        return [{"prefix": prefix, "workers": self._workers(case), "directory": None}]
+        ragged = not found.get("static")
+        return [{"prefix": prefix, "workers": self._workers(case), "directory": None, "ragged": ragged}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_dataset(MapSamples(**setting))
 
     def recipe(self, setting: Setting) -> Recipe:
-        code = (
-            'rows = np.lib.format.open_memmap("samples.npy", "w+", dtype, (len(dataset), *shape))\n'
-            "for i in range(len(dataset)):  # once\n    rows[i] = dataset[i][0]\n"
-            'samples = np.load("samples.npy", mmap_mode="r")  # in __getitem__: samples[index]'
-        )
+        if setting.get("ragged"):
+            code = (
+                "values = np.concatenate([dataset[i][0].ravel() for i in range(len(dataset))])  # once; np.save it\n"
+                'values = np.load("values.npy", mmap_mode="r")  # offsets and shapes beside it\n'
+                "sample = values[offsets[index] : offsets[index + 1]].reshape(shapes[index])  # in __getitem__"
+            )
+        else:
+            code = (
+                'rows = np.lib.format.open_memmap("samples.npy", "w+", dtype, (len(dataset), *shape))\n'
+                "for i in range(len(dataset)):  # once\n    rows[i] = dataset[i][0]\n"
+                'samples = np.load("samples.npy", mmap_mode="r")  # in __getitem__: samples[index]'
+            )
         note = {"_note": "write prepared samples once with numpy.lib.format.open_memmap, and read rows of it"}
         return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from autoopt_strategies.input.batches import Wrapper, leaves, like
 from autoopt_strategies.input.cacheable import copied, same
+from autoopt_strategies.input.ragged import Ragged, RaggedWriter
 
 
 class Rows(Wrapper):
@@ -13,13 +14,17 @@ class Rows(Wrapper):
 
     Args:
         dataset: what is asked for everything but samples.
-        source: whose samples are written, in order; each part of the same shape and type in all of them.
+        source: whose samples are written, in order; each part of the same type in all of them, and, unless
+            ``ragged``, of the same shape.
         tail: transforms for the first part of each sample, applied afresh every time.
         workers: processes that prepare them.
         directory: where the files are made; the system's folder for temporary files where None.
+        ragged: parts differ in shape, and are kept end to end.
     """
 
-    def __init__(self, dataset: Any, source: Any, tail: tuple[Any, ...], workers: int, directory: str | None) -> None:
+    def __init__(
+        self, dataset: Any, source: Any, tail: tuple[Any, ...], workers: int, directory: str | None, ragged: bool
+    ) -> None:
         import os
         import tempfile
         import weakref
@@ -28,7 +33,7 @@ class Rows(Wrapper):
         self.tail = tail
         self.folder = tempfile.mkdtemp(prefix="samples-", dir=directory)
         weakref.finalize(self, removed, self.folder, os.getpid())
-        self.structure, self.kinds = write_rows(source, self.folder, workers)
+        self.structure, self.kinds = write_rows(source, self.folder, workers, ragged)
         self.arrays: list[Any] | None = None
 
     def __getitem__(self, index: Any) -> Any:
@@ -60,43 +65,78 @@ def removed(folder: str, owner: int) -> None:
 
 
 def mapped(folder: str, number: int) -> Any:
-    """The array of a part of all samples, read-only."""
+    """The arrays of a part of all samples, read-only."""
+    import os
+
     import numpy as np
 
-    return np.load(f"{folder}/{number}.npy", mmap_mode="r", allow_pickle=False)
+    path = f"{folder}/{number}"
+    return np.load(f"{path}.npy", mmap_mode="r", allow_pickle=False) if os.path.exists(f"{path}.npy") else Ragged(path)
 
 
-def write_rows(source: Any, folder: str, workers: int) -> tuple[Any, list[str]]:
+class RowWriter:
+    """Writes arrays of one shape and type as rows of an array in ``path.npy``.
+
+    Args:
+        like: the first array.
+        count: how many there will be.
+    """
+
+    def __init__(self, path: str, like: Any, count: int) -> None:
+        import numpy as np
+
+        self.rows = np.lib.format.open_memmap(f"{path}.npy", "w+", like.dtype, (count, *like.shape))
+
+    def takes(self, value: Any) -> bool:
+        """Whether an array can stand with the others."""
+        return bool(value.dtype == self.rows.dtype and value.shape == self.rows.shape[1:])
+
+    def write(self, index: int, value: Any) -> None:
+        """An array at its index."""
+        self.rows[index] = value
+
+    def flush(self) -> None:
+        """Brings all of it to the file."""
+        self.rows.flush()
+
+
+def write_rows(source: Any, folder: str, workers: int, ragged: bool = False) -> tuple[Any, list[str]]:
     """Writes all samples, part by part.
 
     Returns:
         A sample's structure, and of each part its kind: ``tensor``, ``array``, ``image MODE`` or ``number TYPE``.
 
     Raises:
-        ValueError: a part whose shape or type changes, or that is no tensor, array, image or number.
+        ValueError: a part whose type changes, or its shape unless ``ragged``, or that is no tensor, array, image or
+            number.
     """
     import numpy as np
     import torch
     from torch.utils.data import DataLoader
 
     loader = DataLoader(source, batch_size=None, collate_fn=same, num_workers=workers, generator=torch.Generator())
-    arrays: list[Any] = []
+    writers: list[Any] = []
     structure, kinds = None, []
-    for index, sample in enumerate(loader):
-        parts = leaves(sample)
-        if not arrays:
-            structure, kinds = like(sample, [0] * len(parts)), [kind_of(part) for part in parts]
-            for number, part in enumerate(parts):
+    try:
+        for index, sample in enumerate(loader):
+            parts = leaves(sample)
+            if not writers:
+                structure, kinds = like(sample, [0] * len(parts)), [kind_of(part) for part in parts]
+                for number, part in enumerate(parts):
+                    value, path = np.asarray(part), f"{folder}/{number}"
+                    writers.append(
+                        RaggedWriter(path, value) if ragged and value.ndim else RowWriter(path, value, len(source))
+                    )
+            for writer, part, kind in zip(writers, parts, kinds, strict=True):
                 value = np.asarray(part)
-                shape = (len(source), *value.shape)
-                arrays.append(np.lib.format.open_memmap(f"{folder}/{number}.npy", "w+", value.dtype, shape))
-        for array, part, kind in zip(arrays, parts, kinds, strict=True):
-            value = np.asarray(part)
-            if value.shape != array.shape[1:] or value.dtype != array.dtype or kind_of(part) != kind:
-                raise ValueError(f"sample {index} is {value.dtype}{value.shape}, others {array.dtype}{array.shape[1:]}")
-            array[index] = value
-    for array in arrays:
-        array.flush()
+                if not writer.takes(value) or kind_of(part) != kind:
+                    raise ValueError(
+                        f"sample {index} is {value.dtype}{value.shape}, which is no row beside those before it"
+                    )
+                writer.write(index, value)
+    finally:
+        for writer in writers:
+            writer.flush()
     return structure, kinds
 
 
