@@ -130,6 +130,7 @@ class FakeRunner:
     """The trial runner over a fake machine."""
 
     latest_log = None
+    parallel = 1
     base = TrialSpec(workload="fake:build")
     limits = TimeLimits()
     largest = 1.0

@@ -37,6 +37,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "executor": {"metavar": "NAME", "help": "Where trials run: local, ray or ray://HOST:PORT.  [default: local]"},
     "nproc": {"metavar": "N|1..N", "help": "Processes that train together; 1..N tries up to N.  [default: 1]"},
+    "parallel": {
+        "metavar": "N",
+        "help": "Candidates looked at at once, each on a device of its own.  [default: 1]",
+    },
     "tune": {
         "multiple": True,
         "metavar": "RANGES",

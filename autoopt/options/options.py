@@ -23,6 +23,7 @@ from autoopt.options.parsers import (
     parse_list,
     parse_nproc,
     parse_number,
+    parse_parallel,
     parse_path,
     parse_pattern,
     parse_percent,
@@ -55,6 +56,7 @@ class Options:
         executor: where trials run: ``local``, ``ray`` (of this machine), or ``ray://host:port``.
         nproc: processes that train together: ``4``, the baseline too, or ``1..4``, up to which ``ddp`` may go; one
             where None.
+        parallel: pairs of trials that may be measured at the same time, each on devices or a machine of its own.
         tune: hyper-parameters of the optimizer to search, ``lr=log:0.0001..0.01``; empty: none.
         price: what an hour of the device costs; None where it was not given.
         log: trackers that follow the run.
@@ -77,6 +79,7 @@ class Options:
     allow: tuple[str, ...] = DEFAULT_RISKS
     executor: str = "local"
     nproc: str | None = None
+    parallel: int = 1
     tune: tuple[str, ...] = ()
     price: float | None = None
     log: tuple[str, ...] = ()
@@ -109,6 +112,7 @@ _TABLE: dict[str, tuple[str, Callable[[object], Any]]] = {
     "allow": ("allow", parse_allow),
     "executor": ("executor", parse_executor),
     "nproc": ("nproc", parse_nproc),
+    "parallel": ("parallel", parse_parallel),
     "tune": ("tune", parse_tune),
     "price": ("price", lambda value: parse_number(value, least=0.0, example="3.50")),
     "log": ("log", lambda value: parse_choices(value, TRACKERS)),

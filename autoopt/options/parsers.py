@@ -104,6 +104,18 @@ def parse_nproc(value: object) -> str:
     return str(least) if least == most else f"{least}..{most}"
 
 
+def parse_parallel(value: object) -> int:
+    """Pairs of trials at the same time, 1 or more.
+
+    Raises:
+        UsageError: anything else.
+    """
+    text = str(value).strip()
+    if isinstance(value, bool | float) or not re.fullmatch(r"\d{1,4}", text, re.ASCII) or int(text) < 1:
+        raise UsageError("pairs of trials at the same time are a whole number from 1", hint="such as 4")
+    return int(text)
+
+
 def parse_seed(value: object) -> int:
     """A whole number from 0 to 2**32 - 1, the seeds that NumPy takes.
 

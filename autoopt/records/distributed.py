@@ -25,6 +25,9 @@ class Communication(Record):
     that the training uses. ``together``: forward and backward with messages; ``apart``: without, by rank. ``exposed``:
     what messages add to the slowest process, the rest of ``alone`` being hidden behind its backward pass. ``by_size``:
     all-reduce by bytes. ``straggler``: the rank that the others wait for, where its quartiles lie above theirs.
+    ``synchronized_layers``: BatchNorm layers that see the samples of all processes, ``own_statistics``: forward and
+    backward with messages where they see those of one, and ``synchronized_seconds`` what the others add to it; None
+    where there is no such layer.
     """
 
     processes: int
@@ -35,6 +38,9 @@ class Communication(Record):
     exposed: float
     by_size: dict[int, float] = Field(default_factory=dict)
     straggler: int | None = None
+    synchronized_layers: int = 0
+    own_statistics: Spread | None = None
+    synchronized_seconds: float | None = None
 
     @property
     def hidden(self) -> float:
@@ -56,8 +62,27 @@ class ScalingPoint(Record):
     source: Literal["measured", "trial"] = "measured"
 
 
+class ScalingForecast(Record):
+    """A what-if on the graph: the same plan in so many processes, each on a device as those that were measured.
+
+    ``throughput``: over that of one; ``efficiency``: of that, over as many; ``step_seconds``: of a step;
+    ``sending_seconds``: its messages alone, of which ``exposed_seconds`` are not hidden.
+    """
+
+    processes: int
+    throughput: Estimate
+    efficiency: Estimate
+    step_seconds: float
+    sending_seconds: float
+    exposed_seconds: float
+
+
 class Scaling(Record):
-    """How training scales with processes, from comparisons in turns with one process."""
+    """How training scales with processes, from comparisons in turns with one process.
+
+    ``forecast``: what the graph says of other numbers of processes; None where messages were not measured.
+    """
 
     points: tuple[ScalingPoint, ...] = ()
     communication: Communication | None = None
+    forecast: tuple[ScalingForecast, ...] | None = None

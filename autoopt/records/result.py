@@ -10,6 +10,7 @@ from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.distributed import Scaling
 from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
+from autoopt.records.parallel import Sharing
 from autoopt.records.pipeline import Round
 from autoopt.records.script import ScriptPatch, Sites
 from autoopt.records.tuning import Tuning
@@ -105,7 +106,7 @@ class Result(Record):
     ``quality``: the final plan's trainings against the baseline's, from the verification. ``sites``, ``patch``: of
     a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
     several. ``spent``: what its seconds went on; ``more_budget``: what more of them would buy, empty where time held
-    nothing back. ``tuning``: of ``--tune``.
+    nothing back. ``tuning``: of ``--tune``. ``sharing``: with ``--parallel``, what neighbours cost each incumbent.
     """
 
     schema_version: Literal[1] = 1
@@ -135,6 +136,7 @@ class Result(Record):
     sites: Sites | None = None
     patch: ScriptPatch | None = None
     scaling: Scaling | None = None
+    sharing: tuple[Sharing, ...] = ()
     spent: tuple[Spent, ...] = ()
     more_budget: str = ""
     tuning: Tuning | None = None

@@ -66,6 +66,7 @@ def result_of(
         stop=outcome.stop,
         sites=state.sites,
         scaling=state.scaling,
+        sharing=tuple(state.sharing.values()),
         spent=spending(took, seconds),
         more_budget=more_budget(state),
         tuning=state.tuning,

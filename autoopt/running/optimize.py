@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from autoopt.benchmark.environment import usable_cores
 from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageError, WorkloadError
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
@@ -37,6 +38,7 @@ from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
+from autoopt.trial.places import places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
 
 
@@ -144,7 +146,9 @@ def _context(
     launcher: Launcher | RemoteLauncher,
 ) -> RunContext:
     base = baseline_spec(spec, options, registry, str(run.directory.path))
-    runner = TrialRunner(launcher, base, registry, run.directory.logs)
+    together = max(base.processes, options.processes[1])
+    places = places_of(launcher, options.parallel, together, options.device, usable_cores())
+    runner = TrialRunner(launcher, base, registry, run.directory.logs, places)
     if base.script is not None:
         runner.patched_files = lambda plan: _patched(runner, plan)
     trainings = Trainings(runner, run)

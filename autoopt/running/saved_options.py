@@ -29,6 +29,7 @@ MEASURED_BY = (
     "allow",
     "executor",
     "nproc",
+    "parallel",
     "tune",
 )
 """Options that change what is measured; a resumed run must have the same."""

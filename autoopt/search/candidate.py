@@ -111,6 +111,17 @@ def candidate_of(
     return Candidate(strategy, change, companions, plan, predicted)
 
 
+def plan_of(context: RunContext, state: SearchState, strategy: Strategy, case: Case, setting: JsonDict) -> Plan | None:
+    """The plan of a setting, of which nothing is noted; None where the strategy fails or brings nothing new."""
+    registry, change = context.runner.registry, Change(strategy=strategy.name, setting=setting)
+    try:
+        companions = _companions(context, state, strategy, case, setting)
+        plan = candidate_plan(registry, state.incumbent, (change, *companions))
+        return plan if registry.fold(plan) != registry.fold(state.incumbent) else None
+    except PLUGIN_ERRORS:
+        return None
+
+
 def skip(context: RunContext, state: SearchState, strategy: Strategy, verdict: Verdict, reason: str) -> None:
     """Notes and announces why a strategy of which nothing was tried is not tried."""
     if strategy.name not in {trial.strategy for trial in state.trials}:

@@ -45,16 +45,29 @@ class Race:
         rule: block length, ramp, and the gain worth having.
         clock: seconds.
         rng: decides order.
+        live: a process of the incumbent that is alive and frozen; started with the first look where None.
 
     Attributes:
+        places: how many looks are measured at the same time.
         one_at_a_time: incumbent and a candidate did not fit onto the device together.
     """
 
-    def __init__(self, start: Start, incumbent: Plan, rule: Rule, *, clock: Clock, rng: np.random.Generator) -> None:
+    places = 1
+
+    def __init__(
+        self,
+        start: Start,
+        incumbent: Plan,
+        rule: Rule,
+        *,
+        clock: Clock,
+        rng: np.random.Generator,
+        live: LiveArm | None = None,
+    ) -> None:
         self._start, self._rule, self._clock, self._rng = start, rule, clock, rng
         self.incumbent = incumbent
         self.one_at_a_time = False
-        self._live: LiveArm | None = None
+        self._live = live
         self._young_step: float | None = None
         self._ages = False
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from autoopt.records import Estimate, Plan
-from autoopt.records.distributed import Scaling, ScalingPoint
+from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint
 from autoopt.search.compare.arm import Arm, Start
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+from autoopt.simplify.forecast import forecasts
 
 UNTIL_ERROR = 0.02
 """Standard error of a ratio at which a point is known well enough."""
@@ -41,7 +42,19 @@ def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | No
         points.append(found)
     profile = state.profiles.get(plan.key)
     sent = profile.communication if profile is not None else None
-    return Scaling(points=tuple(sorted(points, key=lambda point: point.processes)), communication=sent)
+    told = _forecast(state, plan, sent)
+    if told is None:
+        state.missing.append("scaling.forecast: messages of the final plan were not measured")
+    return Scaling(points=tuple(sorted(points, key=lambda point: point.processes)), communication=sent, forecast=told)
+
+
+def _forecast(state: SearchState, plan: Plan, sent: Communication | None) -> tuple[ScalingForecast, ...] | None:
+    """What the graph of the final plan says of other numbers of processes; None where its messages are not known."""
+    round_ = next((round_ for round_ in reversed(state.rounds) if round_.plan == plan), None)
+    if sent is None or round_ is None:
+        return None
+    found = forecasts(round_, sent, own_batch=state.facts.processes > 1, cores=state.environment.cores)
+    return found or None
 
 
 def counts(processes: int) -> list[int]:

@@ -8,7 +8,7 @@ AISTATS 2016).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log, log1p
 from statistics import fmean
@@ -17,15 +17,17 @@ import numpy as np
 from scipy.stats import t as student
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Change, Estimate, JsonDict, Trial, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.judge import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
-from autoopt.search.candidate import Answer, Candidate, candidate_of, conversation, skip
+from autoopt.search.candidate import Answer, Candidate, candidate_of, conversation, plan_of, skip
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import TwoLevel
+from autoopt.search.parallel.opening import open_race
+from autoopt.search.parallel.race import Expected, ParallelRace
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising, plugin_error
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
@@ -113,10 +115,20 @@ class Screening:
         self._spent: list[float] = []
         self._race = self._fresh()
 
-    def _fresh(self) -> Race:
-        context, state = self.context, self.state
-        rng = np.random.default_rng([context.seed, state.numbers, 2])
-        return Race(context.runner.start, state.incumbent, context.rule(1.0), clock=context.now, rng=rng)
+    def _fresh(self, looks: int = 1) -> Race | ParallelRace:
+        return open_race(self.context, self.state, looks, self.deadline)
+
+    def _expect(self, candidates: Iterable[tuple[Plan, Estimate | None]]) -> None:
+        """Tells the race what will be looked at next, so that looks on other places begin already."""
+        if isinstance(self._race, ParallelRace):
+            looks = (Expected(plan, self._limits(predicted)) for plan, predicted in candidates)
+            self._race.expect(looks, self.state.noise, warm_up_seconds=STEADY_SECONDS)
+
+    def _coming(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Plan, Estimate | None]]:
+        for proposal in proposals:
+            plan = plan_of(self.context, self.state, proposal.strategy, self.case, proposal.setting)
+            if plan is not None:
+                yield plan, proposal.predicted
 
     def close(self) -> None:
         self._race.close()
@@ -133,16 +145,23 @@ class Screening:
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look."""
         waiting, talks = list(proposals), []
+        if self.context.runner.parallel > 1:
+            self._race.close()
+            self._race = self._fresh(len(waiting))
         while waiting and not self.over:
             chosen = fitting(tuple(waiting), self.deadline - self.context.now(), self.each)
             first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen, self._look_seconds)
             waiting.remove(first)
+            self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
             talk = _Talk(self, first)
             talk.ask(len(chosen) - 1)
             talks.append(talk)
-        for talk in sorted(talks, key=lambda talk: -talk.best):
-            while talk.goes_on and not self.over:
-                talk.ask(0)
+        talks.sort(key=lambda talk: -talk.best)
+        while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
+            self._expect(filter(None, (talk.coming() for talk in asking)))
+            for talk in asking:
+                if not self.over:
+                    talk.ask(0)
         self._confirm()
         return waiting
 
@@ -284,7 +303,8 @@ class Screening:
         if not chosen or self.over:
             return False
         self._race.close()
-        self._race = self._fresh()
+        self._race = self._fresh(len(chosen))
+        self._expect((screened.candidate.plan, screened.candidate.predicted) for screened in chosen)
         for screened in chosen:
             if self.over:
                 break
@@ -325,10 +345,20 @@ class _Talk:
         )
         self.best = 0.0
         self.goes_on = True
+        self._asked: tuple[JsonDict | BaseException, Answer] | None = None
+
+    def coming(self) -> tuple[Plan, Estimate | None] | None:
+        """The plan that is looked at next, which has been asked for with it; None where there is none."""
+        self._asked = self._asked or next(self._settings, None)
+        if self._asked is None or isinstance(self._asked[0], BaseException):
+            return None
+        screening = self.screening
+        plan = plan_of(screening.context, screening.state, self.strategy, screening.case, self._asked[0])
+        return (plan, None) if plan is not None else None
 
     def ask(self, remaining: int) -> None:
         """Looks at the next setting, and answers: kept where it is the best of this strategy so far."""
-        found = next(self._settings, None)
+        found, self._asked = self._asked or next(self._settings, None), None
         if found is None:
             self.goes_on = False
             return

@@ -15,6 +15,7 @@ _BY_KIND = {
     "history": "start-up",
     "fit": "start-up",
     "control": "A/A control",
+    "sharing": "A/A control",
     "examine": "profile",
     "look": "comparing candidates",
     "trial": "proof",

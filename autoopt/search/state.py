@@ -21,6 +21,7 @@ from autoopt.records import (
 from autoopt.records.distributed import Scaling
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
+from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
 from autoopt.search.aa_control import AAControl
@@ -64,7 +65,8 @@ class SearchState:
     ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself.
     ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
     trials by id whose proof would have taken so many seconds more than were left.
-    ``processes``: the most that may train together; ``scaling``: how the final plan does.
+    ``processes``: the most that may train together; ``scaling``: how the final plan does;
+    ``sharing``: what neighbours cost an incumbent, by its key.
     ``remembered``: what an earlier run found, which orders this one and proves nothing; ``known_noise``: of the device.
     ``tried``: changes with the incumbent that they were tried on, so that nothing is tried twice.
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
@@ -105,6 +107,7 @@ class SearchState:
     remembered: Remembered = field(default_factory=Remembered)
     processes: int = 1
     scaling: Scaling | None = None
+    sharing: dict[str, Sharing] = field(default_factory=dict)
     tuning: Tuning | None = None
     tuned: dict[str, JsonDict] = field(default_factory=dict)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.time_limits import START_SECONDS, TimeLimits
 from autoopt.trial.parent import Launcher
+from autoopt.trial.places import Place, ThreadWorkers, Workers
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import AnyTrial, RemoteLauncher
 
@@ -44,9 +46,21 @@ class TrialRunner:
     Attributes:
         limits: of the time that starting a trial takes.
         once: seconds that a start takes beyond another one, by the word of a strategy, by its name.
+        places: where pairs may be measured at the same time; none: one after the other.
+        place: where this one starts its trials; empty where it starts them as every run does.
     """
 
-    def __init__(self, launcher: Launcher | RemoteLauncher, base: TrialSpec, registry: Registry, logs: Path) -> None:
+    place = ""
+
+    def __init__(
+        self,
+        launcher: Launcher | RemoteLauncher,
+        base: TrialSpec,
+        registry: Registry,
+        logs: Path,
+        places: Sequence[Place] = (),
+    ) -> None:
+        self.places = tuple(places)
         self.base = base
         self.registry = registry
         self._launcher = launcher
@@ -97,6 +111,26 @@ class TrialRunner:
         if self.base.script is not None:
             script = self.base.script.model_copy(update={"metric": metric})
             self.base = self.base.model_copy(update={"script": script})
+
+    @property
+    def parallel(self) -> int:
+        """Pairs that may be measured at the same time."""
+        return max(len(self.places), 1)
+
+    def placed(self) -> list[TrialRunner]:
+        """A runner for each place: the same trials, started there."""
+        return [self._at(place) for place in self.places]
+
+    def _at(self, place: Place) -> TrialRunner:
+        there = copy.copy(self)
+        there.place, there._launcher = place.name, place.launcher
+        if place.devices is not None:
+            there.base = self.base.model_copy(update={"devices": place.devices})
+        return there
+
+    def workers(self) -> Workers:
+        """Workers that fill the places."""
+        return ThreadWorkers(self.parallel)
 
     def held(self) -> AbstractContextManager[None]:
         """All that is started within runs on one machine."""

@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,7 @@ class Launcher:
         self._live = live
         self._compiler_cache = compiler_cache
         self._trials: list[TrialProcess] = []
+        self._starting = threading.Lock()  # several places may start trials at the same time
         self._for_launched: dict[tuple[tuple[str, str], ...], ForkServer] = {}
 
     def __enter__(self) -> Self:
@@ -78,14 +80,15 @@ class Launcher:
                 imported or built.
             TrialFailed: anything else, with the tail of the log.
         """
-        server = self._server_of(spec)
-        if server is not None and self._forks(spec):
-            self._preload(server)
-        deadline = time.monotonic() + timeout
         process: Trial | None = None
         try:
-            self._trials = [trial for trial in self._trials if not trial.closed]
-            process = self._one(spec, log) if spec.processes == 1 else self._several(spec, log)
+            with self._starting:
+                server = self._server_of(spec)
+                if server is not None and self._forks(spec):
+                    self._preload(server)
+                deadline = time.monotonic() + timeout
+                self._trials = [trial for trial in self._trials if not trial.closed]
+                process = self._one(spec, log) if spec.processes == 1 else self._several(spec, log)
             self._introduce(process, deadline, timeout)
         except BaseException:
             if process:
@@ -163,6 +166,8 @@ class Launcher:
         environment = trial_environment(spec.flags.get("env") or {}, self._compiler_cache, _launched(spec))
         if spec.rank is not None:
             environment = {**_OF_GROUPS, **environment}
+        if spec.devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = spec.devices
         scratch = scratch_folder()
         log.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -83,6 +83,7 @@ class TrialSpec(Record):
     ``memory_limit_bytes``: a limit that the device abstraction enforces (tests, simulated devices).
     ``search_path``: folders put in front of ``sys.path``; ``directory``: the working directory.
     ``processes``: that train together; ``rank``: which of them this is, in the spec of each.
+    ``devices``: those that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: those that its parent sees.
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
     """
 
@@ -99,6 +100,7 @@ class TrialSpec(Record):
     script: ScriptSpec | None = None
     processes: int = 1
     rank: Rank | None = None
+    devices: str | None = None
 
 
 class Call(Record):

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -136,3 +137,20 @@ def own_sampler() -> Workload:
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=size, rank=rank)
     return workload(train_data=DataLoader(data, batch_size=BATCH, sampler=sampler), batch_size=None)
+
+
+class Synchronized(nn.BatchNorm1d):
+    """Over the samples of all processes on a CPU, where torch's own refuses; the mean alone."""
+
+    process_group: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.detach().mean(0)
+        if dist.is_initialized() and (size := dist.get_world_size(self.process_group)) > 1:
+            dist.all_reduce(mean, group=self.process_group)
+            mean /= size
+        return (x - mean) * self.weight + self.bias
+
+
+def normalized() -> Workload:
+    return workload(model=nn.Sequential(nn.Linear(8, 16), Synchronized(16), nn.ReLU(), nn.Linear(16, 4)))

@@ -154,3 +154,19 @@ def test_messages_are_measured_alone_exposed_and_by_size_and_a_slow_rank_is_name
     assert found.straggler == 1
     assert found.apart[1].median > 0.02
     assert Block.model_validate(group.call(f"{TASKS}:probe_losses", timeout=60, steps=3)).steps == 3
+
+
+def test_what_batchnorm_over_all_processes_adds_is_measured(start: Start) -> None:
+    """With messages and the statistics of all, with messages and each one's own, and without messages, in turns."""
+    task = "autoopt.simplify.tasks:measure_messages"
+    found = Communication.model_validate(start(name="normalized").call(task, timeout=90, seconds=1.0))
+    assert found.synchronized_layers == 1
+    assert found.own_statistics is not None
+    assert found.own_statistics.n == found.together.n >= 5
+    assert found.synchronized_seconds == pytest.approx(found.together.median - found.own_statistics.median)
+
+
+def test_without_such_layers_nothing_is_told_of_them(two: TrialGroup) -> None:
+    task = "autoopt.simplify.tasks:measure_messages"
+    plain = Communication.model_validate(two.call(task, timeout=90, seconds=0.1))
+    assert (plain.synchronized_layers, plain.synchronized_seconds, plain.own_statistics) == (0, None, None)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from autoopt.records import Estimate, Result
-from autoopt.records.distributed import Communication, Scaling, ScalingPoint, Spread
+from autoopt.records.distributed import Communication, Scaling, ScalingForecast, ScalingPoint, Spread
 from autoopt_reports import html, sample
 from autoopt_reports.charts.planes import scaling_chart
 from autoopt_reports.view.scaling import scaling_view
@@ -33,7 +33,16 @@ def in_four() -> Result:
         by_size={4096: 1e-4, 1 << 20: 2e-3},
         straggler=1,
     )
-    scaling = Scaling(points=(point(2, 1.8), point(4, 3.1)), communication=sent)
+    eight = Estimate(value=5.0, low=4.8, high=5.2, n=1)
+    told = ScalingForecast(
+        processes=8,
+        throughput=eight,
+        efficiency=Estimate(value=0.625, low=0.6, high=0.65, n=1),
+        step_seconds=0.02,
+        sending_seconds=0.015,
+        exposed_seconds=0.006,
+    )
+    scaling = Scaling(points=(point(2, 1.8), point(4, 3.1)), communication=sent, forecast=(told,))
     return sample.win().model_copy(update={"scaling": scaling})
 
 
@@ -51,14 +60,17 @@ def test_the_section_concludes_and_shows_every_point_with_its_interval() -> None
     said = "4 processes train 3.10× [3.00–3.20] as fast as one: scaling efficiency 77.5 % [75.0 %–80.0 %]"
     assert str(view.headline) == said
     assert "the rank that the others wait for" in page
-    assert len(scaling_chart(view).marks) == 2
+    assert [mark.shape for mark in scaling_chart(view).marks] == ["ring", "circle", "circle"]
+    assert "simulated on the graph, not measured" in page
+    assert "5.00× [4.80–5.20]" in page
 
 
 def test_its_numbers_are_those_of_the_document() -> None:
     result = in_four()
     document, view = json.loads(result.model_dump_json()), scaling_view(result)
     assert view is not None
-    shown = [line.value for line in view.details] + [row.processes for row in view.rows]
+    shown = [line.value for line in view.details] + [row.processes for row in (*view.rows, *view.forecast)]
+    shown += [row.throughput.value for row in view.forecast]
     for number in shown:
         assert number.value == resolve(document, number.paths[0])
 

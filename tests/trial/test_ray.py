@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.protocol import TrialSpec
 from autoopt.trial.remote.launcher import RemoteLauncher, RemoteTrial
 from autoopt.trial.remote.ray_cluster import RayCluster
+from tests.script.test_launched import in_two
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # what Ray does to its own files and sockets
@@ -49,6 +51,20 @@ def test_a_ray_of_this_machine_trains_freezes_and_brings_logs(launcher: RemoteLa
     trial.close()
     other.close()
     assert (tmp_path / "logs" / "a.log").exists()
+
+
+def test_processes_that_a_launcher_starts_train_together_on_a_machine_of_the_cluster(
+    launcher: RemoteLauncher, tmp_path: Path
+) -> None:
+    folder = tmp_path / "script"
+    folder.mkdir()
+    shutil.copy(WORKLOADS.parent / "scripts" / "in_two.py", folder)
+    script = in_two(folder)
+    given = TrialSpec(workload="torchrun in_two.py", directory=str(folder), processes=2, script=script)
+    trial = launcher.start(given, log=tmp_path / "logs" / "two.log", timeout=120)
+    block = Block.model_validate(trial.call(f"{TASKS}:run_block", timeout=60, seconds=0.3, min_steps=20))
+    assert block.samples == pytest.approx(block.steps * 250 / 16, rel=0.05), "those of both"
+    trial.close()
 
 
 class Two:

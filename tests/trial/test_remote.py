@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import pytest
 
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed, WorkloadError
-from autoopt.trial.protocol import TrialSpec
-from autoopt.trial.remote.host import as_users
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
+from autoopt.trial.remote.host import _here, as_users
 from autoopt.trial.remote.launcher import RemoteLauncher
 from autoopt.trial.remote.ray_cluster import bundle_of
 
@@ -137,3 +138,18 @@ def test_a_pair_has_all_cores_of_a_machine_or_its_devices_with_their_share() -> 
 def test_threads_are_as_on_the_users_machine() -> None:
     assert as_users({"PATH": "x"}) == {"OMP_NUM_THREADS": None}
     assert as_users({"OMP_NUM_THREADS": "3", "MKL_DYNAMIC": "F"}) == {"OMP_NUM_THREADS": "3", "MKL_DYNAMIC": "F"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "python", "said"),
+    [("/no/such", sys.executable, "no /no/such, the folder"), ("", "/no/python", "no /no/python, the interpreter")],
+)
+def test_a_script_runs_where_its_paths_are_and_nowhere_else(
+    tmp_path: Path, folder: str, python: str, said: str
+) -> None:
+    script = ScriptSpec(command=(python, "train.py"))
+    spec = TrialSpec(workload="train.py", directory=folder or str(tmp_path), script=script)
+    with pytest.raises(EnvironmentLacks, match=said):
+        _here(spec)
+    found = spec.model_copy(update={"directory": str(tmp_path), "script": ScriptSpec(command=(sys.executable, "x"))})
+    assert _here(found) is found

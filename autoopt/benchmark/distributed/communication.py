@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from autoopt.benchmark.distributed.step import apart
+from autoopt.benchmark.distributed.step import apart, own_statistics, synchronized
 from autoopt.records.distributed import Communication, Spread
 
 SIZES = tuple(4**power for power in range(6, 14))
 """Bytes, from 4 KiB to 64 MiB; each is timed as far as the time goes."""
+Way = Callable[[], contextlib.AbstractContextManager[None]]
+"""Entered for some steps: how they are taken."""
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 """Torch begins with a small bucket, so that sending starts early."""
 _LEAST, _TURN = 5, 3
@@ -50,10 +53,15 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
     limit = seconds * _MESSAGES / (len(SIZES) + 1)
     by_size = {size: spread(_timed(training, send([size]), limit)).median for size in SIZES}
     alone = spread(_timed(training, send(buckets), limit))
-    together, own = _in_turns(training, batches, seconds * (1 - _MESSAGES))
-    ranks = tuple(spread(values) for values in group.gather(own))
+    layers = len(synchronized(training.model))
+    ways: dict[str, Way] = {"together": contextlib.nullcontext, "apart": lambda: apart(training)}
+    if layers:
+        ways["own statistics"] = lambda: own_statistics(training.model)
+    found = _in_turns(training, batches, ways, seconds * (1 - _MESSAGES))
+    ranks = tuple(spread(values) for values in group.gather(found["apart"]))
     slowest = max(rank.median for rank in ranks)
-    whole = spread([max(step) for step in zip(*group.gather(together), strict=True)])
+    whole = _of_slowest(training, found["together"])
+    without = _of_slowest(training, found["own statistics"]) if layers else None
     return Communication(
         processes=group.size,
         gradient_bytes=sent,
@@ -63,7 +71,15 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
         exposed=max(0.0, whole.median - slowest),
         by_size=by_size,
         straggler=straggler(ranks),
+        synchronized_layers=layers,
+        own_statistics=without,
+        synchronized_seconds=whole.median - without.median if without is not None else None,
     )
+
+
+def _of_slowest(training: Any, seconds: list[float]) -> Spread:
+    """Seconds of each step as the slowest process has it."""
+    return spread([max(step) for step in zip(*training.group.gather(seconds), strict=True)])
 
 
 def own_buckets(model: Any) -> float | None:
@@ -111,11 +127,10 @@ def _timed(training: Any, call: Callable[[], None], seconds: float) -> list[floa
     return found
 
 
-def _in_turns(training: Any, batches: list[Any], seconds: float) -> tuple[list[float], list[float]]:
-    """Seconds of forward and backward with messages and without, in turns of a few."""
+def _in_turns(training: Any, batches: list[Any], ways: Mapping[str, Way], seconds: float) -> dict[str, list[float]]:
+    """Seconds of forward and backward in each of several ways, in turns of a few."""
     group, began = training.group, time.perf_counter()
-    together: list[float] = []
-    own: list[float] = []
+    found: dict[str, list[float]] = {name: [] for name in ways}
 
     def both(into: list[float]) -> None:
         for turn in range(_TURN + 1):
@@ -128,8 +143,8 @@ def _in_turns(training: Any, batches: list[Any], seconds: float) -> tuple[list[f
                 into.append(time.perf_counter() - start)
             training.optimizer.zero_grad(set_to_none=True)
 
-    while len(own) < _LEAST or not group.agree(time.perf_counter() - began > seconds):
-        both(together)
-        with apart(training):
-            both(own)
-    return together, own
+    while len(found["apart"]) < _LEAST or not group.agree(time.perf_counter() - began > seconds):
+        for name, way in ways.items():
+            with way():
+                both(found[name])
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from autoopt.benchmark.clock import StageClock
@@ -115,10 +116,15 @@ def silent(model: nn.Module) -> Iterator[None]:
         model.set_requires_gradient_sync(True)  # type: ignore[operator]
 
 
+def synchronized(model: nn.Module) -> list[Any]:
+    """BatchNorm layers that see the samples of all processes: torch's, and others of its form (apex's)."""
+    return [module for module in model.modules() if isinstance(module, _BatchNorm) and hasattr(module, "process_group")]
+
+
 @contextlib.contextmanager
 def own_statistics(model: nn.Module) -> Iterator[None]:
     """BatchNorm over this process's samples, where it is over those of all: none waits for another in its forward."""
-    found = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
+    found = synchronized(model)
     before = [module.process_group for module in found]
     for module in found:
         module.process_group = alone()

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoopt.errors import AutooptError
+from autoopt.errors import AutooptError, EnvironmentLacks
 from autoopt.records import JsonDict
+from autoopt.trial.child import LIVE
 from autoopt.trial.parent import Launcher, Trial
 from autoopt.trial.protocol import TrialSpec
 
@@ -24,16 +25,17 @@ class Host:
 
     Args:
         environment: variables that are as on the user's machine: None where they are not set there.
+        live: what a trial makes of its spec; see ``Launcher``.
     """
 
-    def __init__(self, environment: Mapping[str, str | None]) -> None:
+    def __init__(self, environment: Mapping[str, str | None], live: str = LIVE) -> None:
         for name, value in environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         self._folder = Path(tempfile.mkdtemp(prefix="autoopt-host-"))
-        self._launcher = Launcher(compiler_cache=self._folder / "compiled")
+        self._launcher = Launcher(compiler_cache=self._folder / "compiled", live=live)
         self._launcher.__enter__()
         self._trials: dict[int, Trial] = {}
 
@@ -114,13 +116,32 @@ def _driver() -> str | None:
 
 
 def _here(spec: TrialSpec) -> TrialSpec:
-    """The spec with the user's folder where it is on this machine: the one that was brought, unless it has the same."""
+    """The spec with the user's folder where it is on this machine: the one that was brought, unless it has the same.
+
+    Raises:
+        EnvironmentLacks: a script's folder, or its interpreter, is not where it is on the user's machine.
+    """
+    if spec.script is not None:
+        _check_script(spec.directory, spec.script.command[0])
     if os.path.isdir(spec.directory):
         return spec
     here = os.getcwd()
     path = tuple(folder for folder in spec.search_path if os.path.isdir(folder))
     workload = spec.workload.removeprefix(spec.directory.rstrip("/") + "/")
     return spec.model_copy(update={"directory": here, "search_path": (here, *path), "workload": workload})
+
+
+def _check_script(folder: str, interpreter: str) -> None:
+    """A script's command, its launcher's answer and its patch name files by their paths: they must be the same here."""
+    for what, there, path in (
+        ("folder", os.path.isdir(folder), folder),
+        ("interpreter", os.access(interpreter, os.X_OK), interpreter),
+    ):
+        if not there:
+            raise EnvironmentLacks(
+                f"{platform.node()} has no {path}, the {what} of the script",
+                hint="scripts run on machines that see them under the same path; a build() is brought there",
+            )
 
 
 def _told(error: AutooptError) -> JsonDict:

@@ -47,6 +47,9 @@ class Cluster(Protocol):
             EnvironmentLacks: there is no such place.
         """
 
+    def room(self, processes: int, cuda: bool | None) -> int:
+        """Hosts that there is room for at the same time."""
+
     def close(self) -> None:
         """Leaves the cluster."""
 
@@ -57,12 +60,14 @@ class RemoteLauncher:
     Args:
         cluster: where hosts are started.
         folder: of the run, in which trials leave files; every machine must see it.
+        kind: that all hosts must be of, shared with those beside this one; empty: as the first one turns out to be.
     """
 
-    def __init__(self, cluster: Cluster, folder: str) -> None:
+    def __init__(self, cluster: Cluster, folder: str, kind: JsonDict | None = None) -> None:
         self._cluster, self._folder = cluster, folder
         self._host: RemoteHost | None = None
-        self._kind: JsonDict | None = None
+        self._kind: JsonDict = {} if kind is None else kind
+        self._beside: list[RemoteLauncher] = []
         self._held = 0
         self._numbers = itertools.count()
         self._trials: list[RemoteTrial] = []
@@ -95,6 +100,20 @@ class RemoteLauncher:
                 raise
         return trial
 
+    def places(self, count: int, processes: int, device: str) -> tuple[RemoteLauncher, ...]:
+        """Launchers of so many hosts at the same time, this one the first.
+
+        Raises:
+            EnvironmentLacks: the cluster has no room for them.
+        """
+        room = self._cluster.room(processes, wants_cuda(device))
+        if count > room:
+            raise EnvironmentLacks(
+                f"--parallel {count}: the cluster has room for {room} pairs of trials", hint="ray status shows it"
+            )
+        self._beside = [RemoteLauncher(self._cluster, self._folder, self._kind) for _ in range(count - 1)]
+        return (self, *self._beside)
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Everything that is started within is started on one host, also where nothing lives in between."""
@@ -121,11 +140,10 @@ class RemoteLauncher:
         others: list[RemoteHost] = []
         try:
             while len(others) < MOST_OF_OTHER_KINDS:
-                cuda = None if spec.device == "auto" else spec.device.startswith("cuda")
-                host = self._cluster.host(spec.processes, cuda)
+                host = self._cluster.host(spec.processes, wants_cuda(spec.device))
                 kind = host.ask("kind")
-                if self._kind in (None, kind):
-                    self._kind = kind
+                if self._kind in ({}, kind):
+                    self._kind.update(kind)
                     self._check(host)
                     return host
                 others.append(host)  # kept until another is found, so that the next one is on another machine
@@ -154,10 +172,21 @@ class RemoteLauncher:
 
     def close(self) -> None:
         """Ends everything that was started. May be called twice."""
+        for beside in self._beside:
+            beside.end()
+        self.end()
+        self._cluster.close()
+
+    def end(self) -> None:
+        """Ends the trials of this one, and gives its host back."""
         for trial in self._trials:
             trial.close()
         self._release()
-        self._cluster.close()
+
+
+def wants_cuda(device: str) -> bool | None:
+    """Whether trials need devices; None: where there are any."""
+    return None if device == "auto" else device.startswith("cuda")
 
 
 class RemoteTrial(Answering):

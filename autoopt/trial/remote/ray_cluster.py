@@ -10,6 +10,7 @@ from typing import Any
 
 from autoopt.errors import EnvironmentLacks, NodeLost
 from autoopt.records import JsonDict
+from autoopt.trial.child import LIVE
 from autoopt.trial.remote.host import Host, as_users
 
 PLACE_SECONDS = 600.0
@@ -23,12 +24,14 @@ class RayCluster:
 
     Args:
         address: ``ray://host:port``, ``host:port`` or ``auto``; None: ``RAY_ADDRESS``, else one is started here.
+        live: what a trial makes of its spec; see ``Launcher``.
 
     Raises:
         EnvironmentLacks: Ray is not installed, or the cluster cannot be reached.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, live: str = LIVE) -> None:
+        self._live = live
         self._ray = ray = _ray()
         self._joined = bool(ray.is_initialized())
         address = address or os.environ.get("RAY_ADDRESS")
@@ -62,7 +65,12 @@ class RayCluster:
             max_concurrency=2,
             max_restarts=0,
         )
-        return RayHost(ray, actor.remote(self._environment), group)
+        return RayHost(ray, actor.remote(self._environment, self._live), group)
+
+    def room(self, processes: int, cuda: bool | None) -> int:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        bundle = bundle_of(nodes, processes, cuda)
+        return sum(int(min(node.get(name, 0) // amount for name, amount in bundle.items())) for node in nodes)
 
     def close(self) -> None:
         if not self._joined:

@@ -66,7 +66,8 @@ def difference_chart(view: Learning) -> Plane | None:
 def scaling_chart(view: ScalingView) -> Plane:
     """Throughput over one process against processes, with the line of perfect scaling."""
     points = [(row.processes.value or 1.0, row.throughput) for row in view.rows]
-    most = max([x for x, _ in points], default=2.0)
+    told = [(row.processes.value or 1.0, row.throughput.value.value or 1.0) for row in view.forecast]
+    most = max([x for x, _ in (*points, *told)], default=2.0)
     highs = [one.high.value or 1.0 for _, one in points]
     f = frame((1.0, most), (0.0, max([most, *highs])), 220, left=BESIDE)
     values = [(x, one.value.value or 1.0) for x, one in points]
@@ -75,10 +76,15 @@ def scaling_chart(view: ScalingView) -> Plane:
         f.path([(1.0, 1.0), (most, most)], "before"),
         f.area(band, "after"),
         f.path([(1.0, 1.0), *values], "after"),
+        *([f.path([(1.0, 1.0), *told], "front")] if told else []),
     )
     marks = tuple(
-        Mark(f.x.at(x), f.y.at(y), "final", "circle", say("{} processes: {}", row.processes, row.throughput.phrase))
-        for (x, y), row in zip(values, view.rows, strict=True)
+        Mark(f.x.at(x), f.y.at(y), kind, shape, say("{} processes: {}", row.processes, row.throughput.phrase))
+        for spots, rows, kind, shape in (
+            (told, view.forecast, "rejected", "ring"),
+            (values, view.rows, "final", "circle"),
+        )
+        for (x, y), row in zip(spots, rows, strict=True)
     )
     x_ticks, y_ticks = axes(f)
     return Plane(f.height, x_ticks, y_ticks, "processes", "throughput over one", paths, marks)

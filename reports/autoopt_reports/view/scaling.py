@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoopt.records import Result
-from autoopt.records.distributed import Communication, Scaling
+from autoopt.records.distributed import Communication, ScalingForecast, ScalingPoint
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import Detail
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, interval, number, say
@@ -23,6 +23,7 @@ class ScalingRow:
 class ScalingView:
     headline: Phrase
     rows: tuple[ScalingRow, ...]
+    forecast: tuple[ScalingRow, ...]
     details: tuple[Detail, ...]
 
 
@@ -31,20 +32,23 @@ def scaling_view(result: Result) -> ScalingView | None:
     found = result.scaling
     if found is None:
         return None
-    rows = tuple(_row(found, index) for index in range(len(found.points)))
+    rows = tuple(_row(point, f"/scaling/points/{index}") for index, point in enumerate(found.points))
+    forecast = tuple(_row(point, f"/scaling/forecast/{index}") for index, point in enumerate(found.forecast or ()))
     details = _details(found.communication) if found.communication is not None else ()
-    return ScalingView(_headline(rows), rows, details)
+    return ScalingView(_headline(rows), rows, forecast, details)
 
 
-def _row(found: Scaling, index: int) -> ScalingRow:
-    point, at = found.points[index], f"/scaling/points/{index}"
+def _row(point: ScalingPoint | ScalingForecast, at: str) -> ScalingRow:
     throughput, efficiency = (
         interval(point.throughput, f"{at}/throughput"),
         interval(point.efficiency, f"{at}/efficiency", units.percent),
     )
     assert throughput is not None
     assert efficiency is not None
-    words = "measured in turns" if point.source == "measured" else "the trial that made it so many"
+    if isinstance(point, ScalingForecast):
+        words = "simulated on the graph, not measured"
+    else:
+        words = "measured in turns" if point.source == "measured" else "the trial that made it so many"
     return ScalingRow(number(point.processes, units.count, f"{at}/processes"), throughput, efficiency, Name(words))
 
 
@@ -71,6 +75,10 @@ def _details(sent: Communication) -> tuple[Detail, ...]:
         Detail(f"rank {rank} by itself", number(spread.median, units.duration, f"{at}/apart/{rank}/median"))
         for rank, spread in enumerate(sent.apart)
     ]
+    if sent.synchronized_seconds is not None:
+        layers = number(sent.synchronized_layers, units.count, f"{at}/synchronized_layers")
+        seconds = number(sent.synchronized_seconds, units.duration, f"{at}/synchronized_seconds")
+        lines += [Detail("BatchNorm layers over all processes", layers), Detail("what they add to a step", seconds)]
     if sent.straggler is not None:
         lines.append(
             Detail("the rank that the others wait for", number(sent.straggler, units.count, f"{at}/straggler"))

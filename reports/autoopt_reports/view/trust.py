@@ -25,7 +25,8 @@ class Check:
 
 
 def trust_checks(result: Result) -> tuple[Check, ...]:
-    checks = [_noise(result), _repeats(result), _verified(result), _quality(result), _load(result), _gaps(result)]
+    sure = (_noise(result), _repeats(result), _verified(result), _quality(result))
+    checks = [*sure, _load(result), *_neighbours(result), _gaps(result)]
     return tuple(check for check in checks if check is not None)
 
 
@@ -89,6 +90,22 @@ def _quality(result: Result) -> Check | None:
         return None
     level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
     return Check(view.short[0].upper() + view.short[1:], level, view.detail)
+
+
+def _neighbours(result: Result) -> list[Check]:
+    """Looks at several candidates at once: what the control of neighbours said of each incumbent, the last one here."""
+    if not result.sharing:
+        return []
+    last, at = result.sharing[-1], f"/sharing/{len(result.sharing) - 1}"
+    seen = [interval(each, f"{at}/beside/{index}") for index, each in enumerate(last.beside)]
+    shown = [each.phrase for each in seen if each is not None]
+    told = say("throughput beside neighbours over alone: {}", shown[0]) if shown else say("it was not measured")
+    for phrase in shown[1:]:
+        told = told + ", " + phrase
+    if last.allowed:
+        text = say("Candidates were looked at side by side, and proved alone; ") + told + "."
+        return [Check("Neighbours", "good", text)]
+    return [Check("Neighbours", "caution", say("Nothing was looked at side by side; ") + told + ".")]
 
 
 def _load(result: Result) -> Check | None:

@@ -1,0 +1,1 @@
+"""Looks on several places at once, and what neighbours cost one another there."""

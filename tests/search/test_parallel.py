@@ -1,0 +1,251 @@
+"""Looks on several places at once, in simulated time: as quick as there are places, told in the same order."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoopt.errors import NodeLost, TrialFailed
+from autoopt.records import Change, Noise, Plan, Verdict
+from autoopt.records.messages import Block
+from autoopt.search.compare.comparison import Rule
+from autoopt.search.parallel.race import Expected, ParallelRace
+from autoopt.search.parallel.sharing import Neighbours, sharing_of
+from autoopt.search.time_limits import TimeLimits
+from autoopt.testing import Behaviour, FakeClock, FakeMachine, NoiseModel
+from autoopt.testing.fakes import FakeArm
+from tests.simulated import World, product, strategy, verdicts
+
+
+class SimulatedWorkers:
+    """Workers in simulated time: a job begins when its place is free, and whoever waits for it waits until its end."""
+
+    def __init__(self, clock: FakeClock, places: int) -> None:
+        self.clock, self.free = clock, [0.0] * places
+        self.closed = 0
+
+    def submit(self, job: Callable[[int], Any]) -> Future[Any]:
+        now, place = self.clock.now, int(np.argmin(self.free))
+        self.clock.now = max(now, self.free[place])
+        future = _Later(self.clock)
+        try:
+            future.set_result(job(place))
+        except Exception as error:
+            future.set_exception(error)
+        future.ended = self.free[place] = self.clock.now
+        self.clock.now = now
+        return future
+
+    def close(self, wait: bool = True) -> None:
+        self.closed += 1
+        self.clock.now = max(self.clock.now, *self.free) if wait else self.clock.now
+
+
+class _Later(Future[Any]):
+    ended = 0.0
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._clock.now = max(self._clock.now, self.ended)
+        return super().result(timeout)
+
+
+class Runner:
+    """A place of a fake machine."""
+
+    limits = TimeLimits()
+    latest_log: str | None = None
+
+    def __init__(self, machine: FakeMachine, name: str = "") -> None:
+        self.name = name
+        self.start: Any = machine.start
+
+
+PLANS = [Plan(changes=(Change(strategy=f"candidate_{number}"),)) for number in range(1000)]
+
+
+def race_of(machine: FakeMachine, places: int) -> tuple[ParallelRace, SimulatedWorkers]:
+    workers = SimulatedWorkers(machine.clock, places)
+    runners = [Runner(machine, str(number)) for number in range(places)]
+    rule = Rule(max_seconds=60)
+    main = Runner(machine)
+    race = ParallelRace(main, runners, Plan(), rule, workers=lambda: workers, clock=machine.clock, seed=[0])
+    return race, workers
+
+
+def test_a_thousand_trials_on_eight_places_take_an_eighth_of_the_time() -> None:
+    """Each takes as long as the next, within what blocks round to: only the first start on each place is on top."""
+    machine = FakeMachine(behave=lambda plan: Behaviour(startup_seconds=0.5), noise=NoiseModel("quiet"))
+    race, _ = race_of(machine, 8)
+    looks, began = [Expected(plan, TimeLimits()) for plan in PLANS], machine.clock.now
+    seconds = 0.0
+    for number, look in enumerate(looks):
+        race.expect(looks[number:], Noise(), warm_up_seconds=5.0)
+        seconds += race.look(look.plan, Noise(), warm_up_seconds=5.0).seconds
+    efficiency = seconds / (8 * (machine.clock.now - began))
+    race.close()
+    assert efficiency > 0.98
+    assert [label for _, label in machine.started].count("incumbent") == 8
+    assert not machine.alive, "processes were left behind"
+
+
+def test_what_was_not_expected_is_measured_when_it_is_asked_for() -> None:
+    machine = FakeMachine(behave=_behaviour, noise=NoiseModel("quiet"))
+    race, workers = race_of(machine, 2)
+    race.expect([Expected(PLANS[0], TimeLimits())], Noise(), warm_up_seconds=5.0)
+    for number in (1, 0):
+        found = race.look(PLANS[number], Noise(), warm_up_seconds=5.0)
+        assert found.estimate is not None
+        assert found.estimate.value == pytest.approx(1.0 + number)
+    race.close()
+    assert workers.closed == 1
+
+
+def _behaviour(plan: Plan) -> Behaviour:
+    return Behaviour(step_seconds=0.02 if plan == PLANS[1] else 0.04)
+
+
+def test_a_lost_machine_is_told_when_its_look_is_asked_for_and_the_look_is_measured_again() -> None:
+    machine = FakeMachine(noise=NoiseModel("quiet"))
+    race, _ = race_of(machine, 2)
+    starts = [race._races[number]._start for number in (0, 1)]
+    lost: list[int] = []
+
+    def start(plan: Plan, label: str) -> FakeArm:
+        if plan == PLANS[0] and not lost:
+            lost.append(1)
+            raise NodeLost("gone")
+        return starts[0](plan, label)  # type: ignore[return-value]
+
+    race._races[0]._start = race._races[1]._start = start
+    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:2]], Noise(), warm_up_seconds=5.0)
+    with pytest.raises(NodeLost):
+        race.look(PLANS[0], Noise(), warm_up_seconds=5.0)
+    assert race.look(PLANS[0], Noise(), warm_up_seconds=5.0).estimate is not None
+    assert race.look(PLANS[1], Noise(), warm_up_seconds=5.0).estimate is not None
+    race.close()
+    assert not machine.alive
+
+
+class SharedArm(FakeArm):
+    """An arm that is slower while others train beside it."""
+
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        machine: Any = self._machine
+        beside = sum(not arm.frozen for arm in machine.alive) > 1
+        found = super().block(seconds, min_steps, ramp_seconds)
+        return found.model_copy(update={"seconds": found.seconds * (machine.cost if beside else 1.0)})
+
+
+class SharedMachine(FakeMachine):
+    cost = 1.0
+
+    def start(self, plan: Plan, label: str) -> FakeArm:
+        self.started.append((plan, label))
+        return SharedArm(self, plan, label)
+
+
+def control(cost: float, floor: float | None = 0.08, **machine: Any) -> tuple[Any, SharedMachine]:
+    made = SharedMachine(noise=NoiseModel("normal"), **machine)
+    made.cost = cost
+    workers = SimulatedWorkers(made.clock, 2)
+    neighbours = Neighbours([Runner(made), Runner(made)], Plan(), Rule(max_seconds=60), workers)
+    rng = np.random.default_rng(0)
+    found = sharing_of(neighbours, ["one", "two"], Plan(), floor, clock=made.clock, deadline=600.0, rng=rng)
+    neighbours.close()
+    assert not made.alive
+    return found, made
+
+
+def test_neighbours_that_cost_nothing_are_allowed_with_the_figure() -> None:
+    found, _ = control(1.0)
+    assert found.allowed
+    assert all(each.low <= 1.0 <= each.high for each in found.beside)
+    assert "within the noise floor of 8.0%" in found.reason
+
+
+def test_neighbours_that_cost_more_than_the_floor_are_refused_with_the_figure() -> None:
+    found, _ = control(1.25)
+    assert not found.allowed
+    assert [each.value for each in found.beside] == pytest.approx([0.8, 0.8], rel=0.1)
+    assert "more than the noise floor of 8.0%" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"cost": 1.0, "floor": None}, "the noise floor was not measured"),
+        ({"cost": 1.0, "floor": 0.001}, "not known well enough"),
+        ({"cost": 1.0, "can_freeze": False}, "cannot be stopped"),
+        ({"cost": 1.0, "memory_limit_bytes": 1}, "could not run at the same time: out_of_memory"),
+    ],
+)
+def test_what_is_not_known_is_refused(arguments: dict[str, Any], reason: str) -> None:
+    found, _ = control(**arguments)
+    assert not found.allowed
+    assert reason in found.reason
+
+
+FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(12)}
+
+
+def world(tmp_path: Path, places: int, cost: float = 1.0) -> World:
+    made = World(tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=1500.0)
+    runner: Any = made.runner
+    if places > 1:
+        old = runner.machine
+        machine = SharedMachine(old.behave, old.noise, seed=3, clock=old.clock)
+        machine.cost = cost
+        runner.machine, runner.start = machine, machine.start
+        placed = [copy.copy(runner) for _ in range(places)]
+        for number, each in enumerate(placed):
+            each.place = f"device {number}"
+        runner.parallel, runner.placed = places, lambda: placed
+        runner.workers = lambda: SimulatedWorkers(old.clock, places)
+    return made
+
+
+def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "four").mkdir()
+    alone, together = world(tmp_path / "one", 1), world(tmp_path / "four", 4)
+    outcomes = [each.go() for each in (alone, together)]
+    assert [outcome.best.plan.names() for outcome in outcomes] == [("change_5",)] * 2
+    assert verdicts(outcomes[0]).keys() == verdicts(outcomes[1]).keys()
+    assert verdicts(outcomes[1])["change_5"] == [Verdict.KEPT]
+    (first, *_) = outcomes[1].state.sharing.values()
+    assert first.allowed
+    assert len(first.places) == 4
+    first_looks = [[took.seconds for took in each.run.took if took.kind == "look"][:12] for each in (alone, together)]
+    assert sum(first_looks[1]) < 0.4 * sum(first_looks[0])
+    assert not together.runner.machine.alive, "processes were left behind"
+
+
+def test_where_neighbours_cost_too_much_the_run_goes_on_one_by_one_and_says_so(tmp_path: Path) -> None:
+    made = world(tmp_path, 2, cost=1.5)
+    outcome = made.go()
+    assert outcome.best.plan.names() == ("change_5",)
+    assert any(
+        "--parallel 2: pairs are measured one after the other: beside" in text for text in outcome.state.warnings
+    )
+
+
+def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:
+    def behave(plan: Plan) -> Behaviour:
+        return Behaviour(fails=TrialFailed("crashed", "signal 11"), fails_at=3) if plan == PLANS[2] else Behaviour()
+
+    machine = FakeMachine(behave=behave, noise=NoiseModel("quiet"))
+    race, _ = race_of(machine, 3)
+    race.expect([Expected(plan, TimeLimits()) for plan in PLANS[:4]], Noise(), warm_up_seconds=5.0)
+    found = [race.look(plan, Noise(), warm_up_seconds=5.0) for plan in PLANS[:4]]
+    race.close()
+    assert [seen.failure is not None for seen in found] == [False, False, True, False]
