@@ -84,19 +84,8 @@ OPTIONS = {
     "optimize": SEARCH
     | {"--open", "--no-open", "--budget", "--target", "--tolerance", "--min-gain", "--device", "--seed", "--only"}
     | {"--memory-limit", "--accept-undecided", "--no-accept-undecided"}
-    | {
-        "--skip",
-        "--strategies",
-        "--allow",
-        "--executor",
-        "--nproc",
-        "--parallel",
-        "--price",
-        "--log",
-        "--out",
-        "--metric",
-    }
-    | {"--tune"},
+    | {"--skip", "--strategies", "--allow", "--executor", "--nproc", "--price", "--log", "--out", "--metric"}
+    | {"--tune", "--parallel"},
     "profile": SEARCH
     | {"--open", "--no-open", "--budget", "--device", "--seed", "--only", "--skip", "--strategies", "--allow", "--out"}
     | {"--metric"}
