@@ -39,7 +39,14 @@ _MOST_READ = 4096
 
 
 def probe(
-    live: TrialContext, out: str, steps: int, seconds: float, weights: list[str] | None = None, batches: str = ""
+    live: TrialContext,
+    out: str,
+    steps: int,
+    seconds: float,
+    weights: list[str] | None = None,
+    batches: str = "",
+    reading: float | None = None,
+    samples: int = 0,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
@@ -50,13 +57,14 @@ def probe(
             ``LEAST_STEPS`` steps and two batches are taken however long that is.
         weights: files of weights, as the training of the baseline kept them, to compare gradients at.
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
+        reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
     """
     training = live.training if live.training.steps == 0 else live.restart(live.seed)
     if training.setup.distributed.fully_sharded is not None:
         raise TrialFailed("error", "gradients of parameters that are shared out are not compared with whole ones")
     recorder = _Recorder(training)
     recorder.train(steps, seconds)
-    recorder.read_on(seconds)
+    recorder.read_on(seconds, seconds if reading is None else reading, samples)
     held = _batches(batches, recorder.held, training) if batches else recorder.held
     with training.device.watched():
         for number, path in enumerate(weights or []):
@@ -118,11 +126,12 @@ class _Recorder:
             self.losses.append(loss if np.isfinite(loss) else None)
             self.weights.append(self.coordinates.weights())
 
-    def read_on(self, seconds: float) -> None:
+    def read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began = perf_counter()
         for _ in range(_MOST_READ):
-            if self._over(began, seconds) or self.training.batch_iterator.epoch >= 3:
+            enough = usual if sum(epoch.samples for epoch in self.epochs) >= samples else seconds
+            if self._over(began, enough) or self.training.batch_iterator.epoch >= 3:
                 break
             self._read(self._whole(self.training.next()))
 

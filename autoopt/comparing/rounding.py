@@ -9,7 +9,7 @@ from autoopt.records import Objective, Plan, Quality
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult, level_of
-from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks
+from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks, samples_of
 from autoopt.search.trial_runner import PROBE
 from autoopt.strategy import Risk
 
@@ -47,7 +47,8 @@ class Rounding:
         """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
         try:
             before = self._probe("baseline", self._steps, self._seconds, weights)
-            after = self._probe("candidate", before.probe.steps, CANDIDATE * self._seconds, weights)
+            limit, read = CANDIDATE * self._seconds, samples_of(before.probe)
+            after = self._probe("candidate", before.probe.steps, limit, weights, read)
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
         # the class is of a strategy's change; what two sides differ by is not known, and gradients tell
@@ -60,11 +61,12 @@ class Rounding:
             epsilon=self._epsilon,
         )
 
-    def _probe(self, name: str, steps: int, seconds: float, weights: list[str]) -> ProbeResult:
+    def _probe(self, name: str, steps: int, seconds: float, weights: list[str], samples: int = 0) -> ProbeResult:
         out = self._folder / f"probe-{name}.npz"
         batches = str(self._folder / "batches.pt") if self._deterministic is False else ""
         found = self._runners[name].ask(
             self._plans[name], PROBE, timeout=PROBE_TIMEOUT, label=f"probe-{name}",
             out=str(out), steps=steps, seconds=seconds, weights=weights, batches=batches,
+            reading=self._seconds, samples=samples,
         )  # fmt: skip
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))

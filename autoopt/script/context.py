@@ -81,9 +81,9 @@ class ScriptContext:
         """A training from here to the target, a limit or the script's own end."""
         return ScriptRun(self, **arguments)
 
-    def probe(self, out: str, steps: int, seconds: float, weights: list[str] | None = None, **_: Any) -> JsonDict:
+    def probe(self, *, batches: str = "", **arguments: Any) -> JsonDict:
         """Probes the plan; see ``autoopt.script.probe``. A script's batches are its own: none are handed to it."""
-        return probe(self, out, steps, seconds, weights)
+        return probe(self, **arguments)
 
     @property
     def target(self) -> float | None:

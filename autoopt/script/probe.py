@@ -36,19 +36,27 @@ _SYNTHETIC = 1e-2
 _MOST_READ = 1024
 
 
-def probe(live: Any, out: str, steps: int, seconds: float, weights: list[str] | None = None) -> JsonDict:
+def probe(
+    live: Any,
+    out: str,
+    steps: int,
+    seconds: float,
+    weights: list[str] | None = None,
+    reading: float | None = None,
+    samples: int = 0,
+) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
     Args:
         live: the trial, which stands at the end of its first step.
-        out, steps, seconds, weights: see ``autoopt.benchmark.probe.probe``; without files of weights, gradients are
-            compared at those of the present step.
+        out, steps, seconds, weights, reading, samples: see ``autoopt.benchmark.probe.probe``; without files of
+            weights, gradients are compared at those of the present step.
     """
     began, session = perf_counter(), live.script.session
     recorder: _Recorder = session.in_main(lambda: _Recorder(live))
     recorder.gradients_at(weights or [])
     recorder.train(steps, seconds)
-    recorder.read_on(seconds)
+    recorder.read_on(seconds, seconds if reading is None else reading, samples)
     session.in_main(recorder.finish)
     if live.training.group.first:  # gradients and weights are those of all
         np.savez(out, **recorder.arrays())
@@ -247,17 +255,17 @@ class _Recorder(Watcher):
         fewest = min(map(len, ranks))
         self.losses = mean_losses([losses[:fewest] for losses in ranks])
 
-    def read_on(self, seconds: float) -> None:
+    def read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Trains on for the sake of its batches alone, into the third epoch where there is time.
 
         The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them.
         """
         self._hook.remove()
         if not self.session.over:
-            self._read_on(seconds)
+            self._read_on(seconds, usual, samples)
         self._put_together()
 
-    def _read_on(self, seconds: float) -> None:
+    def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         held = HeldWeights(self.live, self._kept) if self._kept is not None else None
         if held is not None:
             self.session.in_main(held.put)
@@ -269,7 +277,8 @@ class _Recorder(Watcher):
                 held.put()
 
         def enough(done: int, elapsed: float) -> bool:
-            late = perf_counter() - began > seconds
+            read = sum(epoch.samples for epoch in self.epochs) * self.training.group.size
+            late = perf_counter() - began > (usual if read >= samples else seconds)
             return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
 
         began = perf_counter()

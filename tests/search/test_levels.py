@@ -18,6 +18,7 @@ from autoopt.registry import Registry, Source
 from autoopt.search.accept import levels
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult, level_of
+from autoopt.search.accept.probes import samples_of
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
 from workloads import breakers, later_breakers
@@ -84,6 +85,21 @@ def test_a_probe_of_fewer_steps_is_of_the_same_batches(steps: int, probes) -> No
     assert (found.passed, found.level) == (True, "identical"), found.detail
     later = probes.of(Plan(changes=(Change(strategy="subset_of_later_epochs"),)), steps)
     assert level_of(later_breakers.HONEST[1].risk, probes.before, later, OBJECTIVE).passed is False
+
+
+def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_path: Path) -> None:
+    def read(samples: int) -> int:
+        context = live(Plan())
+        try:
+            document = probe(context, str(tmp_path / "read.npz"), 12, 600.0, reading=0.0, samples=samples)
+        finally:
+            context.close()
+        return samples_of(Probe.model_validate(document))
+
+    trained = read(0)
+    batch = trained // 12
+    assert read(trained + 3 * batch) == trained + 3 * batch
+    assert read(trained + 3 * batch + 1) == trained + 4 * batch
 
 
 def test_a_batch_in_pieces_is_the_same_batch(probes) -> None:

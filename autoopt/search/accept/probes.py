@@ -21,6 +21,11 @@ CANDIDATE = 5.0
 """A candidate may take this many times the seconds for as many steps: it may have to compile."""
 
 
+def samples_of(probe: Probe) -> int:
+    """Samples that a probe read in all: the other side reads as many, and no more than it has the usual time for."""
+    return sum(epoch.samples for epoch in probe.epochs)
+
+
 class Asks(Protocol):
     """The part that probes use of ``autoopt.search.trial_runner.TrialRunner``."""
 
@@ -58,9 +63,9 @@ class Probes:
             TrialFailed: a probe ended badly.
         """
         before = self._probe(incumbent, None)
-        return before, self._probe(candidate, before.probe.steps)
+        return before, self._probe(candidate, before.probe.steps, samples_of(before.probe))
 
-    def _probe(self, plan: Plan, steps: int | None) -> ProbeResult:
+    def _probe(self, plan: Plan, steps: int | None, samples: int = 0) -> ProbeResult:
         wanted = steps or 0
         known, count = self._seen.items(), len(self.weights)
         mine = [seen for (key, _, w), seen in known if (key, w) == (plan.key, count) and seen.probe.steps >= wanted]
@@ -68,13 +73,13 @@ class Probes:
             return mine[0]
         self._directory.mkdir(parents=True, exist_ok=True)
         key = {"plan": plan.model_dump(mode="json"), "steps": steps, "weights": len(self.weights)}
-        probe = self._steps.step("probe", key, lambda: self._measure(plan, steps), Probe)
+        probe = self._steps.step("probe", key, lambda: self._measure(plan, steps, samples), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
-            probe = self._measure(plan, steps)
+            probe = self._measure(plan, steps, samples)
         seen = self._seen[plan.key, steps, count] = ProbeResult(probe, Arrays.read(self._directory / probe.file))
         return seen
 
-    def _measure(self, plan: Plan, steps: int | None) -> Probe:
+    def _measure(self, plan: Plan, steps: int | None, samples: int) -> Probe:
         number = len(list(self._directory.glob("probe-*.npz")))
         document = self._runner.ask(
             plan,
@@ -86,5 +91,7 @@ class Probes:
             seconds=SECONDS if steps is None else CANDIDATE * SECONDS,
             weights=[path for path in self.weights if Path(path).exists()],
             batches=str(self._directory / "batches.pt") if self.random else "",
+            reading=SECONDS,
+            samples=samples,
         )
         return Probe.model_validate(document)
