@@ -16,7 +16,7 @@ from autoopt.search.time_limits import TimeLimits
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
-from benchmarks.search.cases import SimulatedCase
+from benchmarks.search.cases import CASES, SimulatedCase
 from benchmarks.search.minutes import simulated
 from simulated import World, product, strategy, verdicts
 
@@ -280,3 +280,11 @@ def test_a_start_that_takes_long_once_has_its_time(tmp_path: Path) -> None:
 )
 def test_limits_follow_what_a_start_takes_once(once: float, share: float, ready: float) -> None:
     assert TimeLimits(start=15.0, ready=15.0, share=share).paying(once).ready == ready
+
+
+def test_a_candidate_that_was_looked_at_again_shows_what_all_of_its_looks_say(tmp_path: Path) -> None:
+    world = simulated(CASES["small"], 300.0, 0, tmp_path)
+    trials = world.go().state.trials
+    again = {t.strategy: t for t in trials if "looks of seconds" in t.reason and t.verdict is Verdict.INCONCLUSIVE}
+    assert again, "nothing had a second look"
+    assert all(f"in {t.throughput.n} looks" in t.reason for t in again.values() if t.throughput is not None)

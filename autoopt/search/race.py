@@ -7,7 +7,7 @@ interval, so that it refuses what is plainly slow and never accepts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import log, sqrt
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Noise, Plan
+from autoopt.records.messages import Block
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideFailure, SideName
 from autoopt.search.compare.pairs import Clock, LiveArm, Pair, SideFailedError
@@ -32,6 +33,11 @@ _YOUNG = 3
 """Blocks that are compared for it, first and last."""
 _ERRORS = 3.0
 """Standard errors by which the two must differ: blocks of a noisy machine do so by chance."""
+_BURDENED = 0.15
+"""Seconds of other programs for a second of a block, above its usual, from which on it says nothing of age."""
+_TWICE = 2
+"""Incumbents that have aged, from which on each candidate gets a fresh one: one may have met a burst of other programs,
+and every further start is paid for."""
 
 OnProgress = Callable[[str, Estimate | None], None]
 
@@ -69,7 +75,7 @@ class Race:
         self.one_at_a_time = False
         self._live = live
         self._young_step: float | None = None
-        self._ages = False
+        self._aged_incumbents = 0
 
     def look(
         self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
@@ -80,9 +86,9 @@ class Race:
             noise: the A/A control and what was learned since.
             warm_up_seconds: the most that either side may take to become steady.
         """
-        older, began = self._live is not None, self._clock()
+        older, began, aged = self._live is not None, self._clock(), self._aged_incumbents
         seen = self._look(candidate, noise, warm_up_seconds, on_progress, began)
-        if older and self._ages and seen.failure is None:  # against an incumbent as old as itself
+        if older and self._aged_incumbents > aged and seen.failure is None:  # against one as old as itself
             seen = self._look(candidate, noise, warm_up_seconds, on_progress, began)
         return seen
 
@@ -101,8 +107,9 @@ class Race:
         try:
             pair.open()
             self._measure(pair, test, rule, on_progress)
-            self._ages = self._ages or self._aged(sides["incumbent"])
-            self._live = None if self._ages else pair.release()
+            aged = self._aged(sides["incumbent"])
+            self._aged_incumbents += aged
+            self._live = None if aged or self._aged_incumbents >= _TWICE else pair.release()
         except SideFailedError as failed:
             self.one_at_a_time = self.one_at_a_time or (failed.error.for_want_of_room and failed.both_alive)
             self._live = pair.release() if failed.side == "candidate" else None
@@ -113,7 +120,7 @@ class Race:
 
     def _aged(self, incumbent: SideStatistics) -> bool:
         """Whether the incumbent's process steps faster or slower by now than in its first blocks."""
-        seconds = [block.seconds / max(block.steps, 1) for block in incumbent.blocks]
+        seconds = _undisturbed(incumbent.blocks)
         if len(seconds) < _YOUNG:
             return False
         if self._young_step is None:
@@ -169,3 +176,11 @@ class Race:
                 self._live.arm.thaw()  # a stopped process cannot tidy up
             self._live.arm.close()
             self._live = None
+
+
+def _undisturbed(blocks: Sequence[Block]) -> list[float]:
+    """Seconds of a step in each block that other programs left alone, in their order."""
+    foreign = [(block.foreign_cpu_seconds or 0.0) / block.seconds for block in blocks]
+    usual = float(np.median(foreign)) if foreign else 0.0
+    kept = (block for block, share in zip(blocks, foreign, strict=True) if share <= usual + _BURDENED)
+    return [block.seconds / max(block.steps, 1) for block in kept]

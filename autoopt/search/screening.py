@@ -24,7 +24,7 @@ from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.candidate import Answer, Candidate, candidate_of, conversation, plan_of, skip
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.compare.sequential_test import between_process_of
+from autoopt.search.compare.sequential_test import SequentialTest, between_process_of
 from autoopt.search.compare.statistics import TwoLevel
 from autoopt.search.parallel.opening import open_race
 from autoopt.search.parallel.race import Expected, ParallelRace
@@ -312,9 +312,8 @@ class Screening:
         return True
 
     def _again(self, screened: Screened) -> None:
-        purpose = f"look {screened.trial.id} again"
-        began = self.context.now()
-        seen = self._measured(screened.candidate, purpose, screened.trial.id)
+        number, began = screened.trial.id, self.context.now()
+        seen = self._measured(screened.candidate, f"look {number} again", number)
         self._spent.append(self.context.now() - began)
         gain = self._gain(screened.candidate, seen)
         self.found.remove(screened)
@@ -322,10 +321,22 @@ class Screening:
             return
         looks = (*screened.looks, seen)
         mean = (screened.gain * len(screened.looks) + gain) / len(looks)
+        ruling = self._ruling(screened.candidate, self._joined(looks), number)
         told = f"screened at {exp(mean):.2f}x in {len(looks)} looks of seconds; no claim is made"
-        trial = screened.trial.model_copy(update={"reason": told})
+        reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
+        known = {"verdict": ruling.verdict, "reason": reason, "throughput": self._joined(looks).estimate}
+        trial = screened.trial.model_copy(update=known)
         self.state.trials[self.state.trials.index(screened.trial)] = trial
-        self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._error(looks)))
+        if trial.verdict is Verdict.INCONCLUSIVE:
+            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._error(looks)))
+
+    def _joined(self, looks: tuple[Comparison, ...]) -> Comparison:
+        """The looks at one candidate as one comparison: each is a pair of processes of its own."""
+        pairs = [pair for look in looks for pair in look.pairs]
+        test = SequentialTest(self.context.rule(1.0), self.state.noise, pairs)
+        decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
+        known = {"decision": decision, "reason": reason, "estimate": test.estimate(), "pairs": tuple(pairs)}
+        return looks[-1].model_copy(update=known)
 
     def _error(self, looks: tuple[Comparison, ...]) -> float:
         pairs = [pair for look in looks for pair in look.pairs]

@@ -51,3 +51,13 @@ def test_candidates_are_not_measured_against_an_incumbent_that_has_become_faster
     behaviour = Behaviour(young=1.25, young_steps=150)
     machine = FakeMachine(behave=lambda plan: behaviour, noise=NoiseModel("quiet"))
     assert looks(machine, 6) == pytest.approx([1.0] * 6, rel=0.08)
+
+
+def test_bursts_of_other_programs_do_not_pass_for_age() -> None:
+    """Each fresh incumbent costs a start; 42 were started for these eighty looks."""
+    started = 0
+    for seed in range(10):
+        machine = FakeMachine(noise=NoiseModel("heavy"), seed=seed)
+        looks(machine, 8)
+        started += [label for _, label in machine.started].count("incumbent")
+    assert started <= 15
