@@ -64,12 +64,23 @@ class Edit:
     ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is moved to
     the device; ``dataset`` gets one line, an expression in which ``{dataset}`` stands for what the loader is given;
     ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for its name there;
-    ``start`` gets ``lines`` below the imports, ``environment`` above the import of torch. ``imports``: modules that
+    ``start`` gets ``lines`` below the imports, ``environment`` above the import of torch; ``left_out`` takes out the
+    statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``imports``: modules that
     the lines name; ``{torch}`` stands for what the file calls torch.
     """
 
     at: Literal[
-        "loader", "evaluation", "dataset", "moves", "optimizer", "trainer", "wrapper", "model", "start", "environment"
+        "loader",
+        "evaluation",
+        "dataset",
+        "moves",
+        "optimizer",
+        "trainer",
+        "wrapper",
+        "model",
+        "start",
+        "environment",
+        "left_out",
     ]
     lines: tuple[str, ...] = ()
     arguments: JsonDict = field(default_factory=dict)
@@ -185,6 +196,7 @@ class Example:
         losses: how far the losses of the first steps may be from the untouched loop's, relatively; None: they differ.
         processes: the most that may train together in that case.
         fits: whether the incumbent does, in that case.
+        sites: of the script in that case, as the fields of ``Sites``; None: a ``build()``.
         trains: whether a few steps can be trained with it on a CPU within a second or two.
         searched: False where no search tries it, and a user's plan alone holds it: it never applies, and says why.
     """
@@ -199,6 +211,7 @@ class Example:
     searched: bool = True
     processes: int = 1
     fits: bool = True
+    sites: JsonDict | None = None
 
 
 Settings = Iterable[JsonDict] | Generator[JsonDict, Trial | None, None]

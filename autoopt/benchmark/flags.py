@@ -22,11 +22,13 @@ _KNOWN = {
     "multiprocessing_sharing_strategy",
     "keep_freed_memory",
     "env",
+    "leave_out",
 }
 
 
 def apply_flags(setup: Setup) -> None:
-    """Sets what ``Setup.with_flags`` and ``with_precision(matmul=)`` name. ``env`` is set by who starts the process.
+    """Sets what ``Setup.with_flags`` and ``with_precision(matmul=)`` name. ``env`` is set by who starts the process,
+    ``leave_out`` where a script runs: its lines are meant.
 
     Raises:
         ValueError: a flag that does not exist.

@@ -23,6 +23,7 @@ from autoopt.errors import WorkloadError
 from autoopt.records import Sites
 from autoopt.script.frames import user_place
 from autoopt.script.joints import Joints
+from autoopt.script.left_out import leave_out
 from autoopt.script.moves import UnblockedMoves
 from autoopt.script.own_draws import own_draws
 from autoopt.script.sayable import unsayable
@@ -59,6 +60,7 @@ class Applying:
         if reason is not None:
             raise WorkloadError(reason)
         apply_flags(self.setup)
+        leave_out(self.setup.flags.get("leave_out", ()))
         if self.sites is not None:
             own_draws(self.seed)
         self.joints.merged = self._merged

@@ -23,6 +23,7 @@ from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
 from autoopt.script.frames import Found, called_by_user, editable_place, names_of, user_place
 from autoopt.script.imported import when_imported
 from autoopt.script.joints import Joints
+from autoopt.script.left_out import stands_alone
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
 from autoopt.script.watcher import Watcher
@@ -137,6 +138,9 @@ class Observer(Watcher):
                 seen = observer._note("forced", user_place(), name)
                 if seen is not None:
                     seen.seconds += passed
+                    if seen.count == 1:
+                        frame = sys._getframe(depth - 1)
+                        seen.options = {"alone": stands_alone(frame.f_code.co_filename, frame.f_lineno)}
             return result
 
         setattr(owner, attribute, timed)

@@ -32,6 +32,7 @@ from autoopt.records import (
     Resource,
     Round,
     Simulation,
+    Sites,
     Stage,
 )
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
@@ -73,7 +74,8 @@ def example_case(strategy: Strategy) -> Case:
     """The case in which a strategy says that it applies."""
     example = example_of(strategy)
     case = sample_case(example.device, **example.facts, inspected={strategy.name: example.inspected})
-    return dataclasses.replace(case, setup=example.setup, processes=example.processes, fits=example.fits)
+    sites = None if example.sites is None else Sites.model_validate(example.sites)
+    return dataclasses.replace(case, setup=example.setup, processes=example.processes, fits=example.fits, sites=sites)
 
 
 def sample_facts(**changed: Any) -> WorkloadFacts:

@@ -30,6 +30,7 @@ BUILTIN: tuple[str, ...] = (
     "compute.threads:Threads",
     "compute.affinity:Affinity",
     "compute.garbage_collection:GarbageCollection",
+    "compute.forced_calls:ForcedCalls",
     "training.length_grouping:LengthGrouping",
     "distributed.ddp:DistributedDataParallel",
     "distributed.static_graph:StaticGraph",

@@ -42,6 +42,7 @@ class Edits:
     after: dict[cst.CSTNode, list[str]] = field(default_factory=lambda: defaultdict(list))
     wrapped: list[tuple[Suite, int, int, str]] = field(default_factory=list)
     apart: dict[cst.CSTNode, str] = field(default_factory=dict)
+    removed: set[cst.CSTNode] = field(default_factory=set)
 
     def copy(self) -> Edits:
         """The same edits, to which others can be added on trial."""
@@ -55,6 +56,7 @@ class Edits:
             defaultdict(list, {node: [*lines] for node, lines in self.after.items()}),
             [*self.wrapped],
             {**self.apart},
+            {*self.removed},
         )
 
     def argument(self, call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> None:
@@ -93,6 +95,10 @@ class Edits:
         if apart and lines:
             self.apart.setdefault(spot.statement, lines[0])
         there += [line for line in lines if line not in there]
+
+    def remove(self, spot: Spot) -> None:
+        """Takes a statement out, with the comment of its line; what stands above it stays."""
+        self.removed.add(spot.statement)
 
     def wrap(self, suite: Suite, first: int, last: int, header: str) -> None:
         """Puts statements ``first`` to ``last`` of a block under a ``with`` header.
@@ -150,7 +156,8 @@ class _Editor(cst.CSTTransformer):
     def _block(self, original: Suite, updated: Suite) -> Suite:
         edits = self.edits
         spans = {first: (last, header) for suite, first, last, header in edits.wrapped if suite is original}
-        touched = spans or any(node in edits.before or node in edits.after for node in original.body)
+        changed = (edits.before, edits.after, edits.removed)
+        touched = spans or any(node in each for node in original.body for each in changed)
         if not touched:
             return updated
         body: list[Statement] = []
@@ -162,6 +169,8 @@ class _Editor(cst.CSTTransformer):
                 inner += self._with_lines(original.body[here], updated.body[here])  # type: ignore[arg-type]
             body += [self._under(header, inner)] if header else inner
             index = last + 1
+        if not body and isinstance(original, cst.IndentedBlock):
+            body = [self._parsed("pass")]
         return updated.with_changes(body=body)
 
     def _with_lines(self, original: Statement, updated: Statement) -> list[Statement]:
@@ -175,7 +184,7 @@ class _Editor(cst.CSTTransformer):
         if above:  # comments and blank lines above a statement stay above what is put there
             above[0] = above[0].with_changes(leading_lines=updated.leading_lines)
             updated = updated.with_changes(leading_lines=())
-        return [*above, updated, *below]
+        return [*above, *([] if original in self.edits.removed else [updated]), *below]
 
     def _under(self, header: str, inner: list[Statement]) -> Statement:
         statement = self._parsed(f"{header}:\n    pass\n")

@@ -58,6 +58,7 @@ class Placing:
             "model": self._model,
             "start": self._start,
             "environment": self._environment,
+            "left_out": self._left_out,
         }
         places[edit.at](edit)
         if self._unclipped():
@@ -336,6 +337,22 @@ class Placing:
             self.edits(entry).insert(first, lines, below=False)
         self.touched = self._at(source, first)
 
+    def _left_out(self, edit: Edit) -> None:
+        """Takes out statements that consist of a call."""
+        for site in self.sites.of("forced"):
+            if f"{site.file}:{site.line} {site.call}" not in edit.lines:
+                continue
+            source = self.edits(site.file).source
+            call = source.call(site, site.call)
+            spot = source.spot(call)
+            statement = spot.statement
+            if not isinstance(statement, cst.SimpleStatementLine) or not _is_call(statement, call):
+                raise NoHonestEditError(f"{site.file}:{site.line} does something with what {site.call}() returns")
+            self.edits(site.file).remove(spot)
+            self.touched = self.touched or site
+        if self.touched is None:
+            raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
+
     def _entry(self) -> str | None:
         """The script's own file, as the sites name it."""
         for word in self.sites.command[1:]:
@@ -358,6 +375,12 @@ class Placing:
     def _at(source: Source, spot: Spot) -> Place:
         lines = source.lines(spot.statement)
         return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)
+
+
+def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:
+    """Whether a statement is this call and nothing else."""
+    only = statement.body[0]
+    return len(statement.body) == 1 and isinstance(only, cst.Expr) and only.value is call
 
 
 def _without_workers(site: Site, edit: Edit) -> JsonDict:

@@ -1,0 +1,96 @@
+"""Forced calls: garbage collected, caches emptied and devices waited for in every step of a script, left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt_strategies.common import Setting
+
+LEAST = 0.01
+"""Share of a step that they must take together."""
+OFTEN = 0.5
+"""Times a step from which on a line belongs to it."""
+OUTPUT = ("print",)
+"""What is printed is the user's to leave out."""
+_COLLECT = {"kind": "forced", "call": "gc.collect", "file": "train.py", "line": 9, "end_line": 9, "per_step": 1.0}
+
+
+class ForcedCalls(Strategy):
+    """Leaves out calls that a script makes in every step, and that are no part of training.
+
+    What it does: ``gc.collect()``, ``torch.cuda.empty_cache()`` and ``torch.cuda.synchronize()`` do nothing at the
+        lines that call them in each step; the patch takes these lines out.
+    When it helps: a collection visits every object that lives, in each step; what an emptied cache gives
+        back is asked for again in the next step; a device that is waited for stands idle while work is issued.
+    When it does not: they take less than a hundredth of a step; a line that does something with what the call returns;
+        printing, which is yours to leave out. In a ``build()`` they are advice, since its functions are your own.
+    What it costs: garbage in cycles lives until Python collects by itself. Seconds that a script measures around such a
+        wait become those of issuing work.
+    Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (unnecessary synchronization);
+        https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
+    """
+
+    name = "forced_calls"
+    title = "forced calls left out"
+    stages = frozenset({"host"})
+    risk = Risk.EXACT
+    example = Example(
+        {"calls": ["train.py:9 gc.collect"]},
+        sites={
+            "command": ["train.py"],
+            "cwd": "/",
+            "step_seconds": 0.1,
+            "sites": [{**_COLLECT, "seconds_per_step": 0.05, "options": {"alone": True}}],
+        },
+    )
+
+    def applies(self, case: Case) -> Applies:
+        if case.sites is None:
+            return Applies.no("the functions of a build() are its own: such calls are advice, with their lines")
+        if not _found(case):
+            return Applies.no("no such call stands alone in a line that the script runs in every step")
+        share = _share(case)
+        if share is None or share < LEAST:
+            told = "is not known" if share is None else f"is {share:.1%}"
+            return Applies.no(f"the share of a step that they take {told} (watched)")
+        return Applies.yes()
+
+    def predict(self, case: Case, setting: Setting) -> Estimate | None:
+        """A step without them; a wait that is left out may only move to the next one."""
+        share = _share(case)
+        if share is None:
+            return None
+        most = 1.0 / (1.0 - min(share, 0.99))
+        return Estimate(value=most, low=1.0, high=most, n=1, kind="tried")
+
+    def settings(self, case: Case) -> list[Setting]:
+        return [{"calls": [f"{site.file}:{site.line} {site.call}" for site in _found(case)]}]
+
+    def apply(self, setup: Setup, setting: Setting) -> Setup:
+        return setup.with_flags(leave_out=tuple(setting["calls"]))
+
+    def recipe(self, setting: Setting) -> Recipe:
+        code = "\n".join(f"# take out: {call}()" for call in setting["calls"])
+        note = {"_note": code.replace("\n", " ")}
+        edits = (Edit("left_out", lines=tuple(setting["calls"])),)
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
+
+
+def _found(case: Case) -> list[Any]:
+    """Sites of lines within the script's folder that consist of such a call, in every step."""
+    return [
+        site
+        for site in (case.sites.of("forced") if case.sites is not None else ())
+        if site.call not in OUTPUT
+        and site.direct
+        and site.options.get("alone")
+        and (site.per_step or 0.0) >= OFTEN
+        and not site.file.startswith("/")
+    ]
+
+
+def _share(case: Case) -> float | None:
+    """Of a watched step, the seconds in these lines; None where it was not timed."""
+    step = case.sites.step_seconds if case.sites is not None else None
+    return None if not step else min(1.0, sum(site.seconds_per_step or 0.0 for site in _found(case)) / step)
