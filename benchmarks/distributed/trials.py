@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -71,6 +72,7 @@ def measured(where: Sequence[Place], trials: int, seconds: float, folder: Path) 
         for future in first:
             future.result()
         began = time.perf_counter()
+        print(f"{len(where)} hosts after {began - before:.1f} s", file=sys.stderr, flush=True)
         numbers = range(len(where), len(where) + trials)
         asked = [workers.submit(lambda place, n=n: trial(place, n, seconds)) for n in numbers]
         found = [future.result() for future in asked]

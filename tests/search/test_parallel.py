@@ -198,8 +198,10 @@ def test_what_is_not_known_is_refused(arguments: dict[str, Any], reason: str) ->
 FACTORS = {f"change_{number}": (1.3 if number == 5 else 1.0) for number in range(12)}
 
 
-def world(tmp_path: Path, places: int, cost: float = 1.0) -> World:
-    made = World(tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=1500.0)
+def world(tmp_path: Path, places: int, cost: float = 1.0, resume: bool = False) -> World:
+    made = World(
+        tmp_path / "run", *(strategy(name) for name in FACTORS), speed=product(FACTORS), budget=1500.0, resume=resume
+    )
     runner: Any = made.runner
     if places > 1:
         old = runner.machine
@@ -249,3 +251,18 @@ def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:
     found = [race.look(plan, Noise(), warm_up_seconds=5.0) for plan in PLANS[:4]]
     race.close()
     assert [seen.failure is not None for seen in found] == [False, False, True, False]
+
+
+def test_a_run_that_was_killed_amid_its_looks_is_resumed_to_the_same_end(tmp_path: Path) -> None:
+    """What was measured ahead and not yet asked for is no step: it is measured again."""
+    first = world(tmp_path, 4).go()
+    journal = tmp_path / "run" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    ended = [number for number, line in enumerate(lines) if b'"kind":"look"' in line]
+    journal.write_bytes(b"".join(lines[: ended[5] + 1]))
+    again = world(tmp_path, 4, resume=True)
+    outcome = again.go()
+    assert outcome.best.plan == first.best.plan
+    control = [next(iter(each.state.sharing.values())) for each in (first, outcome)]
+    assert control[0] == control[1], "it is read back, and not measured again"
+    assert not again.runner.machine.alive
