@@ -21,29 +21,32 @@ class LossRecorder:
 
     Args:
         on_cpu: where the losses are.
+
+    Attributes:
+        taken: numbers on the CPU, tensors elsewhere.
     """
 
     def __init__(self, on_cpu: bool) -> None:
         self._on_cpu = on_cpu
-        self._taken: list[Loss] = []
+        self.taken: list[Loss] = []
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self.taken)
 
     def add(self, loss: torch.Tensor) -> None:
         """The loss of one more step."""
         if self._on_cpu:
             self.extend([loss.tolist()])
         else:
-            self._taken.append(loss.detach().clone())
+            self.taken.append(loss.detach().clone())
 
     def extend(self, read: Iterable[Any]) -> None:
         """The losses of more steps as ``tolist`` gave them: numbers, or lists around one number."""
-        self._taken += [value if type(value) is float else _number(value) for value in read]
+        self.taken += [value if type(value) is float else _number(value) for value in read]
 
     def losses(self) -> tuple[float | None, ...]:
         """All of them, by step; None where one is not finite."""
-        return finite_losses(self._taken)
+        return finite_losses(self.taken)
 
 
 def _number(value: Any) -> float:

@@ -63,10 +63,10 @@ class Applying:
         leave_out(self.setup.flags.get("leave_out", ()))
         if self.sites is not None:
             own_draws(self.seed)
-        self.joints.merged = self._merged
+        self.joints.loaders.merged = self._merged
         if self.setup.batch.learning_rate_factor != 1.0:
             self.joints.on_optimizer = self._scale
-        self.joints.on_loader = self._made
+        self.joints.loaders.made = self._made
         self.joints.on_root = self._root
         if self.setup.transfer.non_blocking:
             moves = UnblockedMoves()

@@ -27,13 +27,13 @@ from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.errors import WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
+from autoopt.script.goal import Enough, Goal
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.probe import probe
 from autoopt.script.process import Script
 from autoopt.script.ranks import meet, without_waiting
 from autoopt.script.recording import MicroBatch
 from autoopt.script.refusals import shared_out
-from autoopt.script.session import Enough, Goal
 from autoopt.script.training_run import ScriptRun
 from autoopt.setup import Precision, Setup
 from autoopt.workload import Workload
@@ -241,11 +241,17 @@ class ScriptTraining:
 
     def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
         """Lets the script train; see ``Session.run_until``. Of several processes the first is asked, for all."""
-        goal = self.follow(enough, most=most, to_its_end=False)
+        goal = self.follow(enough, most=most, to_its_end=False, rests=0.0)
         return without_waiting(goal.lap(), goal.away, self.group), goal.captured
 
     def follow(
-        self, enough: Enough, each: Each | None = None, *, most: int | None = None, to_its_end: bool = True
+        self,
+        enough: Enough,
+        each: Each | None = None,
+        *,
+        most: int | None = None,
+        to_its_end: bool = True,
+        rests: float | None = None,
     ) -> Goal:
         """Lets the script train on, all processes to the same step.
 
@@ -254,6 +260,7 @@ class ScriptTraining:
             each: called there in every process, before.
             most: steps after which ``enough`` says so in any case.
             to_its_end: it does not matter that the script comes to its end before.
+            rests: for so many seconds of nothing but steps neither need be asked again; None: each step is looked at.
         """
         agreed = self.group.agreed(enough, most)
         self.group.wait()
@@ -263,7 +270,10 @@ class ScriptTraining:
                 each(done, elapsed)
             return agreed(done, elapsed)
 
-        return (self.session.run_until_over if to_its_end else self.session.run)(over)
+        run = self.session.run_until_over if to_its_end else self.session.run
+        if self.group.size > 1:  # they ask each other at every step's end
+            return run(over)
+        return run(over if each is not None else enough, rests=rests, most=most, looks=each is not None)
 
     @contextmanager
     def apart(self) -> Iterator[None]:

@@ -17,8 +17,8 @@ from autoopt.benchmark.fingerprint import digest
 from autoopt.benchmark.probe import kept_state
 from autoopt.records import JsonDict
 from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, chosen, values
+from autoopt.script.goal import Goal
 from autoopt.script.metric import name_of
-from autoopt.script.session import Goal
 from autoopt.script.watcher import Watcher
 
 LOSSES = 32

@@ -7,7 +7,6 @@ Only classes and modules are patched, never what a user may pickle or copy: the 
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from autoopt.script.loader_joint import LoaderJoint
 from autoopt.script.refusals import no_model, no_optimizer
 from autoopt.script.roles import Roles, count_of
 from autoopt.script.session import Session
@@ -40,10 +38,9 @@ class Joints:
 
     Attributes:
         roles: which loaders serve the training.
+        loaders: where loaders are made and read.
         roots: models in training, in the order in which they were first called.
         optimizers: in the order in which they were made.
-        merged: changes the arguments that a loader is made with.
-        on_loader: told of each loader once it is made.
         on_root: called with each root before its first training call.
         on_optimizer: called with each optimizer once it is made.
         scaled: whether a gradient scaler takes part.
@@ -59,111 +56,28 @@ class Joints:
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.roles = Roles()
+        self.loaders = LoaderJoint(session, self.roles, self.watchers)
         self.on_root: Callable[[nn.Module], None] | None = None
         self.on_optimizer: Callable[[Optimizer], None] | None = None
-        self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
-        self.on_loader: Callable[[Any], None] | None = None
         self.around_forward: Callable[[], None] | None = None
         self.before_backward: Callable[[], None] | None = None
         self.trains_in_eval = False
         self._in_eval: list[nn.Module] = []
         self._unheld = self._rootless = 0
-        self._given = self._changing = False
         self.scaled = False
         self._in_scaler = False
-        self._in_step = False
+        self._in_step = self._closures = False
+        self._before_step: Any = None
         self._depth = 0
 
     def install(self) -> None:
         """Puts the listeners in place. Called once, when torch has been imported."""
-        self._loaders()
+        self.session.watched = lambda: bool(self.watchers)
+        self.loaders.install()
         self._modules()
         self._backwards()
         self._optimizers()
         self._saves()
-
-    # loaders
-
-    def _loaders(self) -> None:
-        made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
-        joints = self
-
-        @functools.wraps(made)
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            if joints.session.standing or joints._changing:
-                return made(self, *args, **kwargs)
-            joints._changing = True  # what changes a dataset may read it by a loader of its own
-            try:
-                if joints.merged is not None:
-                    args, kwargs = joints.merged(args, kwargs)
-                made(self, *args, **kwargs)
-                joints.roles.made(self)
-                if joints.on_loader is not None:
-                    joints.on_loader(self)
-            finally:
-                joints._changing = False
-            for watcher in joints.watchers:
-                watcher.loader_made(self)
-            return None
-
-        @functools.wraps(opened)
-        def iterate(self: Any) -> Any:
-            if joints.session.standing or joints._changing:
-                return opened(self)
-            joints._draw(self)
-            training = joints.roles.serves_training(self)
-            if training:
-                joints.session.data_begin()
-            else:
-                joints.session.aside("evaluate")
-            for watcher in joints.watchers:
-                watcher.loader_opened(self)
-            iterator: Any = opened(self)
-            iterator._autoopt_loader = weakref.ref(self)
-            if training:
-                joints.session.data_end()
-            return iterator
-
-        @functools.wraps(advanced)
-        def following(self: Any) -> Any:
-            session = joints.session
-            if session.standing or joints._changing:
-                return advanced(self)
-            roles, loader = joints.roles, None
-            training = "_autoopt_trains" in self.__dict__
-            if not training:
-                reference = getattr(self, "_autoopt_loader", None)
-                loader = reference() if reference is not None else None
-                roles.reads_on(id(self), loader)
-                training = roles.serves_training(loader)
-                if roles.trains(loader):  # it is not looked up in every step
-                    self._autoopt_trains, loader = True, None
-            if not training:
-                session.aside("evaluate")
-                batch = advanced(self)
-            else:
-                session.data_begin()
-                try:
-                    batch = advanced(self)
-                finally:
-                    session.data_end()
-                joints._given = True
-            roles.given(id(self), loader, count_of(batch))
-            if joints.watchers:
-                told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
-                for watcher in joints.watchers:
-                    watcher.batch_given(told, batch, training)
-            return batch
-
-        DataLoader.__init__ = init  # type: ignore[method-assign]
-        DataLoader.__iter__ = iterate  # type: ignore[method-assign]
-        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
-
-    @staticmethod
-    def _draw(loader: Any) -> None:
-        """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
-        if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
     # models
 
@@ -231,8 +145,23 @@ class Joints:
     def _time(self, module: nn.Module) -> None:
         inner: Any = module._compiled_call_impl or module._call_impl
         session, joints, always = self.session, self, not module.training
+        plain, roles = session.plain, self.roles
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if plain.on:
+                if joints._depth:
+                    return inner(*args, **kwargs)
+                if torch.is_grad_enabled() and (module.training or always):
+                    if not roles.known:
+                        joints._trains_on_own(args, kwargs)
+                    if joints.around_forward is not None:
+                        joints.around_forward()
+                    joints._depth = 1
+                    try:
+                        return inner(*args, **kwargs)
+                    finally:
+                        joints._depth = 0
+                joints._evaluates_plainly()
             if joints._depth or session.standing:  # a root within a root, or autoopt's own call
                 return inner(*args, **kwargs)
             training = torch.is_grad_enabled() and (module.training or always)
@@ -260,10 +189,22 @@ class Joints:
         samples = roles.trained()
         if self._in_step:
             self.session.mark("optimizer")
-        self.session.forward_begin(prepared=not self._given and not roles.known)
+        self.session.forward_begin(prepared=not self.loaders.given and not roles.known)
         self.session.samples += samples if roles.known else count_of(args) or count_of(kwargs)
         if self.around_forward is not None:
             self.around_forward()
+
+    def _trains_on_own(self, args: Any, kwargs: Any) -> None:
+        """What ``_trains`` does in a plain step with a batch of no loader."""
+        self.session.plain.prepared()
+        self.session.plain.samples.append(count_of(args) or count_of(kwargs))
+
+    def _evaluates_plainly(self) -> None:
+        """A plain step evaluates: what it was given may be for this alone."""
+        plain = self.session.plain
+        if self.roles.known and plain.waited and plain.samples:
+            self.roles.given(0, None, plain.samples.pop())
+        self.session.leave_plain()
 
     def _evaluates(self) -> None:
         self.roles.evaluated()
@@ -273,10 +214,20 @@ class Joints:
 
     def _backwards(self) -> None:
         plain = torch.autograd.backward
-        joints, session = self, self.session
+        joints, session, steps = self, self.session, self.session.plain
 
         @functools.wraps(plain)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if steps.on and type(tensors) is torch.Tensor and tensors.numel() == 1:
+                if joints.before_backward is not None:
+                    joints.before_backward()
+                done = plain(tensors, *args, **kwargs)
+                if steps.on:
+                    steps.losses.append(tensors.tolist())
+                else:
+                    session.loss(tensors)
+                return done
+            session.leave_plain()
             if session.standing:
                 return plain(tensors, *args, **kwargs)
             if joints.before_backward is not None:
@@ -305,21 +256,35 @@ class Joints:
             if joints.session.standing:
                 return
             joints.optimizers.append(self)
+            joints._listen_to_closures()
             if joints.on_optimizer is not None:
                 joints.on_optimizer(self)
             for watcher in joints.watchers:
                 watcher.optimizer_made(self)
 
         Optimizer.__init__ = init  # type: ignore[method-assign]
-        register_optimizer_step_pre_hook(self._optimizer_steps)
         register_optimizer_step_post_hook(self._optimizer_stepped)
         self._scaler(torch.amp.GradScaler)
 
+    def _listen_to_closures(self) -> None:
+        """Looks at the first few steps of optimizers as they begin; and at all, where one takes a closure."""
+        if self._before_step is None:
+            self._before_step = register_optimizer_step_pre_hook(self._optimizer_steps)
+
     def _optimizer_steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._in_step = bool(args or kwargs)  # a closure, which calls the models within the step
+        self._closures = self._closures or self._in_step
 
     def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.session.plain.on and not self._in_scaler:
+            if self.anchor is None or self._ends(optimizer):
+                self._in_step = False
+                self.session.plain.ended()
+            return
         self._in_step = False
+        if self._before_step is not None and self.session.steps >= SETTLED and not self._closures:
+            self._before_step.remove()
+            self._before_step = None
         if not self._in_scaler:
             self._after_step(optimizer)
 
@@ -349,8 +314,9 @@ class Joints:
         if not self.roots:
             self._without_root()
         elif self._ends(optimizer):
+            self.session.leave_plain()
             self.roles.step_ended()
-            self._given = False
+            self.loaders.given = False
             self.session.step_end()
 
     def _without_root(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ class _Draws:
             if used is None:
                 used = fetcher._autoopt_drawn = _Used()
             if not used.generators or get_worker_info() is not None:
+                fetcher.fetch = functools.partial(plain, weakref.proxy(fetcher))  # from now on, by no way round
                 return plain(fetcher, possibly_batched_index)
             inside = self._states()
             outside = {which: _GENERATORS[which][0]() for which in used.generators}

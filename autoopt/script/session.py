@@ -7,9 +7,10 @@ thread asks for: so whatever computes runs in the thread whose torch settings ar
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -19,50 +20,10 @@ from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.script.endings import ScriptEnded
 from autoopt.script.found_metric import Told
-
-Enough = Callable[[int, float], bool]
+from autoopt.script.goal import Enough, Goal
+from autoopt.script.plain_steps import PlainSteps
 
 _INLINE = 3
-
-
-@dataclass
-class Goal:
-    """How far to train, and what is measured on the way.
-
-    ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
-    the metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were printed
-    at evaluations. ``before``: seconds of the stretches that are over. ``away``: for each step, seconds of it in
-    which the script evaluated or saved, or was looked at.
-    """
-
-    enough: Enough
-    captured: LossRecorder
-    steps: int = 0
-    laps: list[Lap] = field(default_factory=list)
-    aside: dict[str, float] = field(default_factory=dict)
-    metrics: list[tuple[int, float, float]] = field(default_factory=list)
-    lines: list[Told] = field(default_factory=list)
-    other: float = 0.0
-    before: float = 0.0
-    away: list[float] = field(default_factory=list)
-    away_now: float = 0.0
-
-    def put(self, lap: Lap) -> None:
-        """One more stretch of training."""
-        self.laps.append(lap)
-        self.before += lap.seconds
-
-    def elapsed(self, clock: StageClock) -> float:
-        return self.before + clock.elapsed()
-
-    def lap(self) -> Lap:
-        """All laps as one, with what followed the steps among ``other``."""
-        stages: dict[str, float] = {}
-        for lap in self.laps:
-            for stage, seconds in lap.stages.items():
-                stages[stage] = stages.get(stage, 0.0) + seconds
-        stages["other"] = stages.get("other", 0.0) + self.other
-        return Lap(sum(lap.seconds for lap in self.laps), stages, [step for lap in self.laps for step in lap.steps])
 
 
 class Session:
@@ -72,21 +33,23 @@ class Session:
         steps, samples: trained so far.
         device: where the model is; None before the first training call of one.
         evaluations: seen so far.
-        listeners: called at each step's end, by whoever observes the script.
         began: when the process started to listen, by ``perf_counter``.
         first_step_at: when the first step's end was reached; None before.
         goal: the latest that was set.
         standing: whether the script stands at a step's end: what is called meanwhile is autoopt's, not the script's.
+        plain: steps of which next to nothing is noted; the joints do it, while ``plain.on``.
+        watched: whether somebody but the session listens at the joints.
     """
 
     def __init__(self, *, stops: bool = True) -> None:
         self.stops = stops
         self.steps = self.samples = 0
         self.evaluations = 0
+        self.plain = PlainSteps(self._plain_over)
+        self.watched: Callable[[], bool] = lambda: False
         self.device: Device | None = None
         self.clock: StageClock | None = None
         self.deferred_cost: DeferredCost | None = None
-        self.listeners: list[Callable[[], None]] = []
         self.on_aside: Callable[[str, float], None] | None = None
         self.began = perf_counter()
         self.first_step_at: float | None = None
@@ -94,6 +57,7 @@ class Session:
         self.standing = False
         self.goal: Goal | None = None
         self._goal: Goal | None = None
+        self._begun = False  # whether the step under way has computed
         self._aside: tuple[str, float] | None = None
         self._losses: list[Any] = []
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -119,19 +83,23 @@ class Session:
         goal = self.run(enough)
         return goal.lap(), goal.captured
 
-    def run(self, enough: Enough) -> Goal:
-        """The same, with all that was measured."""
+    def run(self, enough: Enough, **hints: Any) -> Goal:
+        """The same, with all that was measured.
+
+        Args:
+            hints: when ``enough`` need be asked; see :class:`Goal`.
+        """
         assert self.device is not None, "there is a device from the first step on"
-        goal = Goal(enough, LossRecorder(self.device.kind == "cpu"))
+        goal = Goal(enough, LossRecorder(self.device.kind == "cpu"), **hints)
         self.goal = goal
         self._jobs.put(goal)
         self._received()
         return goal
 
-    def run_until_over(self, enough: Enough) -> Goal:
+    def run_until_over(self, enough: Enough, **hints: Any) -> Goal:
         """The same where it does not matter that the script comes to its end before."""
         with contextlib.suppress(ScriptEnded):
-            return self.run(enough)
+            return self.run(enough, **hints)
         assert self.goal is not None
         return self.goal
 
@@ -155,9 +123,15 @@ class Session:
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
 
     def data_begin(self) -> None:
+        self.leave_plain()
         self.train_again()
-        if self.clock is not None and self._goal is not None:
-            self._goal.other += self.clock.set_aside()
+        if self.clock is None or self._goal is None:
+            return
+        gone = self.clock.set_aside()
+        if self.clock.fine or not self._begun:
+            self._goal.other += gone
+        else:  # what the step has computed so far, with an earlier batch
+            self.clock.unsplit += gone
 
     def data_end(self) -> None:
         if self.clock is not None:
@@ -169,7 +143,8 @@ class Session:
         clock = self.clock
         if clock is None:
             return
-        if prepared:
+        first, self._begun = not self._begun, True
+        if prepared and (clock.fine or first):
             clock.mark("data")
         elif self.device is not None and self.device.kind != "cpu":
             clock.mark("copy")
@@ -188,6 +163,7 @@ class Session:
 
     def metric(self, value: float) -> None:
         """The script has told its metric."""
+        self.leave_plain()
         if self._goal is not None:
             self._goal.metrics.append((self.steps, self._seconds(self._goal), value))
 
@@ -210,8 +186,7 @@ class Session:
             return
         self.mark("optimizer")
         self.clock.step_done()
-        for listener in self.listeners:
-            listener()
+        self._begun = False
         goal = self._goal
         if goal is None:
             if self.stops and self.first_step_at is None:
@@ -222,15 +197,78 @@ class Session:
         goal.away.append(goal.away_now)
         goal.away_now = 0.0
         self._note_loss(goal)
-        if self.deferred_cost is not None and self.deferred_cost.watching:
+        assert self.deferred_cost is not None
+        if self.deferred_cost.watching:
             self.deferred_cost.note([])
-        if goal.enough(goal.steps, goal.elapsed(self.clock)):
-            goal.put(self.clock.stop())
-            self._goal = None
-            self._stand(goal)
+        if not self._over(goal):
+            self._go_on_plainly(goal)
+
+    def _over(self, goal: Goal) -> bool:
+        """Asks whether it was enough; stands until there is a next goal where it was."""
+        assert self.clock is not None
+        if not goal.enough(goal.steps, goal.elapsed(self.clock)):
+            return False
+        goal.put(self.clock.stop())
+        self._goal = None
+        self._stand(goal)
+        return True
+
+    # plain steps
+
+    def _go_on_plainly(self, goal: Goal) -> None:
+        """The next step is plain, where it is not split and nobody wants to know more of it."""
+        clock, deferred = self.clock, self.deferred_cost
+        assert clock is not None
+        assert deferred is not None
+        on_cpu = self.device is not None and self.device.kind == "cpu"  # where a device works, its queue hides the host
+        if goal.rests is not None and on_cpu and not clock.fine and not self.watched():
+            left = math.inf if goal.most is None else goal.most - goal.steps
+            self.plain.begin(clock, goal.rests, left, deferred.note if deferred.watching else None)
+
+    def leave_plain(self) -> None:
+        """Books what was noted of plain steps, and the step under way is none; as a rule there is nothing to do."""
+        if self.plain.on:
+            steps = len(self.plain.ends)
+            self._begun = len(self.plain.losses) > steps
+            self._book(steps)
+
+    def _book(self, single: int) -> None:
+        """Args: single: plain steps of one loss each; further losses are of the step that ends or is under way."""
+        plain, goal = self.plain, self._goal
+        assert self.clock is not None
+        assert goal is not None
+        steps, between = plain.book(self.clock)
+        goal.other += between
+        goal.steps += steps
+        goal.away += [0.0] * steps
+        self.steps += steps
+        self.samples += sum(plain.samples)
+        goal.captured.extend(plain.losses[:single])
+        self._losses += plain.losses[single:]
+        plain.samples.clear()
+        plain.losses.clear()
+
+    def _plain_over(self) -> None:
+        """A plain step has ended, and somebody is to be asked, or it had not one loss, or the next one is split."""
+        plain, goal, clock = self.plain, self._goal, self.clock
+        assert goal is not None
+        assert clock is not None
+        done = len(plain.ends)
+        usual = len(plain.losses) == done
+        if usual and done < plain.most and not goal.looks:
+            now = plain.ends[-1]
+            if not goal.enough(goal.steps + done, goal.before + now - clock.began):
+                plain.rests_until = now + (goal.rests or 0.0)
+                return
+        self._book(done if usual else done - 1)
+        if not usual:
+            self._note_loss(goal)
+        if not self._over(goal):
+            self._go_on_plainly(goal)
 
     def aside(self, stage: str) -> bool:
         """An evaluation or a checkpoint begins: its time is no part of the steps'. False where one is under way."""
+        self.leave_plain()
         if self._aside is not None or self.clock is None:
             return False
         if stage == "evaluate":
@@ -276,6 +314,7 @@ class Session:
         """The script has ended: whoever waits is told, and whatever is asked for after gets the same answer."""
         if self.over or not self.stops:
             return
+        self.leave_plain()
         self.over = self.standing = True
         told = _Raised(error if error is not None else ScriptEnded(self.steps))
         if self._goal is not None and self.clock is not None and self._aside is None:

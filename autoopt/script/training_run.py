@@ -16,10 +16,12 @@ from autoopt.errors import UsageError
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import TrainingRun
 from autoopt.script.found_metric import Told, candidates, chosen, values
+from autoopt.script.goal import Goal
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.ranks import without_waiting
-from autoopt.script.session import Goal
 
+_RESTS = 0.02
+"""For so many seconds it is not asked again whether a run is over, unless something but steps has happened."""
 _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
 
@@ -79,10 +81,12 @@ class ScriptRun:
 
         def enough(done: int, elapsed: float) -> bool:
             self.stopped = self._why_over()
+            if self._confirmed is not None:
+                self.session.goal.rests = 0.0  # it ends with a step from here on
             return bool(self.stopped) or self.seconds >= until
 
         left = None if self.max_steps is None else max(self.max_steps - self.session.steps, 1)
-        goal = self.live.training.follow(enough, each, most=left)
+        goal = self.live.training.follow(enough, each, most=left, rests=_RESTS)
         self._note(goal, earlier, before)
         self.lines += [replace(line, seconds=before + line.seconds) for line in goal.lines]
         self.seconds = before + self._count(goal)

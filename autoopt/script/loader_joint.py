@@ -1,0 +1,129 @@
+"""Listening where loaders are made and read."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from autoopt.script.roles import Roles, count_of
+from autoopt.script.session import Session
+from autoopt.script.watcher import Watcher
+
+
+class LoaderJoint:
+    """The loaders of one process.
+
+    Args:
+        session: told of waits for data.
+        roles: told which loaders are read.
+        watchers: told of loaders and batches.
+
+    Attributes:
+        merged: changes the arguments that a loader is made with.
+        made: told of each loader once it is made.
+        given: whether the training was given a batch since the last step's end.
+    """
+
+    def __init__(self, session: Session, roles: Roles, watchers: list[Watcher]) -> None:
+        self.session, self.roles, self.watchers = session, roles, watchers
+        self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+        self.made: Callable[[Any], None] | None = None
+        self.given = self._changing = False
+
+    def install(self) -> None:
+        """Puts the listeners in place."""
+        made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        joint, session, roles, watchers = self, self.session, self.roles, self.watchers
+        plain = session.plain
+
+        @functools.wraps(made)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if session.standing or joint._changing:
+                return made(self, *args, **kwargs)
+            joint._changing = True  # what changes a dataset may read it by a loader of its own
+            try:
+                if joint.merged is not None:
+                    args, kwargs = joint.merged(args, kwargs)
+                made(self, *args, **kwargs)
+                roles.made(self)
+                if joint.made is not None:
+                    joint.made(self)
+            finally:
+                joint._changing = False
+            for watcher in watchers:
+                watcher.loader_made(self)
+            return None
+
+        @functools.wraps(opened)
+        def iterate(self: Any) -> Any:
+            if session.standing or joint._changing:
+                return opened(self)
+            joint._draw(self)
+            training = roles.serves_training(self)
+            if training:
+                session.data_begin()
+            else:
+                session.aside("evaluate")
+            for watcher in watchers:
+                watcher.loader_opened(self)
+            iterator: Any = opened(self)
+            iterator._autoopt_loader = weakref.ref(self)
+            if training:
+                session.data_end()
+            return iterator
+
+        @functools.wraps(advanced)
+        def following(self: Any) -> Any:
+            if plain.on and "_autoopt_trains" in self.__dict__ and len(plain.arrived) == len(plain.ends):
+                plain.opened.append(perf_counter())
+                try:
+                    batch = advanced(self)
+                finally:
+                    plain.arrived.append(perf_counter())
+                first = batch[0] if type(batch) in (list, tuple) and batch else None
+                plain.samples.append(first.shape[0] if type(first) is torch.Tensor and first.ndim else count_of(batch))
+                return batch
+            if session.standing or joint._changing:
+                return advanced(self)
+            loader = None
+            training = "_autoopt_trains" in self.__dict__
+            if not training:
+                reference = getattr(self, "_autoopt_loader", None)
+                loader = reference() if reference is not None else None
+                roles.reads_on(id(self), loader)
+                training = roles.serves_training(loader)
+                if roles.trains(loader):  # it is not looked up in every step
+                    self._autoopt_trains, loader = True, None
+            if not training:
+                session.aside("evaluate")
+                batch = advanced(self)
+            else:
+                session.data_begin()
+                try:
+                    batch = advanced(self)
+                finally:
+                    session.data_end()
+                joint.given = True
+            roles.given(id(self), loader, count_of(batch))
+            if watchers:
+                told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
+                for watcher in watchers:
+                    watcher.batch_given(told, batch, training)
+            return batch
+
+        DataLoader.__init__ = init  # type: ignore[method-assign]
+        DataLoader.__iter__ = iterate  # type: ignore[method-assign]
+        _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+
+    @staticmethod
+    def _draw(loader: Any) -> None:
+        """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
+        if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
