@@ -124,6 +124,12 @@ class Warned(Event):
     text: str
 
 
+class Noted(Event):
+    """Something to know that casts no doubt on the result."""
+
+    text: str
+
+
 class Stopped(Event):
     stop: Stop
 

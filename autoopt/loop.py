@@ -67,7 +67,7 @@ class Loop:
         self.context.begin("ablate", len(state.rounds))
         until = self.context.allocation.budget - seconds_due(self.context, state)
         rows, dropped = ablate(self.context, state, until)
-        self.context.warn(state, *dropped)
+        self.context.note(state, *dropped)
         return rows
 
     def _verify(self, state: SearchState, rows: list[Ablation]) -> tuple[Verification, list[Ablation]]:

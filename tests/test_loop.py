@@ -128,7 +128,7 @@ def test_a_change_that_no_longer_pays_is_dropped_by_the_ablation(tmp_path: Path)
 
     outcome = World(tmp_path, strategy("good"), AfterGood(), speed=speed).go()
     assert outcome.best.plan.names() == ("better",)
-    assert any("good was dropped" in text for text in outcome.state.warnings)
+    assert any("good was dropped" in text for text in outcome.state.notes)
 
 
 def test_other_losses_lose_quality_however_fast(tmp_path: Path) -> None:

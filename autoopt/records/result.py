@@ -129,6 +129,7 @@ class Result(Record):
     stop: Stop
     advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     snippets: tuple[Snippets, ...] = ()
     reproduce: Reproduce = Field(default_factory=Reproduce)
     not_measured: tuple[str, ...] = ()

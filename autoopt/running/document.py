@@ -75,6 +75,7 @@ def result_of(
             *(advice_of(state.sites) if state.sites else ()),
         ),
         warnings=tuple(state.warnings),
+        notes=tuple(state.notes),
         snippets=snippets,
         reproduce=Reproduce(
             command=command(spec, options),

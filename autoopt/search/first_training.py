@@ -98,7 +98,8 @@ def train_first(
     if context.gate.probes is not None:
         context.gate.probes.weights = run.kept
     unseen = run.seconds if run.evaluations == 0 else None
-    context.warn(state, *adopt_metric(context, state, run.told, unseen), *_new_target(context, state, run))
+    adopt_metric(context, state, run.told, unseen)
+    _new_target(context, state, run)
     trainings.target = state.objective.target
     trainings.max_steps = run.steps if trainings.target is None else None  # then equal steps are what is timed
     usual = usual_seconds(state.aa, run)
@@ -148,22 +149,20 @@ def _folder(context: RunContext) -> str:
     return str(context.run.directory.path / "probes" / "weights")
 
 
-def adopt_metric(
-    context: RunContext, state: SearchState, told: tuple[str, ...], unseen: float | None = None
-) -> list[str]:
-    """Takes a number that a script prints at each evaluation for its metric, where none was named; notes on it.
+def adopt_metric(context: RunContext, state: SearchState, told: tuple[str, ...], unseen: float | None = None) -> None:
+    """Takes a number that a script prints at each evaluation for its metric, where none was named, and says so.
 
     Args:
         told: patterns of what may be it.
         unseen: seconds that it trained, where it was not seen to evaluate.
     """
     if state.sites is None or state.objective.metric is not None:
-        return []
+        return
     taken = chosen(told)
-    if taken is None and unseen is not None:
-        return [f"the script did not evaluate in the {unseen:.0f} s that it trained: {NO_METRIC}, or a larger --budget"]
     if taken is None:
-        return [NO_METRIC]
+        late = "" if unseen is None else f"the script did not evaluate in the {unseen:.0f} s that it trained: "
+        context.warn(state, f"{late}{NO_METRIC}{', or a larger --budget' if late else ''}")
+        return
     metric, mode = name_of(taken), direction_of(taken)
     context.runner.reads(taken)
     known = {"metric": metric, "mode": mode}
@@ -171,10 +170,11 @@ def adopt_metric(
     state.facts = state.facts.model_copy(update={**known, "has_evaluate": True})
     better = "less" if mode == "min" else "more"
     others = " or ".join(f"--metric {quote(pattern)}" for pattern in told if pattern != taken)
-    return [
+    context.note(
+        state,
         f"the metric is {metric!r}, of which {better} is better: {why_chosen(told)}; --metric {quote(taken)} names it, "
-        + (f"{others} would take another" if others else "or another")
-    ]
+        + (f"{others} would take another" if others else "or another"),
+    )
 
 
 def usual_seconds(aa: AAControl, run: TrainingRun) -> float:
@@ -200,14 +200,15 @@ def _allocation(context: RunContext, aa: AAControl, training_seconds: float, *, 
     )
 
 
-def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> list[str]:
+def _new_target(context: RunContext, state: SearchState, run: TrainingRun) -> None:
     """Replaces a target that the baseline did not reach, and says so."""
     objective = state.objective
     if objective.metric is None or parts_to(run, objective) is not None:
-        return []
+        return
     state.untrainable = _out_of_reach(objective, run, context.allocation, state.planned_steps)
-    state.objective, note = _replaced(objective, run)
-    return [note]
+    state.objective, told = _replaced(objective, run)
+    nobody_asked = objective.target is None and state.objective.target is not None
+    (context.note if nobody_asked else context.warn)(state, told)
 
 
 def _replaced(objective: Objective, run: TrainingRun) -> tuple[Objective, str]:

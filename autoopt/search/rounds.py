@@ -72,7 +72,7 @@ class Rounds:
         """Drops what came in with others and is not shown to be needed."""
         context, state = self.context, self.state
         latest = context.allocation.latest(state.speedup_so_far)
-        context.warn(state, *take_apart(context, state, before, self._last_deadline(), latest))
+        context.note(state, *take_apart(context, state, before, self._last_deadline(), latest))
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -328,7 +328,7 @@ class Rounds:
             screening.close()
             if not self._prove_in_order(self._taken(screening, plain=True), screening, round_):
                 return False
-        context.warn(state, exchanged(state, before))
+        context.note(state, exchanged(state, before))
         return True
 
     def _candidate(self, earlier: Earlier) -> Candidate:

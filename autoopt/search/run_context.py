@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoopt.events import Announcer, Phase, PhaseStarted, TrialProgress, Warned
+from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, Noise, Plan, Trial, Verdict
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import PROBE_SECONDS, BudgetAllocation
@@ -64,6 +64,13 @@ class RunContext:
             if text not in state.warnings:
                 state.warnings.append(text)
                 self.announce(Warned(at=self.now(), text=text))
+
+    def note(self, state: SearchState, *texts: str) -> None:
+        """Announces what is good to know and no doubt, each once."""
+        for text in texts:
+            if text not in state.notes:
+                state.notes.append(text)
+                self.announce(Noted(at=self.now(), text=text))
 
     def begin(self, phase: Phase, round_: int = 0) -> None:
         """Announces a phase of the loop."""

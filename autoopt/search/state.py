@@ -99,6 +99,7 @@ class SearchState:
     profiles: dict[str, StageProfile] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     together: dict[str, Part] = field(default_factory=dict)
     known_noise: KnownNoise = field(default_factory=KnownNoise)

@@ -10,7 +10,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded, Warned
+from autoopt.events import BaselineMeasured, Event, Kept, Noted, RunEnded, RunStarted, TrialEnded, Warned
 from autoopt.records import Trial
 from autoopt.trackers.memory import Memory
 from autoopt.trackers.values import FILES, of_configuration, of_result, of_trial
@@ -49,6 +49,8 @@ class _Mlflow:
             self._metrics(self._run, of_configuration("best", event.best), self._kept)
         elif isinstance(event, Warned) and self._run:
             self._client.set_tag(self._run, "warning", event.text[:_WORDS])
+        elif isinstance(event, Noted) and self._run:
+            self._client.set_tag(self._run, "note", event.text[:_WORDS])
         elif isinstance(event, RunEnded) and self._run:
             self._metrics(self._run, of_result(event.result), self._kept + 1)
             self._client.set_tag(self._run, "stopped", event.result.stop.reason.value)

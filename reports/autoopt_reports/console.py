@@ -69,6 +69,8 @@ def _trust(console: Console, marks: Marks, view: Report) -> None:
         table.add_row(
             Text(f" {marks.caution}", style="bold yellow"), Text("Warning"), Text(encodable(str(warning), marks))
         )
+    for note in view.notes:
+        table.add_row(Text(""), Text("Note", style="dim"), Text(encodable(str(note), marks), style="dim"))
     console.print(table)
 
 

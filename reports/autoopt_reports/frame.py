@@ -42,6 +42,8 @@ def draw(state: State, elapsed: float, budget: float, width: int, height: int, m
     parts.append(_panel(_trials(state, elapsed, inner, rows, marks), "trials", width))
     if state.warnings:
         parts.append(Text(fit(_warning(state), width, marks), style="yellow"))
+    elif state.notes:
+        parts.append(Text(fit(f" {name(state.notes[-1], 120)}", width, marks), style="dim"))
     parts.append(Text(fit(encodable(KEYS, marks), width, marks), style="dim"))
     return Group(*parts)
 

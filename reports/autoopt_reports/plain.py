@@ -14,6 +14,7 @@ from autoopt.events import (
     FirstLook,
     Kept,
     NoiseMeasured,
+    Noted,
     PhaseStarted,
     RoundMeasured,
     RunEnded,
@@ -242,6 +243,11 @@ def _warned(event: Event) -> str:
     return f"warning: {name(event.text, 400)}"
 
 
+def _noted(event: Event) -> str:
+    assert isinstance(event, Noted)
+    return f"note: {name(event.text, 400)}"
+
+
 def _stopped(event: Event) -> str:
     assert isinstance(event, Stopped)
     detail = f": {name(event.stop.detail)}" if event.stop.detail else ""
@@ -267,6 +273,7 @@ _LINES: dict[type[Event], Callable[[Event], str]] = {
     Verified: _verified,
     AblationMeasured: _ablated,
     Warned: _warned,
+    Noted: _noted,
     Stopped: _stopped,
     RunEnded: _finished,
 }

@@ -15,6 +15,7 @@ from autoopt.events import (
     FirstLook,
     Kept,
     NoiseMeasured,
+    Noted,
     Phase,
     PhaseStarted,
     RoundMeasured,
@@ -67,6 +68,7 @@ class State:
     claims: list[str] = field(default_factory=list)
     gained: list[Estimate] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     stop: Stop | None = None
     finished: bool = False
     at: float = 0.0
@@ -197,6 +199,11 @@ def _warned(state: State, event: Event) -> None:
     state.warnings.append(event.text)
 
 
+def _noted(state: State, event: Event) -> None:
+    assert isinstance(event, Noted)
+    state.notes.append(event.text)
+
+
 def _stopped(state: State, event: Event) -> None:
     assert isinstance(event, Stopped)
     state.stop, state.running = event.stop, None
@@ -228,6 +235,7 @@ _HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
     Verified: _verified,
     AblationMeasured: _ablated,
     Warned: _warned,
+    Noted: _noted,
     Stopped: _stopped,
     RunEnded: _finished,
 }

@@ -22,7 +22,7 @@ from autoopt import events as e
 from autoopt.records import Estimate, Profile, Result, Speedup, Verdict
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
-from autoopt_reports import sample
+from autoopt_reports import html, sample
 from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw
 from autoopt_reports.live import LiveView, QuietView, make_view
@@ -372,3 +372,15 @@ def test_the_first_look_ranks_stages_by_what_there_is_to_gain() -> None:
     frame = Console(width=140, file=io.StringIO())
     frame.print(draw(state, 7.0, 60.0, 140, 24, Marks()))
     assert f"First look: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_what_is_good_to_know_is_no_warning(golden: Callable[[str], Result]) -> None:
+    state, note = State(), e.Noted(at=3.0, text="the metric is val_loss")
+    state.update(note)
+    assert "the metric is val_loss" in (shown := frame_text(state, 100))
+    assert "warning" not in shown
+    assert describe(note) == "note: the metric is val_loss"
+    page = html.render(golden("win").model_copy(update={"notes": (note.text,)}))
+    section = page[page.index('<section id="notes">') :]
+    assert note.text in section[: section.index("</section>")]
+    assert '<section id="notes">' not in html.render(golden("win"))

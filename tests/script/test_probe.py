@@ -197,14 +197,41 @@ def adopted(told: tuple[str, ...], sites: Sites | None = SITES, metric: str | No
     """The state of a search after its first training, which named no metric, and the notes on it."""
     state = SimpleNamespace(sites=sites, objective=OBJECTIVE.model_copy(update={"metric": metric}), facts=Facts())
     read: list[str] = []
-    notes = adopt_metric(SimpleNamespace(runner=SimpleNamespace(reads=read.append)), state, told)
-    return SimpleNamespace(read=read, **vars(state)), notes
+    context, notes, warnings = telling(read)
+    adopt_metric(context, state, told)
+    assert not (notes and warnings)
+    return SimpleNamespace(read=read, **vars(state)), notes or warnings
+
+
+def telling(read: list[str]) -> tuple[Any, list[str], list[str]]:
+    """A run's context that keeps what it is told: notes, and warnings."""
+    notes: list[str] = []
+    warnings: list[str] = []
+    context = SimpleNamespace(
+        runner=SimpleNamespace(reads=read.append),
+        note=lambda state, *texts: notes.extend(texts),
+        warn=lambda state, *texts: warnings.extend(texts),
+    )
+    return context, notes, warnings
+
+
+def test_how_the_metric_was_found_is_a_note_and_that_there_is_none_a_warning() -> None:
+    def told(*patterns: str) -> tuple[int, int]:
+        state = SimpleNamespace(sites=SITES, objective=OBJECTIVE, facts=Facts())
+        context, notes, warnings = telling([])
+        adopt_metric(context, state, patterns)
+        return len(notes), len(warnings)
+
+    assert told("val loss ([0-9]+)") == (1, 0)
+    assert told() == (0, 1)
 
 
 def test_a_script_without_a_metric_is_told_how_to_give_one() -> None:
     assert "--metric 'PATTERN'" in adopted(())[1][0]
     state = SimpleNamespace(sites=SITES, objective=OBJECTIVE, facts=Facts())
-    (note,) = adopt_metric(SimpleNamespace(), state, (), 14.2)
+    context, _, warnings = telling([])
+    adopt_metric(context, state, (), 14.2)
+    (note,) = warnings
     assert note.startswith("the script did not evaluate in the 14 s that it trained: no metric")
     assert note.endswith("or a larger --budget")
     assert adopted(("x ([0-9]+)",), metric="val loss")[1] == []

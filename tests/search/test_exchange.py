@@ -27,7 +27,7 @@ def test_what_was_kept_first_is_exchanged_for_what_serves_better(tmp_path: Path)
     world = World(tmp_path, *strategies, speed=speed, budget=700.0)
     outcome = world.go()
     assert set(outcome.best.plan.names()) == {"second", "compute"}
-    assert any("exchanged for second" in text for text in outcome.state.warnings)
+    assert any("exchanged for second" in text for text in outcome.state.notes)
     kept = [trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
     assert "first" not in {trial.strategy for trial in kept if not trial.companions}
     assert world.clock() <= 700.0
@@ -41,5 +41,5 @@ def test_rivals_that_are_slower_in_its_place_change_nothing(tmp_path: Path) -> N
     strategies = [strategy("first", stages=INPUT), strategy("second", stages=INPUT), strategy("compute")]
     outcome = World(tmp_path, *strategies, speed=plain, budget=700.0).go()
     assert set(outcome.best.plan.names()) == {"first", "compute"}
-    assert not any("exchanged" in text for text in outcome.state.warnings)
+    assert not any("exchanged" in text for text in outcome.state.notes)
     assert Verdict.KEPT in verdicts(outcome)["first"]

@@ -51,6 +51,7 @@ class Report:
     groups: tuple[TrialGroup, ...]
     not_measured: tuple[Name, ...]
     warnings: tuple[Name, ...]
+    notes: tuple[Name, ...]
     advice: tuple[AdviceView, ...]
     commands: tuple[str, ...]
     seed: Number
@@ -88,6 +89,7 @@ def report_view(result: Result) -> Report:
         groups=trial_groups(result),
         not_measured=tuple(name(item) for item in result.not_measured),
         warnings=tuple(name(item, 600) for item in result.warnings),
+        notes=tuple(name(item, 600) for item in result.notes),
         advice=advice_views(result.advice),
         commands=commands(result.reproduce, result.workload.spec),
         seed=number(result.reproduce.seed, units.count, "/reproduce/seed"),
