@@ -12,6 +12,7 @@ from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.incumbent_profile import simplify
 from autoopt.search.outcome import Outcome, broken_off, finished
+from autoopt.search.outdone import decide_outdone
 from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
@@ -45,6 +46,7 @@ class Loop:
         stop = self._rounds(state)
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
+        decide_outdone(state, self.context.runner.registry, self.context.min_gain)
         state.scaling = scaling(self.context, state, self.context.allocation.budget)
         return finished(self.context, state, verification, stop, rows, self.options.price)
 

@@ -8,8 +8,10 @@ starting costs that much.
 
 Each case is searched twice: with the noise of a shared 2-core machine, as it was measured, and with that of a quiet
 one, where blocks scatter by 2 % and processes by 1 %. "Looked at": candidates that were compared with the plan so far,
-for seconds each. "Kept": with the minute of its proof; changes that were proved together are kept together, and stay
-where leaving one out is decided to be slower, or where there was no time to decide it.
+for seconds each. "Decided": those in the plan, and those refused on evidence: no gain (also in the place of what was
+kept, where the two exclude each other), slower, another quality, or failed, such as in a start that outlasts its limit.
+"Kept": with the minute of its proof; changes that were proved together are kept together, and stay where leaving one
+out is decided to be slower, or where there was no time to decide it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ REPLACES = {"device_dataset": frozenset({"workers", "pin_memory", "device_prefet
 NOISES = {"shared": NoiseModel("heavy"), "quiet": NoiseModel("normal", block_sd=0.02, process_sd=0.01)}
 """Of a shared 2-core machine, as it was measured, and of a machine of one's own, as it is assumed."""
 TARGET, EVALUATIONS, LOSSES = 0.9, 12, 2000
-DECIDED = ("kept", "no_gain", "harmful")
+DECIDED = ("kept", "no_gain", "harmful", "quality_lost", "failed")
 
 
 def _with(gains: dict[str, float], *dull: tuple[str, str]) -> Any:
@@ -147,9 +149,9 @@ def run(case: SimulatedCase, budget: float, seed: int = 0, noise: str = "shared"
 
         world.context.announce.subscribe(heard)
         outcome = world.go()
-        plan = outcome.best.plan.names()
+        plan, ended = outcome.best.plan.names(), outcome.state.trials
         seconds = world.clock()
-    decided = {*plan, *(trial["strategies"][0] for trial in trials if trial["verdict"] in DECIDED)}
+    decided = {*plan, *(trial.strategy for trial in ended if trial.verdict.value in DECIDED and not trial.companions)}
     best = attainable(case)
     return {
         "case": case.name,
@@ -199,9 +201,9 @@ def page(rows: list[JsonDict]) -> str:
     head = (
         "# The GPU cases, simulated\n\nMade by `python -m benchmarks.search.gpu --page`; do not edit.\n\n"
         + "\n".join(__doc__.partition("\n\n")[2].splitlines())
-        + "\n\n| case | start | noise | minutes | taken | looked at | kept, with the minute of it "
+        + "\n\n| case | start | noise | minutes | taken | looked at | decided | kept, with the minute of it "
         + "| plan | of the attainable |"
-        + "\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        + "\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
     return head + "".join(_row(row) for row in rows)
 
@@ -216,7 +218,7 @@ def _row(row: JsonDict) -> str:
     plan = " + ".join(row["plan"]) or "the baseline"
     looked = len({name for trial in row["trials"] for name in trial["strategies"]})
     took = f"{row['budget'] / 60:g} | {row['seconds'] / 60:.1f}"
-    head = f"| {row['case']} | {row['start_seconds']:g} s | {row['noise']} | {took} | {looked}"
+    head = f"| {row['case']} | {row['start_seconds']:g} s | {row['noise']} | {took} | {looked} | {len(row['decided'])}"
     return f"{head} | {told} | {plan} | {share} |\n"
 
 
