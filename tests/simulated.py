@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,28 @@ STEPS = 1000
 TARGET = 0.9
 
 
+@dataclass(frozen=True)
+class Named:
+    """A change of the loss in name alone, which a process can take on."""
+
+    name: str
+
+    def __call__(self, loss: Any) -> Any:
+        return loss
+
+
 def strategy(
     name: str, *, risk: Risk = Risk.EXACT, settings: tuple[JsonDict, ...] = ({},), **attributes: Any
 ) -> Strategy:
-    """A strategy that sets a flag by its own name."""
+    """A strategy that sets a flag by its own name; one that is switchable changes the loss by it."""
 
     class Made(Strategy):
         def settings(self, case: Case) -> Any:
             return list(settings)
 
         def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+            if self.switchable:
+                return setup.with_loss(Named(f"{name} {setting}"))
             return setup.with_flags(**{name: setting or True})
 
     for key, value in {"name": name, "risk": risk, **attributes}.items():

@@ -43,12 +43,9 @@ class BatchIterator:
         device: torch.device | None = None,
     ) -> None:
         self._loader = loader
-        self._move = move
         self._accumulation = accumulation
         self._clock, self.mark = clock, clock.mark
-        self.ahead = (
-            CopyAhead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
-        )
+        self.move_by(move, prefetch, device)
         self.epoch = -1
         self.batch = 0
         self.on_epoch: Callable[[], None] | None = None
@@ -58,8 +55,15 @@ class BatchIterator:
         self.taken = 0
         self.sizes: Sizes | None = None
         self.sizes_hold = True
+
+    def move_by(self, move: Move | None, prefetch: int = 0, device: torch.device | None = None) -> None:
+        """From here on batches reach the device so; see the arguments of the class. Those copied ahead are dropped."""
+        self._move = move
+        self.ahead = (
+            CopyAhead(device, move, prefetch) if prefetch and device and device.type == "cuda" and move else None
+        )
         self._next = self._read_ahead if self.ahead else self._read
-        self.single = accumulation == 1 and move is None
+        self.single = self._accumulation == 1 and move is None
 
     def group(self) -> list[Any]:
         """The micro-batches of the next step, on their device.

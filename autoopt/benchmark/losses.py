@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -112,3 +112,11 @@ def structure(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"of type {type(value).__name__}"
+
+
+def transformed_loss(given: Any, transforms: Iterable[Callable[[Loss], Loss]], device: torch.device) -> Loss:
+    """The workload's loss as ``loss(model, batch)``, as a setup's transforms make it."""
+    loss = as_closure(given, device)
+    for transform in transforms:
+        loss = transform(loss)
+    return loss

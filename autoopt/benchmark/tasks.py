@@ -19,7 +19,7 @@ from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.benchmark.worst import largest_step
-from autoopt.records import JsonDict
+from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Ready
 
 
@@ -48,6 +48,20 @@ def run_block(live: TrialContext, seconds: float, min_steps: int = 1, ramp_secon
         live.training, lambda done, elapsed: done >= min_steps and elapsed >= seconds, ramp_seconds=ramp_seconds
     )
     return block.model_dump(mode="json")
+
+
+def switched_block(
+    live: TrialContext, plan: JsonDict, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0
+) -> JsonDict:
+    """A block under another plan in this process, whose training is then what it was but for its place in the data.
+
+    Args:
+        plan: that the process can take on (``autoopt.benchmark.switching``), or its own.
+        seconds, min_steps, ramp_seconds: as of :func:`run_block`; the ramp is trained under that plan.
+    """
+    setup = live.registry.fold(Plan.model_validate(plan), live.workload.setup)
+    with live.switching.to(setup):
+        return run_block(live, seconds, min_steps, ramp_seconds)
 
 
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:

@@ -23,7 +23,7 @@ from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.lengths import lengths
 from autoopt.benchmark.loader import training_loader, validation_loader
-from autoopt.benchmark.losses import as_closure
+from autoopt.benchmark.losses import transformed_loss
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
@@ -58,9 +58,8 @@ class Training:
     Attributes:
         model: on the device, transformed, compiled.
         group: of the processes that train together; of one where the setup asks for no more.
-        optimizer, loss: as the steps use them; ``loss(model, batch)``.
-        steps, samples: trained so far.
-        total_steps, steps_per_epoch, evaluate_every: optimizer steps with this setup's batch.
+        optimizer, loss: as the steps use them; ``loss(model, batch)``. ``factory``: what makes the user's optimizer.
+        steps, samples: trained so far; total_steps, steps_per_epoch, evaluate_every: with this setup's batch.
         clock: what measures the stages.
         deferred_cost: which steps compiled again, or searched.
         plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
@@ -91,7 +90,6 @@ class Training:
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
         self.steps = self.samples = 0
         self.users_optimizer: Any = None
-        self.autocast = self._autocast()
         with self.device.watched():
             self._assemble()
         # Whatever assembling drew, the steps draw the same numbers under every plan.
@@ -104,13 +102,11 @@ class Training:
         self.loader = training_loader(workload, setup, self.seed)
         self.shared: SharedBatches | None = share_out(self.loader, self.group)
         self.lengths = lengths(workload, setup, self.loader)
-        move = mover(device, non_blocking=setup.transfer.non_blocking)
+        self._move = move = mover(device, non_blocking=setup.transfer.non_blocking)
         self.batch_iterator = BatchIterator(
             self.loader, move, self.lengths.accumulation, self.clock, setup.transfer.prefetch, device
         )
-        self.loss = as_closure(workload.loss, device)
-        for transform in setup.loss:
-            self.loss = transform(self.loss)
+        self.loss = transformed_loss(workload.loss, setup.loss, device)
         self.model, self.optimizer = self._model_and_optimizer()
         scheduler = workload.scheduler
         for transform in setup.scheduler:
@@ -125,14 +121,20 @@ class Training:
             warmup_steps=setup.batch.warmup_steps,
         )
         self.batch_iterator.on_epoch = self.schedule.epoch
+        self.step_as(setup)
+        self.fast = self.device.kind == "cpu" and self.device.tensors is None and self.group.size == 1
+        self.evaluation = self._evaluation(move)
+
+    def step_as(self, setup: Setup) -> None:
+        """Makes the training step of a setup, over the model, the loss and the optimizer that are there."""
+        device = self.device.torch
+        self.setup = setup
+        self.autocast = self._autocast()
         self.scaler = torch.amp.GradScaler(device.type) if setup.precision.loss_scaling else None
         self.plain_step = self._step(device)
         self.one_step: Callable[[list[Any]], torch.Tensor] = self.plain_step.train
         for number, transform in enumerate(setup.step):
             self.one_step = transform(self.one_step if number else self.plain_step)
-        self.fast = self.device.kind == "cpu" and self.device.tensors is None and self.group.size == 1
-        self._move = move
-        self.evaluation = self._evaluation(move)
 
     def _step(self, device: torch.device) -> TrainingStep:
         how: dict[str, Any] = {
@@ -167,8 +169,8 @@ class Training:
             compile_model(model, setup.compile)
         model = shared_out(model, setup.distributed)
         names = {id(p): name for name, p in before.items()}
-        factory = users_factory(workload.optimizer, model, names)
-        return model, make_optimizer(self._remembering(factory), model, setup.optimizer, setup.distributed)
+        self.factory = users_factory(workload.optimizer, model, names)
+        return model, make_optimizer(self._remembering(self.factory), model, setup.optimizer, setup.distributed)
 
     def _remembering(self, factory: Factory) -> Factory:
         """The user's factory; the optimizer that it made last is ``users_optimizer``."""

@@ -15,6 +15,7 @@ from autoopt.benchmark.distributed.places import device_of, keep_to_cores
 from autoopt.benchmark.distributed.unused import unused_parameters
 from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.loading import importing, validation
@@ -131,6 +132,11 @@ class TrialContext:
         self.workload = self._build()
         self.setup = self.registry.fold(self.spec.plan, self.workload.setup)
         return self.training
+
+    @cached_property
+    def switching(self) -> Switching:
+        """Takes other setups on and off the run, as it stands when this is first asked for."""
+        return Switching(self.training)
 
     @cached_property
     def facts(self) -> WorkloadFacts:

@@ -74,6 +74,10 @@ class Applying:
             self.joints.watchers.append(moves)
         if self.setup.distributed != Distributed():
             self._wrap()
+        self.autocast()
+
+    def autocast(self) -> None:
+        """Training calls and losses run from now on in the setup's precision."""
         if self.setup.precision.dtype is not None:
             self.joints.around_forward = self._enter
             self.joints.before_backward = self._leave

@@ -34,6 +34,7 @@ from autoopt.script.process import Script
 from autoopt.script.ranks import meet, without_waiting
 from autoopt.script.recording import MicroBatch
 from autoopt.script.refusals import shared_out
+from autoopt.script.switching import ScriptSwitching
 from autoopt.script.training_run import ScriptRun
 from autoopt.setup import Precision, Setup
 from autoopt.workload import Workload
@@ -76,6 +77,11 @@ class ScriptContext:
         with self.training.apart():
             facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
         return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
+
+    @cached_property
+    def switching(self) -> ScriptSwitching:
+        """Takes other setups on and off the script, as it stands when this is first asked for."""
+        return ScriptSwitching(self.script, self.training)
 
     def training_run(self, **arguments: Any) -> ScriptRun:
         """A training from here to the target, a limit or the script's own end."""

@@ -16,6 +16,7 @@ DRIVING = frozenset(
     {
         "autoopt.benchmark.tasks:warm_up",
         "autoopt.benchmark.tasks:run_block",
+        "autoopt.benchmark.tasks:switched_block",
         "autoopt.benchmark.tasks:probe_losses",
         "autoopt.benchmark.tasks:probe",
         "autoopt.benchmark.tasks:monitored_block",

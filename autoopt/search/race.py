@@ -169,6 +169,11 @@ class Race:
             fresh=fresh,
         )
 
+    def hand_over(self) -> LiveArm | None:
+        """The incumbent's live process, which is no longer this race's; None where there is none."""
+        live, self._live = self._live, None
+        return live
+
     def close(self) -> None:
         """Ends the incumbent's process."""
         if self._live is not None:

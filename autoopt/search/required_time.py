@@ -75,5 +75,6 @@ def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float, start_se
     errors = [pair.standard_error for look in screened.looks for pair in look.pairs]
     block_error = fmean(errors) if errors else BLOCK_ERROR
     hoped = screened.gain + HOPE * min(_one(noise, block_error), screened.error or 1.0)
-    pair = fmean(look.seconds + (0.0 if look.fresh else start_seconds) for look in screened.looks)
+    starts = (look.saved_seconds + (0.0 if look.fresh else start_seconds) for look in screened.looks)
+    pair = fmean(look.seconds for look in screened.looks) + fmean(starts)
     return pairs_to_prove(hoped, noise, min_gain, block_error) * pair

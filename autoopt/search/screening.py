@@ -21,19 +21,22 @@ from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.accept.judge import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
-from autoopt.search.candidate import Answer, Candidate, candidate_of, conversation, plan_of, skip
+from autoopt.search.candidate import Candidate, plan_of
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.sequential_test import SequentialTest, between_process_of
 from autoopt.search.compare.statistics import TwoLevel
+from autoopt.search.one_process import within
 from autoopt.search.parallel.opening import open_race
 from autoopt.search.parallel.race import Expected, ParallelRace
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising, plugin_error
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.time_limits import PATIENCE, STEADY_SECONDS, TimeLimits
+from autoopt.search.switched_looks import SwitchedLooks
+from autoopt.search.talk import Talk
+from autoopt.search.time_limits import STEADY_SECONDS, TimeLimits
 from autoopt.strategy import Case, Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
@@ -43,6 +46,7 @@ COMPILE_SECONDS = 30.0
 FIRM_ALPHA = 0.1
 FIRM_DOF = 8
 """The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
+SWITCHED = "switched"
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
 
@@ -82,8 +86,8 @@ class Screened:
 
     @property
     def seconds(self) -> float:
-        """Seconds that a look at it takes."""
-        return fmean(look.seconds for look in self.looks)
+        """Seconds that a look at it takes, with a start of its own."""
+        return fmean(look.seconds + look.saved_seconds for look in self.looks)
 
 
 def rival_strategies(one: Strategy, other: Strategy) -> bool:
@@ -113,10 +117,13 @@ class Screening:
         self._latest = latest
         self.found: list[Screened] = []
         self._spent: list[float] = []
-        self._race = self._fresh()
+        self._fresh()
 
-    def _fresh(self, looks: int = 1) -> Race | ParallelRace:
-        return open_race(self.context, self.state, looks, self.deadline)
+    def _fresh(self, looks: int = 1) -> None:
+        """From now on looks are at new processes."""
+        race = self._race = open_race(self.context, self.state, looks, self.deadline)
+        live = race.hand_over if isinstance(race, Race) else lambda: None
+        self._switched = SwitchedLooks(self.context, self.state, self.case, live)
 
     def _expect(self, candidates: Iterable[tuple[Plan, Estimate | None]]) -> None:
         """Tells the race what will be looked at next, so that looks on other places begin already."""
@@ -132,6 +139,7 @@ class Screening:
 
     def close(self) -> None:
         self._race.close()
+        self._switched.close()
 
     @property
     def each(self) -> float:
@@ -144,16 +152,20 @@ class Screening:
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look."""
-        waiting, talks = list(proposals), []
+        waiting, late = list(proposals), list[Proposal]()
         if self.context.runner.parallel > 1:
-            self._race.close()
-            self._race = self._fresh(len(waiting))
+            self.close()
+            self._fresh(len(waiting))
+        talks = self._switch(waiting)
         while waiting and not self.over:
             chosen = fitting(tuple(waiting), self.deadline - self.context.now(), self.each)
             first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen, self._look_seconds)
             waiting.remove(first)
+            if self.context.now() + self._look_seconds(first) > self._latest(self.found):
+                late.append(first)  # what was found would not be proved any more
+                continue
             self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
-            talk = _Talk(self, first)
+            talk = self._talk(first)
             talk.ask(len(chosen) - 1)
             talks.append(talk)
         talks.sort(key=lambda talk: -talk.best)
@@ -163,7 +175,33 @@ class Screening:
                 if not self.over:
                     talk.ask(0)
         self._confirm()
-        return waiting
+        return [*waiting, *late]
+
+    def _talk(self, proposal: Proposal) -> Talk:
+        def gain(candidate: Candidate, remaining: int) -> float | None:
+            screened = self.look(candidate, remaining)
+            return screened.gain if screened is not None else None
+
+        return Talk(self.context, self.state, self.case, proposal.strategy, gain, self.start_room)
+
+    def _switch(self, waiting: list[Proposal]) -> list[Talk]:
+        """Looks at what a running process can take on, all in one, and takes it from those that wait."""
+        left = self.deadline - self.context.now()
+        chosen = [] if self.over else self._switched.among(waiting, left, self.each)
+        talks = {proposal.strategy.name: self._talk(proposal) for proposal in chosen}
+        open_ = list(talks.values())
+        while open_ and not self.over:
+            upcoming = [talk.upcoming() for talk in open_]
+            self._switched.visit([candidate.plan for candidate in upcoming if candidate is not None], self.deadline)
+            for talk, candidate in zip(open_, upcoming, strict=True):
+                if candidate is None or self._switched.knows(candidate.plan) or not self.over:
+                    talk.ask(len(waiting))
+                else:  # the time was up before it could be seen
+                    self.state.forget(candidate.changes)
+                    talks.pop(talk.strategy.name)
+            open_ = [talk for talk in talks.values() if talk.goes_on and talk.best > 0]
+        waiting[:] = [proposal for proposal in waiting if proposal.strategy.name not in talks]
+        return list(talks.values())
 
     def _look_seconds(self, proposal: Proposal) -> float:
         """Seconds that a look at it takes, about: one that compiles takes longer, up to the limit of its start."""
@@ -182,8 +220,12 @@ class Screening:
         context, state = self.context, self.state
         number, began = state.next_id(), context.now()
         announce_start(context, state, candidate, number, began, remaining)
+        self._switched.visit([candidate.plan], self.deadline)
         seen = self._measured(candidate, f"look {number}", number)
-        self._spent.append(context.now() - began)
+        if seen.mode == SWITCHED:
+            began = min(began, context.now() - seen.seconds)  # it may have been seen with others, before
+        else:
+            self._spent.append(context.now() - began)
         gain = self._gain(candidate, seen)
         trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen, number))
         state.trials.append(trial)
@@ -211,6 +253,12 @@ class Screening:
         def progress(note: str, estimate: Estimate | None) -> None:
             seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
             context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
+
+        ready = self._switched.take(candidate.plan)
+        if ready is not None:
+            state.looks.append(ready)
+            return state.with_fixed_costs(ready)
+        self._switched.close()
 
         def measure() -> Comparison:
             usual = context.runner.limits
@@ -263,7 +311,7 @@ class Screening:
         open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
         ruling = context.gate.decide(
             candidate.plan,
-            seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ else seen,
+            seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ and seen.mode != SWITCHED else seen,
             state.facts,
             state.objective,
             state.noise,
@@ -277,7 +325,8 @@ class Screening:
             return ruling
         if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
             return ruling
-        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s; no claim is made"
+        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
+        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
         return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
 
     def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
@@ -302,11 +351,12 @@ class Screening:
         """Looks once more, at fresh processes of both, while there is time. False where there was none for any."""
         if not chosen or self.over:
             return False
-        self._race.close()
-        self._race = self._fresh(len(chosen))
+        self.close()
+        self._fresh(len(chosen))
         self._expect((screened.candidate.plan, screened.candidate.predicted) for screened in chosen)
+        self._switched.visit([screened.candidate.plan for screened in chosen], self.deadline)
         for screened in chosen:
-            if self.over:
+            if self.over and not self._switched.knows(screened.candidate.plan):
                 break
             self._again(screened)
         return True
@@ -314,7 +364,8 @@ class Screening:
     def _again(self, screened: Screened) -> None:
         number, began = screened.trial.id, self.context.now()
         seen = self._measured(screened.candidate, f"look {number} again", number)
-        self._spent.append(self.context.now() - began)
+        if seen.mode != SWITCHED:
+            self._spent.append(self.context.now() - began)
         gain = self._gain(screened.candidate, seen)
         self.found.remove(screened)
         if gain is None:
@@ -342,61 +393,6 @@ class Screening:
         pairs = [pair for look in looks for pair in look.pairs]
         if not pairs:
             return 0.0
-        between = between_process_of(self.state.noise)
+        switched = all(look.mode == SWITCHED for look in looks)
+        between = between_process_of(within(self.state.noise) if switched else self.state.noise)
         return TwoLevel([pair.log_ratio for pair in pairs], [pair.standard_error for pair in pairs], between).error
-
-
-class _Talk:
-    """The settings that a strategy asks for, one by one, with the looks as answers."""
-
-    def __init__(self, screening: Screening, proposal: Proposal) -> None:
-        self.screening, self.strategy = screening, proposal.strategy
-        self._settings: Iterator[tuple[JsonDict | BaseException, Answer]] = conversation(
-            proposal.strategy, screening.case
-        )
-        self.best = 0.0
-        self.goes_on = True
-        self._asked: tuple[JsonDict | BaseException, Answer] | None = None
-
-    def coming(self) -> tuple[Plan, Estimate | None] | None:
-        """The plan that is looked at next, which has been asked for with it; None where there is none."""
-        self._asked = self._asked or next(self._settings, None)
-        if self._asked is None or isinstance(self._asked[0], BaseException):
-            return None
-        screening = self.screening
-        plan = plan_of(screening.context, screening.state, self.strategy, screening.case, self._asked[0])
-        return (plan, None) if plan is not None else None
-
-    def ask(self, remaining: int) -> None:
-        """Looks at the next setting, and answers: kept where it is the best of this strategy so far."""
-        found, self._asked = self._asked or next(self._settings, None), None
-        if found is None:
-            self.goes_on = False
-            return
-        context, state = self.screening.context, self.screening.state
-        setting, answer = found
-        if isinstance(setting, BaseException):
-            skip(context, state, self.strategy, Verdict.FAILED, plugin_error(setting))
-            self.goes_on = False
-            return
-        candidate = candidate_of(context, state, self.strategy, self.screening.case, setting)
-        if candidate is None:
-            answer(None)
-            return
-        room, once = self.screening.start_room(candidate), context.runner.once.get(self.strategy.name, 0.0)
-        if once > PATIENCE * room:
-            state.unseen[self.strategy.name] = once
-            told = f"no time for a look: its start takes about {once:.0f} s once, and may take {room:.0f} s here"
-            skip(context, state, self.strategy, Verdict.NOT_TRIED, told)
-            self.goes_on = False
-            return
-        trials = len(state.trials)
-        screened = self.screening.look(candidate, remaining)
-        trial = state.trials[trials]
-        better = screened is not None and screened.gain > self.best + log1p(context.min_gain)
-        if better and screened is not None:
-            self.best = screened.gain
-        answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
-        failure = state.looks[-1].failure
-        if failure is not None and failure.kind == "timeout":
-            self.goes_on = False  # another setting of it would take as long, of less time

@@ -263,6 +263,10 @@ class SearchState:
         self.tried.add(key)
         return True
 
+    def forget(self, changes: tuple[Change, ...]) -> None:
+        """These changes were not tried after all."""
+        self.tried.discard(repr((self.incumbent.changes, changes)))
+
     def all_trials(self) -> tuple[Trial, ...]:
         """Every trial, and the notes on strategies that were never tried."""
         ran = {trial.strategy for trial in self.trials}

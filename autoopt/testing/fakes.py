@@ -113,6 +113,7 @@ class FakeMachine:
         retries_beyond: bytes of processes alive at once beyond which the allocator must free its cache and retry.
         can_freeze: a platform with SIGSTOP.
         tells_foreign: blocks carry ``foreign_cpu_seconds``.
+        switch_seconds: that a process takes to take on another plan and to put its state back.
     """
 
     behave: Callable[[Plan], Behaviour] = lambda plan: Behaviour()
@@ -125,6 +126,7 @@ class FakeMachine:
     exclusive: bool = False
     tells_foreign: bool = True
     cores: int = 2
+    switch_seconds: float = 0.05
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -205,6 +207,17 @@ class FakeArm:
         step = self.behaviour.step_seconds
         self._machine.clock.advance(ramp_seconds)
         return self._run(max(min_steps, round(seconds / step)))
+
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        """A block of another plan with this process's own slowness; the process is then as it was."""
+        self._usable()
+        own, steps = self.behaviour, self.steps
+        self.behaviour = self._machine.behave(plan)
+        self._machine.clock.advance(self._machine.switch_seconds + max(ramp_seconds, self.behaviour.step_seconds))
+        try:
+            return self.block(seconds, min_steps, 0.0)
+        finally:
+            self.behaviour, self.steps = own, steps
 
     def evaluated(self, max_seconds: float) -> int | None:
         self._usable()

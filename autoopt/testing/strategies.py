@@ -312,6 +312,12 @@ class StrategyTestCase:
             losses = train_few_steps(self.workload(), self.strategy.apply(Setup(), setting))
             assert all(math.isfinite(loss) for loss in losses)
 
+    def test_what_it_calls_switchable_is_taken_on_and_put_off(self) -> None:
+        """A training under way takes its first setting on, trains on, and has the weights that it had before."""
+        if self.strategy.switchable and example_of(self.strategy).trains:
+            setup = self.strategy.apply(Setup(), self._settings()[0])
+            assert switched_on_and_off(self.workload(), setup)
+
     def _registry(self) -> Registry:
         registry = load_strategies()
         if self.strategy.name in registry:
@@ -336,6 +342,27 @@ def train_few_steps(workload: Any, setup: Setup, steps: int = 4, seed: int = 0) 
     training = Training(workload, setup, device="cpu", seed=seed)
     try:
         return [float(training.step(training.next())) for _ in range(steps)]
+    finally:
+        training.close()
+
+
+def switched_on_and_off(workload: Any, setup: Setup) -> bool:
+    """Whether a training that took a setup on for two steps has the weights that it had before, on the CPU."""
+    import torch
+
+    from autoopt.benchmark.seeding import seed_everything
+    from autoopt.benchmark.switching import Switching
+    from autoopt.benchmark.training import Training
+
+    seed_everything(0)
+    training = Training(workload, Setup(), device="cpu", seed=0)
+    try:
+        training.step(training.next())
+        switching, before = Switching(training), [p.detach().clone() for p in training.model.parameters()]
+        with switching.to(setup):
+            moved = [float(training.step(training.next())) for _ in range(2)]
+        after = list(training.model.parameters())
+        return len(moved) == 2 and all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     finally:
         training.close()
 

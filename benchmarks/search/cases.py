@@ -17,6 +17,20 @@ USELESS = dict.fromkeys(("pin", "prefetch", "matmul", "fused", "cudnn"), 1.0)
 
 NUMERIC = frozenset({"amp", "attention", "channels_last", "compile", "cudnn", "fused", "matmul"})
 """Changes of rounding: their quality takes probes, at weights that a training keeps."""
+SWITCHABLE = frozenset(
+    {"amp", "matmul", "matmul_precision", "fused", "fused_optimizer", "threads", "prefetch", "device_prefetch"}
+)
+"""What a running process takes on: as the strategies of these names say of themselves."""
+
+
+@dataclass(frozen=True)
+class Switched:
+    """A change of the loss in name alone."""
+
+    name: str
+
+    def __call__(self, loss: Any) -> Any:
+        return loss
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class SimulatedCase:
         predicted: whether a prediction is known (within a fifth of the truth; above it for what brings nothing).
         numeric: changes that may alter the last digits of what is learnt.
         excludes: changes beside which one says that it does not apply; ``replaces``: those whose place it takes.
+        switchable: changes that a running process can take on.
         graph: changes that make another graph, which is compiled anew; a later start finds what was compiled.
     """
 
@@ -49,6 +64,7 @@ class SimulatedCase:
     excludes: dict[str, frozenset[str]] = field(default_factory=dict)
     replaces: dict[str, frozenset[str]] = field(default_factory=dict)
     graph: frozenset[str] | None = None
+    switchable: frozenset[str] = SWITCHABLE
 
     def speed(self, names: tuple[str, ...]) -> float:
         found = self.together(frozenset(names))
@@ -70,6 +86,7 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
 
     class Made(Strategy):
         excludes = case.replaces.get(name, frozenset())
+        switchable = name in case.switchable
         risk = Risk.NUMERIC if name in case.numeric else Risk.EXACT
         stages = frozenset({"storage", "preparation"}) if name in ("workers", "cache") else frozenset({"forward"})
 
@@ -85,7 +102,7 @@ def _made(case: SimulatedCase, name: str, gain: float, rng: np.random.Generator)
             return [Change(strategy=other)] if other else []
 
         def apply(self, setup: Setup, setting: JsonDict) -> Setup:
-            changed = setup.with_flags(**{name: True})
+            changed = setup.with_loss(Switched(name)) if self.switchable else setup.with_flags(**{name: True})
             return changed.with_compile() if name in case.costs else changed
 
     made: Any = Made

@@ -12,6 +12,7 @@ from autoopt.records.messages import Block, Ready, Startup
 READY = "autoopt.benchmark.tasks:ready"
 WARM_UP = "autoopt.benchmark.tasks:warm_up"
 RUN_BLOCK = "autoopt.benchmark.tasks:run_block"
+SWITCHED_BLOCK = "autoopt.benchmark.tasks:switched_block"
 EVALUATED = "autoopt.benchmark.tasks:evaluated"
 
 READY_SECONDS = 300.0
@@ -36,6 +37,10 @@ class Arm(Protocol):
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
         """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps."""
+
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
+        for its place in the data."""
 
     def evaluated(self, max_seconds: float) -> int | None:
         """Samples that an evaluation reads; None where that cannot be told in so many seconds."""
@@ -103,13 +108,20 @@ class TrialArm:
         return startup
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds)
+
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        return self._block(SWITCHED_BLOCK, seconds, min_steps, ramp_seconds, plan=plan.model_dump(mode="json"))
+
+    def _block(self, task: str, seconds: float, min_steps: int, ramp_seconds: float, **arguments: Any) -> Block:
         expected = seconds + ramp_seconds + min_steps * self._step_seconds
         answer = self._process.call(
-            RUN_BLOCK,
+            task,
             timeout=self._patience * expected + 60.0,
             seconds=seconds,
             min_steps=min_steps,
             ramp_seconds=ramp_seconds,
+            **arguments,
         )
         block = Block.model_validate(answer)
         if not block.samples:

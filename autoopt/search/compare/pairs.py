@@ -113,6 +113,15 @@ class Blocks:
         if incumbent.late_seconds or candidate.late_seconds:
             self.settled = len(self.log_ratios)
 
+    def add_between(self, before: Block, candidate: Block, after: Block) -> None:
+        """A block between two of the incumbent's, whose mean stands beside it: a drift of the machine cancels."""
+        usual = (log(rate(before)) + log(rate(after))) / 2
+        self.log_ratios.append(log(rate(candidate)) - usual)
+        shares = [share for share in (_foreign(before), _foreign(after)) if share is not None]
+        self.shares.append((sum(shares) / len(shares) if shares else None, _foreign(candidate)))
+        if any(block.late_seconds for block in (before, candidate, after)):
+            self.settled = len(self.log_ratios)
+
     @property
     def since(self) -> int:
         """The first block pair that counts: the one after a side has compiled again or searched, which may have

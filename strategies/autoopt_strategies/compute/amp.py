@@ -38,6 +38,7 @@ class Amp(Strategy):
     title = "mixed precision"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    switchable = True
     example = Example({"dtype": "bfloat16"}, losses=0.02)
 
     def applies(self, case: Case) -> Applies:

@@ -119,6 +119,7 @@ class FusedOptimizer(Strategy):
     title = "fused optimizer"
     stages = frozenset({"optimizer"})
     risk = Risk.NUMERIC
+    switchable = True
     example = Example({"implementation": "fused"}, losses=1e-4)
 
     def applies(self, case: Case) -> Applies:

@@ -66,6 +66,7 @@ class GarbageCollection(Strategy):
     title = "garbage collected on schedule"
     stages = frozenset({"preparation", "collate", "host", "forward", "backward"})
     risk = Risk.EXACT
+    switchable = True
     example = Example({"every": 100}, inspected={"preparing": 0.2, "computing": 0.05})
 
     def applies(self, case: Case) -> Applies:

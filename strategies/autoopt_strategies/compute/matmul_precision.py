@@ -25,6 +25,7 @@ class MatmulPrecision(Strategy):
     title = "shorter float32 matrix products"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    switchable = True
     example = Example({"precision": "medium"}, losses=0.02)
 
     def applies(self, case: Case) -> Applies:

@@ -23,6 +23,7 @@ class Threads(Strategy):
     title = "compute threads"
     stages = frozenset({"forward", "backward", "optimizer", "host"})
     risk = Risk.NUMERIC
+    switchable = True
     example = Example({"threads": 1}, losses=1e-4)
 
     def applies(self, case: Case) -> Applies:

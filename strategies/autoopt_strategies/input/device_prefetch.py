@@ -20,6 +20,7 @@ class DevicePrefetch(Strategy):
     title = "batches copied ahead"
     stages = frozenset({"copy"})
     risk = Risk.EXACT
+    switchable = True
     after = frozenset({"pin_memory"})
     example = Example({"prefetch": 2}, device="cuda:0")
 

@@ -1,0 +1,139 @@
+"""Looks at what a running process can take on: several candidates in one visit to one process of the incumbent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+import numpy as np
+
+from autoopt.benchmark.switching import PARTS, unswitchable
+from autoopt.records import JsonDict, Plan, Record
+from autoopt.registry import Registry
+from autoopt.script.switching import PARTS as SCRIPT_PARTS
+from autoopt.search.candidate import plan_of
+from autoopt.search.compare.comparison import Comparison
+from autoopt.search.compare.pairs import LiveArm
+from autoopt.search.one_process import OneProcess
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.search.time_limits import STEADY_SECONDS
+from autoopt.strategy import Case
+
+SECONDS = 4.0
+"""Seconds of a look in a process that is alive, as thought beforehand."""
+
+
+class Visit(Record):
+    """One visit: a look at each plan, in their order; None where the process could not tell."""
+
+    looks: tuple[Comparison | None, ...] = ()
+
+
+def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset[str] = PARTS) -> bool:
+    """Whether a process of the incumbent can take the plan on: by the word of its strategies, and by what they set.
+
+    Args:
+        parts: of a setup that can be switched in it.
+    """
+    both = (incumbent, plan)
+    changed = [change for one in both for change in one.changes if not all(change in other.changes for other in both)]
+    if not changed or not all(registry[change.strategy].switchable for change in changed):
+        return False
+    try:
+        return not unswitchable(registry.fold(incumbent), registry.fold(plan), parts)
+    except PLUGIN_ERRORS:  # its own look says so
+        return False
+
+
+class SwitchedLooks:
+    """Visits, and the looks that they brought until they are asked for.
+
+    Args:
+        context, state: of the run.
+        case: what strategies are told.
+        take_over: hands over a live process of the incumbent.
+    """
+
+    def __init__(
+        self, context: RunContext, state: SearchState, case: Case, take_over: Callable[[], LiveArm | None]
+    ) -> None:
+        self._context, self._state, self._case, self._take_over = context, state, case, take_over
+        self._seen: dict[str, Comparison] = {}
+        self._asked: set[str] = set()
+        self._spent: list[float] = []
+        rng = np.random.default_rng([context.seed, state.numbers, 5])
+        rule = context.rule(1.0)
+        self._process = OneProcess(context.runner.start, state.incumbent, rule, clock=context.now, rng=rng)
+
+    def possible(self, plan: Plan) -> bool:
+        """Whether a visit may tell of a plan, and none has failed to."""
+        base, known = self._context.runner.base, plan.key in self._asked and plan.key not in self._seen
+        launched = (base.script is not None and base.script.launch is not None) or self._context.runner.parallel > 1
+        parts = PARTS if base.script is None else SCRIPT_PARTS
+        return not (known or launched) and switchable(self._context.runner.registry, self._state.incumbent, plan, parts)
+
+    def among(self, proposals: Sequence[Proposal], seconds: float, each: float) -> list[Proposal]:
+        """Proposals whose first setting a process can take on; where there is no time for all, those that promise most.
+
+        Args:
+            seconds: for all proposals.
+            each: seconds that a look with a start of its own takes.
+        """
+        left = seconds - self._context.allocation.start_seconds
+        costs = {p.strategy.name: self.each if self._first(p) else each for p in proposals}
+        able = [p for p in proposals if self._first(p)]
+        if sum(costs.values()) <= left:
+            return able
+        waiting, chosen = list(proposals), set[str]()
+        while waiting and left > 0:
+            best = most_promising(tuple(waiting), lambda p: costs[p.strategy.name])
+            waiting.remove(best)
+            left -= costs[best.strategy.name]
+            chosen.add(best.strategy.name)
+        return [p for p in able if p.strategy.name in chosen]
+
+    @property
+    def each(self) -> float:
+        """Seconds of a look in a visit, as thought beforehand and as seen so far."""
+        return fmean([SECONDS, *self._spent])
+
+    def _first(self, proposal: Proposal) -> bool:
+        strategy = proposal.strategy
+        if not strategy.switchable:
+            return False
+        plan = plan_of(self._context, self._state, strategy, self._case, proposal.setting)
+        return plan is not None and self.possible(plan)
+
+    def visit(self, plans: Sequence[Plan], deadline: float) -> None:
+        """Looks at those plans that a process can take on and that were not looked at; a durable step."""
+        new = [plan for plan in plans if plan.key not in self._seen and self.possible(plan)]
+        if not new:
+            return
+        context, state = self._context, self._state
+        key: JsonDict = {
+            "purpose": f"looks in one process from {state.numbers}",
+            "incumbent": state.incumbent.model_dump(mode="json"),
+            "candidates": [plan.model_dump(mode="json") for plan in new],
+        }
+
+        def measure() -> Visit:
+            limits = {"warm_up_seconds": STEADY_SECONDS, "deadline": deadline}
+            return Visit(looks=self._process.look(new, state.noise, take_over=self._take_over, **limits))
+
+        seen = context.run.step("look", key, measure, Visit)
+        self._asked |= {plan.key for plan in new}
+        self._spent += [look.seconds for look in seen.looks if look is not None]
+        self._seen |= {plan.key: look for plan, look in zip(new, seen.looks, strict=True) if look is not None}
+
+    def knows(self, plan: Plan) -> bool:
+        return plan.key in self._seen
+
+    def take(self, plan: Plan) -> Comparison | None:
+        """The look at a plan, once."""
+        return self._seen.pop(plan.key, None)
+
+    def close(self) -> None:
+        """Ends the process; what was seen is kept."""
+        self._process.close()

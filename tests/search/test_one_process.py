@@ -1,0 +1,172 @@
+"""Looks within one process, in simulated time."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoopt.errors import TrialFailed
+from autoopt.records import Change, Noise, Plan
+from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.one_process import MOST_BLOCKS, OneProcess
+from autoopt.search.race import Race
+from autoopt.testing import Behaviour, FakeMachine, NoiseModel
+
+BASE = Behaviour(step_seconds=0.05, startup_seconds=8.0)
+NOISE = Noise(process_sd=0.05, process_dof=8.0, block_sd=0.06)
+
+
+def plan(name: str) -> Plan:
+    return Plan(changes=(Change(strategy=name),))
+
+
+def machine(
+    speeds: dict[str, float], noise: NoiseModel | None = None, seed: int = 0, **fails: TrialFailed
+) -> FakeMachine:
+    def behave(given: Plan) -> Behaviour:
+        names = given.names()
+        found = replace(BASE, step_seconds=BASE.step_seconds / math.prod(speeds[name] for name in names))
+        return replace(found, fails=next((fails[name] for name in names if name in fails), None))
+
+    return FakeMachine(behave=behave, noise=noise or NoiseModel("quiet"), seed=seed)
+
+
+def looks(on: FakeMachine, names: list[str], seed: int = 0) -> list[Comparison | None]:
+    process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(seed))
+    with closing(process):
+        found = process.look([plan(name) for name in names], NOISE, warm_up_seconds=5.0, deadline=1e6)
+    assert not on.alive, "processes were left behind"
+    return list(found)
+
+
+def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
+    speeds = {"faster": 1.3, "same": 1.0, "slower": 0.7}
+    on = machine(speeds)
+    for name, seen in zip(speeds, looks(on, list(speeds)), strict=True):
+        assert seen is not None
+        assert seen.mode == "switched"
+        assert seen.estimate is not None
+        assert seen.estimate.value == pytest.approx(speeds[name], rel=1e-3)
+        assert seen.saved_seconds >= BASE.startup_seconds
+    assert len(on.started) == 1
+    other = machine(speeds)
+    with closing(Race(other.start, Plan(), Rule(), clock=other.clock, rng=np.random.default_rng(0))) as race:
+        for name in speeds:
+            race.look(plan(name), NOISE, warm_up_seconds=5.0)
+    assert on.clock() < 0.7 * other.clock()
+
+
+def test_a_look_never_accepts_and_refuses_what_is_plainly_slow() -> None:
+    faster, slower = looks(machine({"faster": 1.5, "slower": 0.6}), ["faster", "slower"])
+    assert faster is not None
+    assert slower is not None
+    assert faster.decision is Decision.INCONCLUSIVE
+    assert slower.decision in (Decision.HARMFUL, Decision.REJECT)
+
+
+def errors(kind: str, runs: int = 40) -> float:
+    """Root mean square error (log) of looks at a candidate of 1.1 on a machine whose processes differ by much."""
+    found = []
+    for seed in range(runs):
+        on = machine({"candidate": 1.1}, NoiseModel("normal", block_sd=0.03, process_sd=0.06), seed=seed)
+        if kind == "one process":
+            seen = looks(on, ["candidate"], seed)[0]
+        else:
+            race = Race(on.start, Plan(), Rule(max_seconds=60), clock=on.clock, rng=np.random.default_rng(seed))
+            with closing(race):
+                seen = race.look(plan("candidate"), NOISE, warm_up_seconds=5.0)
+        assert seen is not None
+        assert seen.estimate is not None
+        found.append(math.log(seen.estimate.value / 1.1))
+    return math.sqrt(float(np.mean(np.square(found))))
+
+
+def test_what_makes_a_process_faster_than_another_cancels() -> None:
+    assert errors("one process") < errors("two processes") / 3
+
+
+def test_a_drift_of_the_machine_cancels() -> None:
+    on = machine({"candidate": 1.1}, NoiseModel("drifting", block_sd=0.001))
+    seen = looks(on, ["candidate"])[0]
+    assert seen is not None
+    assert seen.estimate is not None
+    assert seen.estimate.value == pytest.approx(1.1, rel=0.02)
+
+
+def test_one_that_fails_or_is_not_finite_takes_nothing_from_the_others() -> None:
+    speeds = {"a": 1.2, "fails": 1.5, "nan": 1.5, "b": 0.9}
+    on = machine(speeds, fails=TrialFailed("error", "no such kernel"))
+    usual = on.behave
+    on.behave = lambda given: replace(usual(given), loss=lambda _: None if "nan" in given.names() else 1.0)
+    a, fails, nan, b = looks(on, list(speeds))
+    assert (fails, nan) == (None, None), "looks of their own tell what they are"
+    for name, seen in (("a", a), ("b", b)):
+        assert seen is not None
+        assert seen.estimate is not None
+        assert seen.estimate.value == pytest.approx(speeds[name], rel=1e-3)
+    assert len(on.started) == 1
+
+
+def test_one_that_ends_the_process_leaves_the_others_another_one() -> None:
+    speeds = {"a": 1.2, "crashes": 1.5, "b": 0.9}
+    on = machine(speeds)
+    start = on.start
+
+    def fragile(given: Plan, label: str):
+        arm, dead = start(given, label), False
+        usual = arm.switched_block
+
+        def switched(wanted: Plan, *length):
+            nonlocal dead
+            dead = dead or "crashes" in wanted.names()
+            if dead:
+                raise TrialFailed("crashed", "signal 11")
+            return usual(wanted, *length)
+
+        arm.switched_block = switched
+        return arm
+
+    on.start = fragile
+    a, crashes, b = looks(on, list(speeds))
+    assert crashes is None
+    assert a is not None
+    assert b is not None
+    assert len(on.started) == 2
+
+
+def test_an_incumbent_that_cannot_start_is_left_to_the_looks_that_say_so() -> None:
+    on = FakeMachine(behave=lambda _: replace(BASE, fails=TrialFailed("error", "gone")), noise=NoiseModel("quiet"))
+    assert looks(on, ["a"]) == [None]
+
+
+def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
+    on = machine({"a": 1.2})
+    process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(0))
+    with closing(process):
+        assert process.look([plan("a")], NOISE, warm_up_seconds=5.0, deadline=BASE.startup_seconds + 1.5) == (None,)
+
+
+def test_orders_are_reversed_so_that_none_is_always_first() -> None:
+    on = machine({"a": 1.0, "b": 1.0, "c": 1.0}, NoiseModel("normal", block_sd=0.05))
+    start, asked = on.start, list[str]()
+
+    def watched(given: Plan, label: str):
+        arm = start(given, label)
+        usual = arm.switched_block
+
+        def switched(wanted: Plan, *length):
+            asked.extend(wanted.names())
+            return usual(wanted, *length)
+
+        arm.switched_block = switched
+        return arm
+
+    on.start = watched
+    looks(on, ["a", "b", "c"])
+    blocks = asked[6:]  # of the first round each is preceded by steps that settle it
+    assert blocks[:3] == asked[4::-2]
+    assert max(blocks.count(name) for name in "abc") <= MOST_BLOCKS
