@@ -151,7 +151,7 @@ def process_as(before: Setup, after: Setup) -> Iterator[None]:
         threads = after.flags.get("threads")
         if threads != before.flags.get("threads"):
             stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(int(threads))
+            torch.set_num_threads(int(threads or torch.get_num_threads()))
         if after.precision.matmul != before.precision.matmul:
             stack.enter_context(matmul_precision(after.precision.matmul))
         yield
