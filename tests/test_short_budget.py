@@ -207,7 +207,8 @@ def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> No
 def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: Path) -> None:
     """Each time that it goes on, the run's error budget leaves it a stricter level: it ends without a pair."""
     gains = {"steady": 1.08, "threads": 0.68, "zero": 1.04, "slow_start": 0.98, "pin": 1.0}
-    world = simulated(SimulatedCase("small", gains, costs={"slow_start": 30.0}), 300.0, 1, tmp_path)
+    case = SimulatedCase("small", gains, costs={"slow_start": 30.0}, switchable=frozenset())
+    world = simulated(case, 300.0, 1, tmp_path)
     outcome = world.go()
     assert any("goes on from" in trial.reason for trial in outcome.state.trials)
     assert world.clock() <= 300.0
