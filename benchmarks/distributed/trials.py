@@ -1,10 +1,12 @@
-"""Scheduling of trials over places: really started processes that sleep for a second each, on a Ray of this machine.
+"""Scheduling of trials over places: simulated trials, which sleep for a second each, on a Ray of this machine.
 
-Each trial is a process of its own, begun through its place's host, asked to sleep, and ended. The parallel efficiency
-is the seconds that trials slept over the seconds of all places, from the first trial to the end of the last; hosts and
-one trial on each are there before, in ``hosts_seconds``.
+A trial is asked of a live process of its place; with ``--fresh`` a process is begun through the place's host for each
+trial and ended with it, which wants some 0.2 s of a core each beside the sleep. The parallel efficiency is the seconds
+that trials slept over the seconds of all places, from the first trial to the end of the last; hosts and one trial on
+each are there before, in ``hosts_seconds``.
 
 python -m benchmarks.distributed.trials                       # 1,000 trials of 1 s on 8 places: some 140 s
+python -m benchmarks.distributed.trials --fresh               # with a process for each trial
 python -m benchmarks.distributed.trials --executor local      # the same processes without Ray
 python -m benchmarks.distributed.trials --table
 """
@@ -51,18 +53,28 @@ def places(executor: str, count: int, folder: Path) -> Iterator[tuple[Place, ...
         ray.shutdown()
 
 
-def measured(where: Sequence[Place], trials: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Efficiency of so many trials; every place has started its host before the first counts."""
+def measured(
+    where: Sequence[Place], trials: int, seconds: float, folder: Path, *, fresh: bool = False
+) -> dict[str, Any]:
+    """Efficiency of so many trials; every place has started its host before the first counts.
+
+    Args:
+        fresh: each trial has a process of its own.
+    """
     device = "cuda" if isinstance(where[0].launcher, RemoteLauncher) else "cpu"
     spec = TrialSpec(workload="none:none", directory=str(ROOT), search_path=(str(ROOT),), device=device)
 
+    live: dict[int, Any] = {}
+
     def trial(place: int, number: int, lasts: float) -> tuple[int, float]:
-        process = where[place].launcher.start(spec, log=folder / f"{number}.log", timeout=120.0)
+        if place not in live:
+            live[place] = where[place].launcher.start(spec, log=folder / f"{number}.log", timeout=120.0)
         try:
-            slept: float = process.call(SLEEP, timeout=60.0 + lasts, seconds=lasts)["seconds"]
+            slept: float = live[place].call(SLEEP, timeout=60.0 + lasts, seconds=lasts)["seconds"]
             return place, slept
         finally:
-            process.close()
+            if fresh:
+                live.pop(place).close()
 
     workers, before = ThreadWorkers(len(where)), time.perf_counter()
     with contextlib.ExitStack() as held:
@@ -78,9 +90,12 @@ def measured(where: Sequence[Place], trials: int, seconds: float, folder: Path) 
         found = [future.result() for future in asked]
         ended = time.perf_counter()
         workers.close()
+        for process in live.values():
+            process.close()
     slept = sum(lasted for _, lasted in found)
     return {
         "trials": trials,
+        "fresh": fresh,
         "places": len(where),
         "trial_seconds": seconds,
         "wall_seconds": ended - began,
@@ -97,6 +112,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--places", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each trial")
+    parser.add_argument("--fresh", action="store_true", help="a process for each trial")
     parser.add_argument("--out", type=Path, default=RESULTS / "distributed_trials.json")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
@@ -105,8 +121,9 @@ def main() -> None:
             tempfile.TemporaryDirectory() as folder,
             places(options.executor, options.places, Path(folder)) as where,
         ):
-            found = measured(where, options.trials, options.seconds, Path(folder))
-        save(options.out, {**load(options.out), options.executor: {**found, "environment": environment()}})
+            found = measured(where, options.trials, options.seconds, Path(folder), fresh=options.fresh)
+        name = f"{options.executor}, a process each" if options.fresh else options.executor
+        save(options.out, {**load(options.out), name: {**found, "environment": environment()}})
     for name, told in load(options.out).items():
         if isinstance(told, dict):
             print(
