@@ -284,7 +284,7 @@ def test_limits_follow_what_a_start_takes_once(once: float, share: float, ready:
 
 
 def test_a_candidate_that_was_looked_at_again_shows_what_all_of_its_looks_say(tmp_path: Path) -> None:
-    world = simulated(CASES["small"], 300.0, 0, tmp_path)
+    world = simulated(replace(CASES["small"], switchable=frozenset()), 300.0, 0, tmp_path)
     trials = world.go().state.trials
     again = {t.strategy: t for t in trials if "looks of seconds" in t.reason and t.verdict is Verdict.INCONCLUSIVE}
     assert again, "nothing had a second look"
