@@ -15,18 +15,17 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.distributed.merging import mean_losses
-from autoopt.benchmark.fingerprint import Array, Coordinates, digest, sample_keys, without_draws
+from autoopt.benchmark.fingerprint import Array, Coordinates, without_draws
 from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
-from autoopt.records.messages import EpochRead, Probe
+from autoopt.records.messages import Probe
 from autoopt.script.held import HeldWeights
+from autoopt.script.step_data import StepData
 from autoopt.script.watcher import Watcher
 
 ROUNDS = 6
@@ -64,19 +63,13 @@ def probe(
     return found.model_dump(mode="json")
 
 
-def _whole_numbers(value: Any) -> Any:
-    """A tensor of numbers with fractions is left out."""
-    return None if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
-
-
 class _Recorder(Watcher):
     """The record of one process that probes its plan, from joint to joint."""
 
     def __init__(self, live: Any) -> None:
         self.live, self.training, self.session = live, live.training, live.script.session
         self.coordinates = Coordinates(self.training.model)
-        self.digests: list[str] = []
-        self.orders: list[str] = []
+        self.data = StepData(live)
         self.losses: tuple[float | None, ...] = ()
         self.weights: list[Array] = []
         self.rates: list[float] = []
@@ -88,48 +81,16 @@ class _Recorder(Watcher):
         self.metrics: tuple[float | None, ...] = ()
         self.evaluation = ""
         self._kept: Any = None
-        self.epochs: list[EpochRead] = []
-        self._keys: list[set[int]] = [set()]
-        self._batches: list[Any] = [self.live.script.recording.host_batch]
-        self._called: set[int] = set()
-        for call in (call for batch in self.training.batches for call in batch):
-            self._take(call.model, call.args, call.kwargs)
-        self._labels = True
-        self._given = self._own_loss = False
         self._gradient: Array | None = None
         self._plain: contextlib.ExitStack | None = None
-        live.script.joints.watchers.append(self)
+        live.script.joints.watchers += [self.data, self]
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     # what the joints tell
 
-    def loader_opened(self, loader: Any) -> None:
-        if self.live.script.joints.roles.of(loader) and self._keys[-1]:
-            self._keys.append(set())
-
-    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
-        if training:
-            self._given = True
-            self._batches.append(batch)
-            self._read(batch)
-
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
-        if not training:
-            return
-        self._take(model, args, kwargs)
-        if self._plain is not None:
+        if training and self._plain is not None:
             self._plain.enter_context(_without_draws_within(model))
-
-    def _take(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Arguments of a model's call. Where another one was called before it in the step, its numbers may be what that
-        one computed, rounded otherwise under another plan: whole numbers alone are the data's then."""
-        self._called.add(id(model))
-        given = (args, kwargs)
-        self._batches.append(given if len(self._called) == 1 else tree_map(_whole_numbers, given))
-
-    def forward_done(self, model: nn.Module, output: Any) -> None:
-        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
-        self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Takes the step's gradient; one that a closure computes within the step (Lightning's do), when it first has.
@@ -158,27 +119,6 @@ class _Recorder(Watcher):
 
         return watched
 
-    def _read(self, batch: Any) -> None:
-        epoch = len(self._keys) - 1
-        while len(self.epochs) <= epoch:
-            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
-        keys, known = sample_keys(batch), self.epochs[epoch]
-        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
-        self._keys[epoch].update(keys)
-        self.epochs[epoch] = EpochRead(
-            samples=known.samples + len(keys),
-            distinct=len(self._keys[epoch]),
-            seen_before=known.seen_before + earlier,
-        )
-
-    def _step_ended(self) -> None:
-        self.digests.append("".join(digest(batch) for batch in self._batches))
-        self.orders.append("".join(digest(batch, whole_numbers=True) for batch in self._batches))
-        self._labels = self._labels and (self._given or self._own_loss)
-        self._batches.clear()
-        self._called.clear()
-        self._own_loss = False
-
     # how far the script trains
 
     def gradients_at(self, paths: list[str]) -> None:
@@ -204,7 +144,7 @@ class _Recorder(Watcher):
         def each(done: int, elapsed: float) -> None:
             assert self._plain is not None
             self._plain.close()
-            self._step_ended()
+            self.data.step_ended()
             if self._gradient is not None:
                 found[(done - 1) % len(states)].append(self._gradient)
             self._gradient = None
@@ -215,7 +155,7 @@ class _Recorder(Watcher):
         wanted = ROUNDS * len(states)
         self.training.follow(lambda done, _: done >= wanted, each, most=wanted)
         self.session.in_main(self._as_before)
-        self.taken = len(self.digests)
+        self.taken = len(self.data.digests)
         whole = all(state is not None for state in states) and all(map(_tells, found))
         self.found = found if whole and not self.live.script.joints.scaled else []
 
@@ -237,7 +177,7 @@ class _Recorder(Watcher):
         self._gradient = None
 
         def each(done: int, elapsed: float) -> None:
-            self._step_ended()
+            self.data.step_ended()
             if self._gradient is None:
                 self.skipped.append(done - 1)
             self._gradient = None
@@ -263,7 +203,7 @@ class _Recorder(Watcher):
         self._hook.remove()
         if not self.session.over:
             self._read_on(seconds, usual, samples)
-        self._put_together()
+        self.data.put_together(self.training.group)
 
     def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         held = HeldWeights(self.live, self._kept) if self._kept is not None else None
@@ -272,14 +212,14 @@ class _Recorder(Watcher):
             self.live.script.joints.watchers.append(held)
 
         def each(done: int, elapsed: float) -> None:
-            self._step_ended()
+            self.data.step_ended()
             if held is not None:
                 held.put()
 
         def enough(done: int, elapsed: float) -> bool:
-            read = sum(epoch.samples for epoch in self.epochs) * self.training.group.size
+            read = self.data.samples * self.training.group.size
             late = perf_counter() - began > (usual if read >= samples else seconds)
-            return late or done >= _MOST_READ or len(self._keys) > 3 or not self._given
+            return late or done >= _MOST_READ or self.data.epoch >= 3 or not self.data.given
 
         began = perf_counter()
         goal = self.training.follow(enough, each, most=_MOST_READ)
@@ -287,30 +227,10 @@ class _Recorder(Watcher):
             self.live.script.joints.watchers.remove(held)
             self.metrics, self.evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
-    def _put_together(self) -> None:
-        """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
-        group = self.training.group
-        if group.size == 1:
-            return
-        ranks = group.gather((self.digests, self.orders, self._keys, self._labels))
-        self.digests = ["".join(step) for step in zip(*(each[0] for each in ranks), strict=False)]
-        self.orders = ["".join(step) for step in zip(*(each[1] for each in ranks), strict=False)]
-        self._labels = all(each[3] for each in ranks)
-        epochs = [set().union(*keys) for keys in zip(*(each[2] for each in ranks), strict=False)]
-        samples = group.gather([epoch.samples for epoch in self.epochs])
-        self.epochs = [
-            EpochRead(
-                samples=sum(rank[number] for rank in samples if number < len(rank)),
-                distinct=len(keys),
-                seen_before=len(keys & set().union(*epochs[:number])),
-            )
-            for number, keys in enumerate(epochs)
-            if keys
-        ]
-
     def finish(self) -> None:
         """Once the script trains no further: updates from drawn gradients."""
-        self.live.script.joints.watchers.remove(self)
+        for watcher in (self.data, self):
+            self.live.script.joints.watchers.remove(watcher)
         with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
             self.updated = self._updates()
 
@@ -361,17 +281,17 @@ class _Recorder(Watcher):
         return Probe(
             file=Path(out).name,
             steps=len(self.rates),
-            digests=tuple(self.digests),
-            orders=tuple(self.orders),
-            gradient_digests=tuple(self.digests[: self.taken]),
+            digests=tuple(self.data.digests),
+            orders=tuple(self.data.orders),
+            gradient_digests=tuple(self.data.digests[: self.taken]),
             losses=self.losses,
             learning_rates=tuple(self.rates),
             skipped_by_scaler=tuple(self.skipped),
-            epochs=tuple(self.epochs),
+            epochs=tuple(self.data.epochs),
             points=len(self.found),
             metrics=self.metrics,
             evaluation_digest=self.evaluation,
-            unseen="" if self._labels and all(self.digests) else "labels",
+            unseen=self.data.unseen,
         )
 
 

@@ -125,6 +125,20 @@ def test_gradients_that_a_closure_computes_within_the_step_are_compared(prober: 
     assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
 
 
+def test_a_state_that_a_model_hands_on_is_no_data_of_the_script(prober: Prober, folder: Path) -> None:
+    sites = prober.sites("carried.py")
+    prober.weights = prober.kept_weights("carried.py", sites)
+    before = prober("carried.py", sites)
+    cast = level(Risk.NUMERIC, before, prober("carried.py", sites, BFLOAT16))
+    assert "another batch" not in cast.detail
+    assert cast.passed is not False, cast.detail
+    text = (folder / "carried.py").read_text()
+    other = {str(folder / "carried.py"): text.replace("(step * LENGTH", "(8 + step * LENGTH")}
+    moved = level(Risk.NUMERIC, before, prober("carried.py", sites, patched=other))
+    assert moved.passed is False
+    assert "another batch" in moved.detail
+
+
 def test_a_loop_without_a_loader_is_probed_where_its_model_is_called_with_the_labels(prober: Prober) -> None:
     sites = prober.sites("get_batch.py")
     before, after = prober("get_batch.py", sites), prober("get_batch.py", sites)

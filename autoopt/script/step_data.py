@@ -1,0 +1,153 @@
+"""What a script's steps are given: digests of their batches, and which samples its epochs read.
+
+Batches are what the training loaders give and what the models are called with, without what a model computed itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from autoopt.benchmark.fingerprint import digest, sample_keys
+from autoopt.benchmark.transfer import tensors
+from autoopt.records.messages import EpochRead
+from autoopt.script.watcher import Watcher
+
+
+class StepData(Watcher):
+    """The data of one process's steps, from joint to joint.
+
+    Attributes:
+        digests: of each step's data; ``orders``: of their whole numbers alone.
+        epochs: what each pass over the training loaders has read so far.
+        given: a training loader has given a batch.
+    """
+
+    def __init__(self, live: Any) -> None:
+        self._roles = live.script.joints.roles
+        self.digests: list[str] = []
+        self.orders: list[str] = []
+        self.epochs: list[EpochRead] = []
+        self.given = False
+        self._labels, self._own_loss = True, False
+        self._keys: list[set[int]] = [set()]
+        self._batches: list[Any] = [live.script.recording.host_batch]
+        self._called: set[int] = set()
+        self._outputs: list[torch.Tensor] = []
+        self._outputs_before: list[torch.Tensor] = []
+        for call in (call for batch in live.training.batches for call in batch):
+            self._take(call.model, call.args, call.kwargs)
+
+    @property
+    def samples(self) -> int:
+        """Samples read in all."""
+        return sum(epoch.samples for epoch in self.epochs)
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the training loaders that have ended."""
+        return len(self._keys) - 1
+
+    @property
+    def unseen(self) -> str:
+        """Data that the digests may not hold; "" where they hold all of them."""
+        return "" if self._labels and all(self.digests) else "labels"
+
+    def loader_opened(self, loader: Any) -> None:
+        if self._roles.of(loader) and self._keys[-1]:
+            self._keys.append(set())
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if training:
+            self.given = True
+            self._batches.append(batch)
+            self._read(batch)
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if training:
+            self._take(model, args, kwargs)
+
+    def forward_done(self, model: nn.Module, output: Any) -> None:
+        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+        self._outputs += [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
+
+    def _take(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """Arguments of a model's call.
+
+        Where another one was called before it in the step, its numbers may be what that one computed, rounded otherwise
+        under another plan: whole numbers alone are the data's then. So it is in the first step, of which it is not
+        known what was computed before it, where the data show otherwise.
+        """
+        self._called.add(id(model))
+        given = tree_map(self._without_own, (args, kwargs))
+        whole = tree_map(_whole_numbers, given)
+        shown = not self.digests and (self.given or tensors(whole))
+        self._batches.append(whole if shown or len(self._called) > 1 else given)
+
+    def _without_own(self, value: Any) -> Any:
+        """None for what a model computed in this step or the one before, such as a state that is handed on."""
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            return value
+        outputs = (*self._outputs, *self._outputs_before)
+        return None if any(_same_numbers(value, output) for output in outputs) else value
+
+    def _read(self, batch: Any) -> None:
+        epoch = self.epoch
+        while len(self.epochs) <= epoch:
+            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
+        keys, known = sample_keys(batch), self.epochs[epoch]
+        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
+        self._keys[epoch].update(keys)
+        self.epochs[epoch] = EpochRead(
+            samples=known.samples + len(keys),
+            distinct=len(self._keys[epoch]),
+            seen_before=known.seen_before + earlier,
+        )
+
+    def step_ended(self) -> None:
+        """Takes the digests of the step that has ended."""
+        self.digests.append("".join(digest(batch) for batch in self._batches))
+        self.orders.append("".join(digest(batch, whole_numbers=True) for batch in self._batches))
+        self._labels = self._labels and (self.given or self._own_loss)
+        self._batches.clear()
+        self._called.clear()
+        self._outputs_before, self._outputs = self._outputs, []
+        self._own_loss = False
+
+    def put_together(self, group: Any) -> None:
+        """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
+        if group.size == 1:
+            return
+        ranks = group.gather((self.digests, self.orders, self._keys, self._labels))
+        self.digests = ["".join(step) for step in zip(*(each[0] for each in ranks), strict=False)]
+        self.orders = ["".join(step) for step in zip(*(each[1] for each in ranks), strict=False)]
+        self._labels = all(each[3] for each in ranks)
+        epochs = [set().union(*keys) for keys in zip(*(each[2] for each in ranks), strict=False)]
+        samples = group.gather([epoch.samples for epoch in self.epochs])
+        self.epochs = [
+            EpochRead(
+                samples=sum(rank[number] for rank in samples if number < len(rank)),
+                distinct=len(keys),
+                seen_before=len(keys & set().union(*epochs[:number])),
+            )
+            for number, keys in enumerate(epochs)
+            if keys
+        ]
+
+
+def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors share their memory, or hold equal numbers."""
+    if one.device != other.device or one.layout != torch.strided or other.layout != torch.strided:
+        return False
+    if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+        return True
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _whole_numbers(value: Any) -> Any:
+    """A tensor of numbers with fractions is left out."""
+    return None if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
