@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Estimate, JsonDict, Plan, Verdict
+from autoopt.records import Estimate, JsonDict, Plan, Speedup, Verdict
+from autoopt.search import verify
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Proposal, most_promising
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
@@ -167,6 +170,32 @@ def test_what_stands_out_is_proved_in_the_time_of_a_verification_that_has_none(t
     assert outcome.best.plan.names() == ("attention",)
     assert not outcome.speedup.end_to_end_verified
     assert world.clock() <= 90.0
+
+
+def test_what_is_left_of_a_stack_is_not_compared_beyond_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two changes were proved together, and the verification takes one of them out at the budget's end."""
+    checked: list[tuple[str, ...]] = []
+
+    def check(context: RunContext, state: SearchState, end: float) -> tuple[verify.Verification, str]:
+        checked.append(tuple(state.incumbent.names()))
+        return verify.Verification(speedup=Speedup()), "its losses are others"
+
+    monkeypatch.setattr(verify, "_check", check)
+    world = World(
+        tmp_path,
+        strategy("risky", risk=Risk.NUMERIC),
+        strategy("fine"),
+        speed=product({"risky": 1.5, "fine": 1.4}),
+        behave=lambda plan, behaviour: replace(behaviour, startup_seconds=8.0),
+        budget=200.0,
+    )
+    outcome = world.go()
+    assert checked == [("risky", "fine")], "what was left was not measured once more"
+    assert outcome.best.plan == Plan()
+    assert Verdict.KEPT not in [verdict for found in verdicts(outcome).values() for verdict in found]
+    assert any("fine was taken out as well: proved only together with risky" in note for note in outcome.state.warnings)
 
 
 def test_what_may_be_no_gain_is_proved_after_everything_had_its_look(tmp_path: Path) -> None:

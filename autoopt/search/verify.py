@@ -80,11 +80,30 @@ def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
         notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
+        if state.found and not _may_be_checked(context, state, end):
+            notes.append(_give_up_all(state, given_up.strategy))
         if not state.found:
             state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= end:
         train_first(context, state)  # it waited for a plan to be trained beside it, and none came
     return _nothing_kept(context, state, aa, notes)
+
+
+def _may_be_checked(context: RunContext, state: SearchState, end: float) -> bool:
+    """Whether the incumbent was proved against the baseline itself, or can be: what is left of a stack was not."""
+    if _proved(state) is not None:
+        return True
+    return not context.stopping() and context.now() + _short(context, state) <= end + OVER * context.allocation.budget
+
+
+def _give_up_all(state: SearchState, given_up: str) -> str:
+    """Takes out what was proved only together with a change that did not pass. Returns the note."""
+    left = ", ".join(change.strategy for change in state.found)
+    why = f"proved only together with {given_up}, and no time was left to prove it without"
+    for change in state.found:
+        state.revise(change.strategy, Verdict.INCONCLUSIVE, why)
+    state.incumbent = state.baseline
+    return f"{left} was taken out as well: {why}"
 
 
 def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verification, str | None]:
