@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoopt.records import Configuration, Quality, Result, Trial, Verdict
-from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
+from autoopt_reports.view.text import LONGEST_SENTENCES, Name, Number, Phrase, name, number, say
 from autoopt_reports.view.units import count, plain
 
 Claim = Literal[
@@ -223,7 +223,7 @@ def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, wh
 
 
 def _because(quality: Quality) -> Phrase:
-    return say(": {}", name(quality.detail)) if quality.detail else say(".")
+    return say(": {}", name(quality.detail, LONGEST_SENTENCES)) if quality.detail else say(".")
 
 
 def _difference(quality: Quality, path: str, metric: Name, claim: Claim) -> Phrase:

@@ -18,6 +18,8 @@ from autoopt.records import Change, Estimate, EstimateKind
 from autoopt_reports.view import units
 
 LONGEST_NAME = 240
+LONGEST_SENTENCES = 900
+"""Of what autoopt says itself: its sentences with their figures are not cut in the middle."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Literal
 from autoopt.records import Result
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
-from autoopt_reports.view.text import Number, Phrase, interval, name, number, say
+from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, name, number, say
 from autoopt_reports.view.verdict import judged, status_of
 
 HIGH_FLOOR = 0.05
@@ -72,7 +72,7 @@ def _repeats(result: Result) -> Check | None:
 def _verified(result: Result) -> Check | None:
     if status_of(result) == "none":
         return None
-    detail = say(" {}", name(result.speedup.detail)) if result.speedup.detail else Phrase()
+    detail = say(" {}", name(result.speedup.detail, LONGEST_SENTENCES)) if result.speedup.detail else Phrase()
     if result.speedup.end_to_end_verified:
         return Check(
             "End to end", "good", say("The final plan was run again from start to end against the baseline.") + detail
