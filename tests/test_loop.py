@@ -13,6 +13,7 @@ from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.records.messages import Block
 from autoopt.search.compare.comparison import Decision
+from autoopt.search.verify import FRESH_SEEDS, SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm, NoiseModel
@@ -278,7 +279,25 @@ def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(tmp_path: Pa
     known = [json.loads(line)["record"] for line in journal[:lines]]
     measured = {record["step"] for record in known if record["type"] == "end"}
     trainings = {record["step"] for record in known if record["type"] == "start" and record["kind"] == "training"}
-    assert len(second.runner.trained) == len(first.runner.trained) - len(measured & trainings)
+    again_trained, at_first = (
+        # seeds beyond the second narrow the headline, and how many do depends on the noise that was met
+        [seed for _, seed in world.runner.trained if seed < FRESH_SEEDS + SEEDS]
+        for world in (second, first)
+    )
+    assert len(again_trained) == len(at_first) - len(measured & trainings)
+
+
+def test_time_that_is_left_narrows_the_headline_by_more_seeds(tmp_path: Path) -> None:
+    """Two trainings of each leave an interval that is wider than wanted; a short budget has no time for a third."""
+    seeds = {}
+    for name, budget in (("short", 240.0), ("long", 3000.0)):
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, strategy("quick"), speed=product({"quick": 1.5}), budget=budget)
+        outcome = world.go()
+        assert world.clock() <= budget
+        seeds[name] = {seed for plan, seed in world.runner.trained if seed >= FRESH_SEEDS and plan.changes}
+        assert outcome.speedup.end_to_end_verified
+    assert len(seeds["long"]) > SEEDS >= len(seeds["short"])
 
 
 def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path: Path) -> None:

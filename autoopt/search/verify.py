@@ -33,7 +33,8 @@ from autoopt.strategy import Risk
 
 SEEDS = 2
 MOST_SEEDS = 4
-"""Seeds that both are trained from; more than two only where those do not settle quality."""
+"""Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
+while the headline's interval is wide."""
 
 FRESH_SEEDS = 1000
 """Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
@@ -125,7 +126,8 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
     quality = level
     known = _trained_already(context, state) if level is not None and level.passed else None
     for number in range(MOST_SEEDS):
-        if number >= SEEDS and (quality is None or quality.passed is not None):
+        settled = quality is None or quality.passed is not None
+        if number >= SEEDS and settled and not _wide(state, pairs):
             break
         pair = known if not pairs and known else _train(context, plan, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
@@ -263,6 +265,25 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
     return TrainedPair(baseline=before, best=after, interleaved=False)
 
 
+def _wide(state: SearchState, pairs: list[TrainedPair]) -> bool:
+    """Whether one more seed is worth its time: the bounds of the trained speedup lie further apart than is wanted."""
+    trained = _trained_ratio(state, pairs)
+    return trained is not None and trained.high / trained.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
+
+
+def _timed(state: SearchState, pairs: list[TrainedPair]) -> list[tuple[float, float]]:
+    """Seconds of the baseline and of the plan in each pair of trainings that came to the same end."""
+    objective = state.objective
+    alike = [pair for pair in pairs if objective.target is not None or pair.baseline.steps == pair.best.steps]
+    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in alike]
+    return [(old.seconds, new.seconds) for old, new in both if old and new]
+
+
+def _trained_ratio(state: SearchState, pairs: list[TrainedPair]) -> Estimate | None:
+    timed = _timed(state, pairs)
+    return paired_ratio([old for old, _ in timed], [new for _, new in timed], state.noise.process_sd)
+
+
 def _verification(
     context: RunContext,
     state: SearchState,
@@ -273,11 +294,8 @@ def _verification(
     """The figures of the end: those of the trainings where two seeds or more were trained, else of equal steps."""
     gate, objective = context.gate, state.objective
     evidence = _evidence(context, state, pairs)
-    alike = [pair for pair in pairs if objective.target is not None or pair.baseline.steps == pair.best.steps]
-    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in alike]
-    timed = [(old, new) for old, new in both if old and new]
-    before, after = [p.seconds for p, _ in timed], [q.seconds for _, q in timed]
-    trained = paired_ratio(before, after, state.noise.process_sd)
+    timed, trained = _timed(state, pairs), _trained_ratio(state, pairs)
+    before, after = [old for old, _ in timed], [new for _, new in timed]
     trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
     found = None if trains_otherwise else to_target_or_planned(comparison, evidence, objective)
     modelled = found.ratio if found is not None else None
