@@ -203,7 +203,7 @@ def test_a_file_outside_the_folder_is_not_edited(tmp_path: Path) -> None:
     assert "outside the folder" in patch.changes[0].reason
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     indent=st.sampled_from(["    ", "  ", "\t"]),
     newline=st.sampled_from(["\n", "\r\n"]),

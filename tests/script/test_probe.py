@@ -125,6 +125,7 @@ def test_gradients_that_a_closure_computes_within_the_step_are_compared(prober: 
     assert (cast.level, cast.passed) == ("equivalent", True), cast.detail
 
 
+@pytest.mark.slow
 def test_a_state_that_a_model_hands_on_is_no_data_of_the_script(prober: Prober, folder: Path) -> None:
     sites = prober.sites("carried.py")
     prober.weights = prober.kept_weights("carried.py", sites)

@@ -232,6 +232,7 @@ def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(
     assert not together.runner.machine.alive, "processes were left behind"
 
 
+@pytest.mark.slow
 def test_where_neighbours_cost_too_much_the_run_goes_on_one_by_one_and_says_so(tmp_path: Path) -> None:
     made = world(tmp_path, 2, cost=1.5)
     outcome = made.go()
@@ -253,6 +254,7 @@ def test_a_failed_candidate_beside_others_is_a_verdict_on_it_alone() -> None:
     assert [seen.failure is not None for seen in found] == [False, False, True, False]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_amid_its_looks_is_resumed_to_the_same_end(tmp_path: Path) -> None:
     """What was measured ahead and not yet asked for is no step: it is measured again."""
     first = world(tmp_path, 4).go()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan, Trial, Verdict
 from autoopt.registry import Registry, Source
@@ -69,6 +71,7 @@ def test_one_that_fails_in_the_process_has_a_look_of_its_own_that_says_why(tmp_p
     assert set(outcome.best.plan.names()) == {"a", "d"}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_reads_its_visits_back(tmp_path: Path) -> None:
     first = world(tmp_path, True).go()
     again = world(tmp_path, True, resume=True)
