@@ -90,12 +90,13 @@ class _AfterTorch(importlib.machinery.PathFinder):
     def find_spec(cls, name, path=None, target=None):
         if name != "torch":
             return None
-        sys.meta_path.remove(cls)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module):
+                if cls in sys.meta_path:  # asking where torch is does not import it
+                    sys.meta_path.remove(cls)
                 run(module)
                 _listen(module)
 
