@@ -39,7 +39,7 @@ def sides_of(workload: Workload) -> list[judge.Side]:
         if not (rivals.place(workload, rival) / "outcome.json").exists():
             continue
         outcome = rivals.search(workload, rival, 0.0)
-        if outcome.patch is not None:
+        if outcome.patch:
             patched = rivals.copy_of(workload, rival, "patched")
             file = rivals.place(workload, rival) / "result.diff"
             file.write_text(outcome.patch, encoding="utf-8")
@@ -96,18 +96,20 @@ def collect() -> dict[str, Any]:
             "rivals": {},
         }
         met = SCRATCH / "sites" / f"{workload.name}.json"
-        row["met"] = json.loads(_of_no_place(met.read_text(encoding="utf-8"))) if met.exists() else before["met"]
+        row["met"] = json.loads(met.read_text(encoding="utf-8")) if met.exists() else before["met"]
         for rival in RIVALS:
             outcome = rivals.place(workload, rival) / "outcome.json"
             found = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else before["rivals"].get(rival)
             row["rivals"][rival] = found
         document["workloads"].append(row)
-    return document
+    found: dict[str, Any] = json.loads(_of_no_place(json.dumps(document)))
+    return found
 
 
 def _of_no_place(text: str) -> str:
-    """The same with files of libraries named from their packages on: where they lie is this machine's own affair."""
-    return re.sub(r'/[^"\s]*/(?:site-packages|peers/site)/', "", text)
+    """The same with files of libraries named from their packages on, and others from this repository's root on."""
+    text = re.sub(r'/[^"\s]*/(?:site-packages|peers/site)/', "", text)
+    return text.replace(f"{ROOT}/", "")
 
 
 def main() -> None:

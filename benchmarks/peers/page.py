@@ -71,7 +71,8 @@ def verdict(workload: dict[str, Any], rival: str) -> tuple[str, float | None]:
     found = ratio(runs, rival)
     if found is None:
         broke = [run["error"] for run in runs if run["side"] == rival and "error" in run]
-        return ("its result does not run" if broke else "not judged"), (0.0 if broke else None)
+        late = next((error for error in broke if error.startswith("not done in")), None)
+        return late or ("its result does not run" if broke else "not judged"), (0.0 if broke else None)
     if as_good(runs, rival) is False:
         return f"losses differ ({figure(found)})", 0.0
     return figure(found) + (", same losses" if same_losses(runs, rival) else ""), math.log(found["value"])
