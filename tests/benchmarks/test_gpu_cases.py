@@ -341,7 +341,7 @@ def test_a_command_whose_time_is_up_is_gone_on_with(tmp_path: Path, monkeypatch:
     options = ["--toy", "--device", "cpu", "--minutes", "0.8", "--arms", "untouched,autoopt", "--only", "threads"]
     files = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out.json")]
     with pytest.raises(SystemExit) as ended:
-        gpu.main(["tiny", *options, *files, "--until", "0.3"])
+        gpu.main(["tiny", *options, *files, "--until", "0.15"])
     assert ended.value.code == gpu.UNFINISHED
     assert (tmp_path / "runs" / "tiny" / "journal.jsonl").stat().st_size
     assert gpu.main(["tiny", *options, *files, "--until", "3"]) == 0
