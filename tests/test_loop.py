@@ -287,19 +287,6 @@ def test_a_resumed_run_measures_only_what_is_missing_and_ends_alike(tmp_path: Pa
     assert len(again_trained) == len(at_first) - len(measured & trainings)
 
 
-def test_time_that_is_left_narrows_the_headline_by_more_seeds(tmp_path: Path) -> None:
-    """Two trainings of each leave an interval that is wider than wanted; a short budget has no time for a third."""
-    seeds = {}
-    for name, budget in (("short", 240.0), ("long", 3000.0)):
-        (tmp_path / name).mkdir()
-        world = World(tmp_path / name, strategy("quick"), speed=product({"quick": 1.5}), budget=budget)
-        outcome = world.go()
-        assert world.clock() <= budget
-        seeds[name] = {seed for plan, seed in world.runner.trained if seed >= FRESH_SEEDS and plan.changes}
-        assert outcome.speedup.end_to_end_verified
-    assert len(seeds["long"]) > SEEDS >= len(seeds["short"])
-
-
 def test_a_target_out_of_reach_is_replaced_by_what_the_baseline_reached(tmp_path: Path) -> None:
     outcome = World(tmp_path, strategy("good"), speed=product({"good": 1.5}), reach=lambda plan: None).go()
     assert outcome.state.objective.target_source == "baseline"

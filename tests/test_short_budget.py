@@ -198,6 +198,19 @@ def test_what_is_left_of_a_stack_is_not_compared_beyond_the_budget(
     assert any("fine was taken out as well: proved only together with risky" in note for note in outcome.state.warnings)
 
 
+def test_time_that_is_left_narrows_the_headline_by_more_seeds(tmp_path: Path) -> None:
+    """Two trainings of each leave an interval that is wider than wanted; a short budget has no time for a third."""
+    seeds = {}
+    for name, budget in (("short", 240.0), ("long", 3000.0)):
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, strategy("quick"), speed=product({"quick": 1.5}), budget=budget)
+        outcome = world.go()
+        assert world.clock() <= budget
+        seeds[name] = {seed for plan, seed in world.runner.trained if seed >= verify.FRESH_SEEDS and plan.changes}
+        assert outcome.speedup.end_to_end_verified
+    assert len(seeds["long"]) > verify.SEEDS >= len(seeds["short"])
+
+
 def test_what_may_be_no_gain_is_proved_after_everything_had_its_look(tmp_path: Path) -> None:
     names = [f"useless_{number}" for number in range(9)]
     strategies = [*(strategy(name) for name in names), strategy("last")]

@@ -267,7 +267,7 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
 
 def _wide(state: SearchState, pairs: list[TrainedPair]) -> bool:
     """Whether one more seed is worth its time: the bounds of the trained speedup lie further apart than is wanted."""
-    trained = _trained_ratio(state, pairs)
+    trained = _trained_ratio(state, _timed(state, pairs))
     return trained is not None and trained.high / trained.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
 
 
@@ -279,8 +279,7 @@ def _timed(state: SearchState, pairs: list[TrainedPair]) -> list[tuple[float, fl
     return [(old.seconds, new.seconds) for old, new in both if old and new]
 
 
-def _trained_ratio(state: SearchState, pairs: list[TrainedPair]) -> Estimate | None:
-    timed = _timed(state, pairs)
+def _trained_ratio(state: SearchState, timed: list[tuple[float, float]]) -> Estimate | None:
     return paired_ratio([old for old, _ in timed], [new for _, new in timed], state.noise.process_sd)
 
 
@@ -294,7 +293,8 @@ def _verification(
     """The figures of the end: those of the trainings where two seeds or more were trained, else of equal steps."""
     gate, objective = context.gate, state.objective
     evidence = _evidence(context, state, pairs)
-    timed, trained = _timed(state, pairs), _trained_ratio(state, pairs)
+    timed = _timed(state, pairs)
+    trained = _trained_ratio(state, timed)
     before, after = [old for old, _ in timed], [new for _, new in timed]
     trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
     found = None if trains_otherwise else to_target_or_planned(comparison, evidence, objective)

@@ -271,11 +271,11 @@ def _metric(result: Result, label: str) -> Fact:
     pair = metric_pair(result) if result.found else None
     if pair is not None:
         return Fact(label, *pair)
-    after = number(None, units.plain, "/best/metric") if result.found else None
+    after = None if result.found else result.best.metric
     return Fact(
         label,
         number(result.baseline.metric, units.plain, "/baseline/metric"),
-        after or number(result.best.metric, units.plain, "/best/metric"),
+        number(after, units.plain, "/best/metric"),
     )
 
 
