@@ -16,6 +16,7 @@ from autoopt.search.planner import Proposal, most_promising
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
+from autoopt.search.verify import FRESH_SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm
@@ -53,6 +54,24 @@ def test_a_baseline_that_nothing_beats_is_trained_all_the_same(tmp_path: Path) -
     outcome = world.go()
     assert outcome.best.plan == Plan()
     assert outcome.baseline.time_to_target_seconds is not None
+
+
+def test_a_change_of_training_is_not_refused_by_a_guess_at_its_trainings(tmp_path: Path) -> None:
+    """The planned run takes 50 s, the way to the target five: that shows once the baseline was trained."""
+    world = World(
+        tmp_path,
+        strategy("schedule", risk=Risk.TRAINING),
+        speed=product({"schedule": 1.6}),
+        reach=lambda plan: 100,
+        budget=180.0,
+    )
+    outcome = world.go()
+    assert "training" in steps(tmp_path)
+    seeds = [seed for plan, seed in world.runner.trained if "schedule" in plan.names()]
+    assert {0, 1} <= set(seeds)
+    assert outcome.best.plan.names() == ("schedule",)
+    assert any(seed >= FRESH_SEEDS for seed in seeds), "what was selected by its trainings has fresh ones"
+    assert world.clock() <= 180.0
 
 
 def test_no_proof_is_spent_on_a_quality_that_cannot_be_decided_in_time(tmp_path: Path) -> None:

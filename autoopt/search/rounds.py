@@ -25,7 +25,7 @@ from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screening import Screened, Screening
 from autoopt.search.stack import look_at_close, look_at_stacks
 from autoopt.search.state import Part, SearchState
-from autoopt.search.strategy_search import search_settings
+from autoopt.search.strategy_search import search_settings, seconds_of_trainings
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Risk
 
@@ -236,7 +236,7 @@ class Rounds:
         context, state = self.context, self.state
         waiting = [proposal for proposal in proposals if _trains_otherwise(proposal)]
         for n, proposal in enumerate(waiting):
-            needed = context.allocation.comparison + context.allocation.verification(2)
+            needed = seconds_of_trainings(context, state, self._left())
             left = self._left()
             if needed > left or context.stopping():
                 told = f"no time for it: its trainings take about {needed:.0f} s, and {max(left, 0):.0f} s were left"
@@ -288,8 +288,7 @@ class Rounds:
         A plan that was trained in turns with the baseline already needs nothing more than its proof against that.
         """
         context, state = self.context, self.state
-        trained = plan and context.gate.trainings.pair(state.baseline, plan, context.seed)
-        if trained and state.incumbent == state.baseline:
+        if plan and context.gate.trained_first(plan) and state.incumbent == state.baseline:
             return context.allocation.budget
         last = self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
         return max(last, self._costs.deadline(gain))

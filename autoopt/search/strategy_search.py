@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from autoopt.records import Verdict
+from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import candidate_of, conversation, skip
+from autoopt.search.first_training import train_first
 from autoopt.search.planner import Proposal, plugin_error
 from autoopt.search.proof import Proof
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.strategy import Case
+
+FEWEST_TRAININGS = 4
+"""Baseline and plan, from two seeds."""
+
+
+def seconds_of_trainings(context: RunContext, state: SearchState, left: float) -> float:
+    """Seconds to compare one setting and to train it and the baseline to the target from two seeds.
+
+    Before the baseline was trained this is a guess by its share of the budget, and a target may be reached in a tenth
+    of that: where the guess alone forbids a trial and somebody named a target, the baseline is trained first.
+
+    Args:
+        left: for the search.
+    """
+    allocation = context.allocation
+    if state.trained is None and state.objective.target is not None and not context.stopping():
+        least = (
+            allocation.baseline(target_given=True) + allocation.comparison + FEWEST_TRAININGS * allocation.start_seconds
+        )
+        if _needed(allocation) > left >= least:
+            train_first(context, state)
+    return _needed(context.allocation)
+
+
+def _needed(allocation: BudgetAllocation) -> float:
+    return allocation.comparison + allocation.verification(2)
 
 
 def search_settings(

@@ -124,7 +124,7 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
         return Verification(speedup=Speedup(), quality=level), level.detail
     pairs: list[TrainedPair] = []
     quality = level
-    known = _trained_already(context, state) if level is not None and level.passed else None
+    known = context.gate.trained_first(state.incumbent) if level is not None and level.passed else None
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= SEEDS and settled and not _wide(state, pairs):
@@ -176,15 +176,10 @@ def _short(context: RunContext, state: SearchState) -> float:
 
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:
-    if _trained_already(context, state) is not None:
+    if context.gate.trained_first(state.incumbent) is not None:
         return 0.0
     risk = context.gate.risk_over(state.incumbent, state.baseline)
     return context.allocation.last_trainings(risk, state.speedup_so_far) + state.dearer_start(state.incumbent)
-
-
-def _trained_already(context: RunContext, state: SearchState) -> TrainedPair | None:
-    """The baseline's first training where it took turns with the incumbent's: nothing was selected by it."""
-    return context.gate.trainings.pair(context.gate.baseline, state.incumbent, context.seed)
 
 
 def _proved(state: SearchState) -> Comparison | None:
@@ -224,7 +219,7 @@ def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    if _trained_already(context, state) is not None:
+    if context.gate.trained_first(state.incumbent) is not None:
         return max(end, now + short)
     by = end - allocation.verification(SEEDS, speedup) - SEEDS * dearer
     if by - now >= 2 * short:

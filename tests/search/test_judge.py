@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autoopt.records import Noise, Verdict
+from autoopt.records import Estimate, Noise, Verdict
 from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
-from autoopt.search.compare.comparison import Decision, SideFailure
+from autoopt.search.compare.comparison import Decision, Side, SideFailure
 from autoopt.strategy import Risk
 from made_up import DOUBT, NOISE, OBJECTIVE, SAME, comparison, evidence, losses, run
 
@@ -242,6 +243,24 @@ def test_training_that_reaches_the_target_sooner_is_kept() -> None:
     assert judged.quality.seeds == 3
 
 
+def test_trainings_in_turns_tell_the_time_to_target_by_their_own_seconds() -> None:
+    """Half the steps at half the seconds of a step; the comparison, of few pairs, says next to nothing."""
+    slow = comparison(decision=Decision.INCONCLUSIVE, speed=1.0).model_copy(
+        update={"estimate": Estimate(value=1.0, low=0.6, high=1.7, n=1)}
+    )
+    before = tuple(run(seed, fixed_seconds=0.0) for seed in range(4))
+    after = tuple(run(seed, to=50.0, fixed_seconds=0.0) for seed in range(4))
+    after = tuple(one.model_copy(update={"training_seconds": one.training_seconds / 2}) for one in after)
+    beside = tuple(TrainedPair(baseline=old, best=new) for old, new in zip(before, after, strict=True))
+    alone = judge(Risk.TRAINING, slow, evidence(after, before), OBJECTIVE, NOISE)
+    judged = judge(Risk.TRAINING, slow, evidence(after, before, in_turns=beside), OBJECTIVE, NOISE)
+    assert alone.verdict is Verdict.INCONCLUSIVE
+    assert judged.verdict is Verdict.KEPT
+    assert alone.time_to_target is not None
+    assert judged.time_to_target is not None
+    assert judged.time_to_target.value > 1.3 * alone.time_to_target.value
+
+
 def test_training_that_misses_the_target_is_quality_lost() -> None:
     never = (run(0, to=60.0), run(1, to=None, best=0.8))
     judged = judge(Risk.TRAINING, comparison(speed=3.0), evidence(never), OBJECTIVE, NOISE)
@@ -255,6 +274,20 @@ def test_a_schedule_that_is_no_faster_per_sample_is_trained_all_the_same() -> No
     assert required_runs(Risk.TRAINING, found, evidence(), OBJECTIVE, NOISE)
     quick = tuple(run(seed, to=50.0) for seed in range(3))
     assert judge(Risk.TRAINING, found, evidence(quick), OBJECTIVE, NOISE).verdict is Verdict.KEPT
+
+
+def test_blocks_with_more_of_an_epochs_small_last_batch_are_no_other_batch() -> None:
+    found = comparison(decision=Decision.INCONCLUSIVE, speed=1.0, samples=9.7)
+    assert required_runs(Risk.MODEL, found, evidence(), OBJECTIVE, NOISE)
+
+
+@pytest.mark.parametrize("risk", [Risk.TRAINING, Risk.MODEL])
+def test_what_goes_on_from_an_earlier_trial_without_another_pair_has_not_failed(risk) -> None:
+    found = comparison(decision=Decision.INCONCLUSIVE).model_copy(update={"incumbent": Side(), "candidate": Side()})
+    assert not required_runs(risk, found, evidence(), OBJECTIVE, NOISE)
+    judged = judge(risk, found, evidence(), OBJECTIVE, NOISE)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert judged.reason == found.reason
 
 
 def test_another_batch_without_throughput_is_not_trained() -> None:

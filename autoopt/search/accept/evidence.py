@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autoopt.records import Estimate, Quality, Record, Verdict
 from autoopt.records.messages import TrainingRun
+from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.compare.comparison import SideFailure
 
 
@@ -12,6 +13,7 @@ class Evidence(Record):
 
     ``incumbent_runs``: of what the candidate was compared with, where it takes other steps than the
     baseline (a kept change of class ``training``); empty: the baseline's runs stand for it.
+    ``in_turns``: trainings of the incumbent and the candidate beside each other, whose own seconds tell them apart.
     ``deterministic``: the dataset gives the same sample twice (None: not known).
     ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
@@ -25,6 +27,7 @@ class Evidence(Record):
     baseline_runs: tuple[TrainingRun, ...] = ()
     incumbent_runs: tuple[TrainingRun, ...] = ()
     candidate_runs: tuple[TrainingRun, ...] = ()
+    in_turns: tuple[TrainedPair, ...] = ()
     deterministic: bool | None = None
     epsilon: float = 2.0**-23
     planned_steps: int | None = None

@@ -9,6 +9,7 @@ from autoopt.records import Noise, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
+from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import before_quality, judge, required_runs
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.probes import Probes
@@ -76,7 +77,8 @@ class Gate:
         for _ in range(MOST_ROUNDS):
             evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
             wanted = required_runs(risk, comparison, evidence, objective, noise)
-            if not wanted or not self._gather(wanted, plan, incumbent, comparison, deadline, number):
+            gather = self._gather_in_turns if risk in (Risk.TRAINING, Risk.MODEL) else self._gather
+            if not wanted or not gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
         evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
         return judge(risk, comparison, evidence, objective, noise)
@@ -107,13 +109,26 @@ class Gate:
         new = [change for change in plan.changes if change not in incumbent.changes]
         return max((self.registry[change.strategy].risk for change in new), key=lambda r: r.rank, default=Risk.EXACT)
 
+    def trained_first(self, plan: Plan) -> TrainedPair | None:
+        """The baseline's first training where it took turns with the plan's: nothing was selected by it.
+
+        None for a plan that trains otherwise, which was selected by its trainings.
+        """
+        if self.risk_over(plan, self.baseline) in (Risk.TRAINING, Risk.MODEL):
+            return None
+        return self.trainings.pair(self.baseline, plan, self.seed)
+
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
-        failure = self.trainings.failure(plan)
+        failure, differ = self.trainings.failure(plan), self._steps_differ(incumbent)
+        beside = self.trainings.pairs(incumbent, plan)
+        # an incumbent that takes the baseline's steps was shown to train as it does, and stands for it
+        reference = incumbent if beside and not differ else self.baseline
         return Evidence(
-            baseline_runs=self.trainings.of(self.baseline),
-            incumbent_runs=self.trainings.of(incumbent) if self._steps_differ(incumbent) else (),
+            baseline_runs=self.trainings.of(reference),
+            incumbent_runs=self.trainings.of(incumbent) if differ else (),
             candidate_runs=self.trainings.of(plan),
+            in_turns=beside,
             deterministic=facts.dataset.deterministic,
             epsilon=self._epsilon(incumbent),
             accept_undecided=self.accept_undecided,
@@ -136,6 +151,31 @@ class Gate:
     def _steps_differ(self, plan: Plan) -> bool:
         """Whether a plan takes other steps than the baseline, by the class of its changes."""
         return any(self.registry[c.strategy].risk in (Risk.TRAINING, Risk.MODEL) for c in plan.changes)
+
+    def _gather_in_turns(
+        self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
+    ) -> bool:
+        """Trains the candidate beside the incumbent from the seeds that are wanted. False where no time is left for it.
+
+        What takes other steps is judged by seconds to the target: trained in turns, each seed measures them.
+        """
+        seeds, trainings = [self.seed + n for n in range(wanted.candidate_seeds)], self.trainings
+        missing = [seed for seed in seeds if trainings.pair(incumbent, plan, seed) is None]
+        differ = self._steps_differ(incumbent)  # the metric is then held against the baseline's own
+        alone = [seed for seed in seeds if differ and not trainings.has(self.baseline, seed)]
+        low, speedup = _ratio(comparison)
+        seconds = trainings.expected_seconds * (len(alone) + len(missing) * (1 + 1 / low))
+        if not missing or trainings.failure(plan) or self.now() + seconds > deadline:
+            return False
+        try:
+            for seed in alone:
+                trainings.get(self.baseline, seed, purpose=f"baseline seed {seed}")
+            for seed in missing:
+                purpose = f"trial {number} seed {seed}"
+                trainings.in_turns(incumbent, plan, seed, purpose=purpose, speedup=speedup, remember=True)
+        except TrialFailed:
+            return False  # the judge is told through the evidence
+        return True
 
     def _gather(
         self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
@@ -163,6 +203,12 @@ class Gate:
 
     def _fits(self, missing: list[tuple[Plan, int]], plan: Plan, comparison: Comparison, deadline: float) -> bool:
         """Whether these trainings end before the deadline; the candidate's are faster by what was measured."""
-        ratio = max(comparison.estimate.low, 1.0) if comparison.estimate else 1.0
-        seconds = sum(self.trainings.expected_seconds / (ratio if which == plan else 1.0) for which, _ in missing)
+        low, _ = _ratio(comparison)
+        seconds = sum(self.trainings.expected_seconds / (low if which == plan else 1.0) for which, _ in missing)
         return self.now() + seconds <= deadline
+
+
+def _ratio(comparison: Comparison) -> tuple[float, float]:
+    """By how much the candidate's steps are faster for certain, 1 at least, and about."""
+    estimate = comparison.estimate
+    return (max(estimate.low, 1.0), estimate.value) if estimate else (1.0, 1.0)

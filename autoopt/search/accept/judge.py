@@ -10,6 +10,8 @@ What was not captured fails: a gate that saw nothing has not been passed.
 
 from __future__ import annotations
 
+from math import isclose
+
 from autoopt.records import Noise, Objective, Quality, Verdict
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.late import fell_after_target, stood_still
@@ -147,6 +149,10 @@ def _near_limit(comparison: Comparison, evidence: Evidence) -> Judgement | None:
     return Judgement(verdict=Verdict.HARMFUL, reason=f"memory: {reason} ({comparison.reason})", quality=NOT_TESTED)
 
 
+SAME_BATCH = 0.2
+"""Samples of a step, relative: an epoch ends with a smaller batch, of which blocks hold more or fewer."""
+
+
 def _trained_anyway(risk: Risk, comparison: Comparison) -> bool:
     """Whether a change that is not proved faster per sample may still reach the target sooner.
 
@@ -155,7 +161,10 @@ def _trained_anyway(risk: Risk, comparison: Comparison) -> bool:
     """
     if risk not in (Risk.TRAINING, Risk.MODEL) or comparison.decision is Decision.HARMFUL:
         return False
-    return comparison.incumbent.samples_per_step == comparison.candidate.samples_per_step
+    before, after = comparison.incumbent.samples_per_step, comparison.candidate.samples_per_step
+    if before is None or after is None:
+        return False  # no process of it was measured: what goes on from an earlier trial was not worth another pair
+    return isclose(before, after, rel_tol=SAME_BATCH)
 
 
 def _missing(comparison: Comparison, evidence: Evidence) -> Judgement | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,25 +69,43 @@ class TrainedRatio:
 
 
 def trained_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> TrainedRatio | None:
-    """From the steps that each side needed, seed by seed; None with fewer than two seeds where both arrived.
+    """From the seconds that each side needed, seed by seed; None with fewer than two seeds where both arrived.
 
-    A target that was set to what a short baseline reached stands for a longer plan: steps are then
-    scaled to the planned run, whose fixed cost is paid once.
+    Trainings in turns have seconds of their own. Where there were none, the steps that each side needed are taken at
+    the seconds of a step in the comparison, whose interval all seeds then share. A target that was set to what a short
+    baseline reached stands for a longer plan: steps are then scaled to the planned run, whose fixed cost is paid once.
     """
+    beside = [(pair.baseline, pair.best) for pair in evidence.in_turns if pair.interleaved]
+    measured = _log_ratios(beside, (None, None), evidence, objective)
+    if len(measured) >= 2:
+        return TrainedRatio(measured, 0.0)
     times = step_times(comparison)
-    if times is None:
+    if times is None or comparison.estimate is None:
         return None
-    befores, afters = [], []
-    for old, new in evidence.paired_with_incumbent():
-        left, right = parts_to(old, objective, times[0]), parts_to(new, objective, times[1])
+    modelled = _log_ratios(evidence.paired_with_incumbent(), times, evidence, objective)
+    reach = math.log(comparison.estimate.high / comparison.estimate.low) / 2
+    return TrainedRatio(modelled, reach) if len(modelled) >= 2 else None
+
+
+def _log_ratios(
+    pairs: Sequence[tuple[TrainingRun, TrainingRun]],
+    step_seconds: tuple[float | None, float | None],
+    evidence: Evidence,
+    objective: Objective,
+) -> tuple[float, ...]:
+    """Log speedup to the target of each seed where both arrived.
+
+    Args:
+        step_seconds: of incumbent and candidate in place of the runs' own.
+    """
+    ratios = []
+    for old, new in pairs:
+        left, right = parts_to(old, objective, step_seconds[0]), parts_to(new, objective, step_seconds[1])
         if left and right:
             stretch = _stretch(left, evidence, objective)
-            befores.append(left.planned(left.steps * stretch))
-            afters.append(right.planned(right.steps * stretch))
-    if len(befores) < 2 or comparison.estimate is None:
-        return None
-    ratios = tuple(math.log(old.seconds / new.seconds) for old, new in zip(befores, afters, strict=True))
-    return TrainedRatio(ratios, math.log(comparison.estimate.high / comparison.estimate.low) / 2)
+            before, after = left.planned(left.steps * stretch), right.planned(right.steps * stretch)
+            ratios.append(math.log(before.seconds / after.seconds))
+    return tuple(ratios)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,11 @@ class Trainings:
         """Their trainings in turns from that seed; None where there were none."""
         return self._pairs.get((baseline.key, plan.key, seed))
 
+    def pairs(self, baseline: Plan, plan: Plan) -> tuple[TrainedPair, ...]:
+        """All of their trainings in turns, by seed."""
+        found = [(seed, pair) for (*keys, seed), pair in self._pairs.items() if keys == [baseline.key, plan.key]]
+        return tuple(pair for _, pair in sorted(found, key=lambda item: item[0]))
+
     def forget(self, plan: Plan) -> None:
         """So that verification trains it again, from start to end."""
         self._runs = {key: run for key, run in self._runs.items() if key[0] != plan.key}
