@@ -90,10 +90,11 @@ def test_a_model_without_an_early_half_is_not_frozen() -> None:
 def test_adapters_and_the_head_are_trained_and_nothing_else() -> None:
     pytest.importorskip("peft")
     found = adaptable(sequences().model)
-    assert found["groups"][0] == ["query", "key", "value"]
+    assert found["groups"][-1] == ["query", "key", "value"]
+    assert set(found["groups"][0]) > set(found["groups"][-1]), "all layers come first"
     assert found["heads"] == ["head"]
     training, before = trained(
-        sequences(), Lora().apply(Setup(), {"rank": 2, "targets": found["groups"][0], "heads": found["heads"]})
+        sequences(), Lora().apply(Setup(), {"rank": 2, "targets": found["groups"][-1], "heads": found["heads"]})
     )
     names = moved(training, before)
     assert {"head.weight", "head.bias"} <= names

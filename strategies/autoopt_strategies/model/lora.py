@@ -53,7 +53,7 @@ class Lora(Strategy):
     What it costs: another model is learnt, so that it is trained to the target, with more than one seed.
         ``torch-autoopt[model]`` brings peft.
     Source: Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022; Schulman et al., "LoRA without
-        regret", 2025 (the learning rate)
+        regret", 2025 (all layers before those of attention alone; a learning rate several times as high)
     """
 
     name = "lora"
@@ -106,7 +106,7 @@ class Lora(Strategy):
         return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
 
     def inspect(self, live: Any) -> Setting:
-        """Linear layers that can carry adapters: those of attention by their names, then all; the last as head."""
+        """Linear layers that can carry adapters: all, then those of attention by their names; the last as head."""
         return {**adaptable(live.training.model), "installed": importlib.util.find_spec("peft") is not None}
 
 
@@ -132,7 +132,7 @@ def adaptable(model: Any) -> Setting:
     words = ("query", "key", "value", "q_proj", "k_proj", "v_proj", "qkv", "c_attn", "q_lin", "k_lin", "v_lin")
     attention = [name for name, _ in bodies if name.rpartition(".")[2] in words]
     every = [name for name, _ in bodies]
-    groups = [group for group in (attention, every) if group]
+    groups = [group for group in (every, attention) if group]
     if attention == every:
         groups = groups[:1]
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
