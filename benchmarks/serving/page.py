@@ -102,7 +102,7 @@ def _change_table(found: dict[str, Any]) -> list[str]:
         f"{_count(base['trained_parameters'])} | {_mebibytes(base['peak_memory_bytes'])} | |",
     ]
     for trial in found["trials"]:
-        setting = ", ".join(f"{k} {v}" for k, v in trial["setting"].items() if isinstance(v, int | float))
+        setting = _setting(trial["setting"])
         metric = (trial["quality"] or {}).get("candidate")
         lines.append(
             f"| {trial['strategy']}, {setting} | {_ratio(trial['throughput'])} | {_ratio(trial['time_to_target'])} | "
@@ -110,6 +110,13 @@ def _change_table(found: dict[str, Any]) -> list[str]:
             f"{trial['verdict'].replace('_', ' ')}: {trial['reason']} |"
         )
     return [*lines, ""]
+
+
+def _setting(setting: dict[str, Any]) -> str:
+    """Its numbers, and how many layers it is about."""
+    told = [f"{name} {value}" for name, value in setting.items() if isinstance(value, int | float)]
+    layers = [f"{len(setting['targets'])} layers"] if "targets" in setting else []
+    return ", ".join(layers + told)
 
 
 def _ratio(estimate: dict[str, Any] | None) -> str:

@@ -103,7 +103,10 @@ def test_the_pages_hold_what_was_measured(tmp_path: Path) -> None:
     assert text.startswith("before")
     assert text.endswith("after\n")
     assert "| as it is | 1 | 12 [10.8, 13.2] s | 0.72 | 796,682 | not measured | |" in text
-    assert "| lora, rank 8 | 1.1 [0.99, 1.21]x | not measured | 0.71 | 13,578 | 3 | no gain: too little |" in text
+    assert (
+        "| lora, 1 layers, rank 8 | 1.1 [0.99, 1.21]x | not measured | 0.71 | 13,578 | 3 | no gain: too little |"
+        in text
+    )
     assert (tmp_path / "tune.md").read_text() == f"before\n{page.MARK}\nold\n{page.MARK}\nafter\n"
     for name in ("models.md", "tune.md", "latency.md"):
         assert (Path(__file__).parents[2] / "docs" / name).read_text().count(page.MARK) == 2
