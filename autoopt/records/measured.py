@@ -130,6 +130,18 @@ class Ablation(Record):
     alone: Estimate | None = None
 
 
+class Decided(Record):
+    """What a strategy came to over all its trials and the ablation.
+
+    ``verdict``: None where nothing decided it, whether it is a part of the plan or not; ``by``: what did, or how far it
+    came.
+    """
+
+    strategy: str
+    verdict: Verdict | None = None
+    by: str = ""
+
+
 class Noise(Record):
     """The A/A control: the baseline against itself. ``floor``: the gain below which nothing is believed.
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.distributed import Scaling
 from autoopt.records.machine import Environment
-from autoopt.records.measured import Ablation, Configuration, Noise, Quality, Speedup, Trial
+from autoopt.records.measured import Ablation, Configuration, Decided, Noise, Quality, Speedup, Trial
 from autoopt.records.parallel import Sharing
 from autoopt.records.pipeline import Round
 from autoopt.records.script import ScriptPatch, Sites
@@ -103,6 +103,7 @@ class Spent(Record):
 class Result(Record):
     """result.json, the only thing that the report reads.
 
+    ``decided``: every strategy of which a candidate was measured, with what it came to over all of them.
     ``quality``: the final plan's trainings against the baseline's, from the verification. ``sites``, ``patch``: of
     a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
     several. ``spent``: what its seconds went on; ``more_budget``: what more of them would buy, empty where time held
@@ -126,6 +127,7 @@ class Result(Record):
     rounds: tuple[Round, ...] = ()
     trials: tuple[Trial, ...] = ()
     ablation: tuple[Ablation, ...] = ()
+    decided: tuple[Decided, ...] = ()
     stop: Stop
     advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from autoopt.records import (
 )
 from autoopt.script.advice import advice_of
 from autoopt.script.command import said
+from autoopt.search.decided import decided
 from autoopt.search.outcome import Outcome
 from autoopt.search.spending import more_budget, spending
 from autoopt.storage.run import Took
@@ -63,6 +64,7 @@ def result_of(
         rounds=tuple(near(round_, Path.cwd()) for round_ in state.rounds),
         trials=state.all_trials(),
         ablation=tuple(outcome.ablation),
+        decided=decided(state),
         stop=outcome.stop,
         sites=state.sites,
         scaling=state.scaling,

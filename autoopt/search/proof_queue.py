@@ -20,6 +20,7 @@ from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screened
 from autoopt.search.state import SearchState
+from autoopt.search.verify import seconds_due
 from autoopt.strategy import Risk
 
 UNLIKELY = 0.1
@@ -70,8 +71,12 @@ class Costs:
         Args:
             gain: of what is tried next, as far as it was seen: were it kept, its training would take less.
         """
-        state = self.state
-        return self.context.allocation.search_deadline(len(state.found), state.speedup_so_far * max(gain, 1.0))
+        state, allocation = self.state, self.context.allocation
+        speedup = state.speedup_so_far * max(gain, 1.0)
+        usual = allocation.search_deadline(len(state.found), speedup)
+        if state.found and seconds_due(self.context, state) == 0.0:  # proved and trained: only another plan needs more
+            return max(usual, allocation.last_deadline(speedup))
+        return usual
 
     def decidable(self, screened: Screened) -> bool:
         """Whether there is time for the trainings that its quality takes, or it takes none."""

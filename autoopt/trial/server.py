@@ -52,7 +52,7 @@ def main(descriptor: int) -> NoReturn:
     affinity.bind(affinity.AT_START)  # what the imports took away; a trial tells whether the workload's own do so too
     tree.die_with_parent(False)  # from here on the socket tells; the thread that started it may end
     gc.collect()
-    gc.freeze()  # so that a collection in a trial does not touch, and copy, every page of the server
+    gc.freeze()  # so that a collection in a supervisor does not touch, and copy, every page of the server
     with socket.socket(fileno=descriptor) as end:
         _serve(end, {})
 
@@ -143,6 +143,7 @@ def preload() -> None:
 
 def _fork(end: socket.socket, descriptors: list[int], variables: dict[str, str]) -> None:
     def main(channel: Channel) -> None:
+        gc.unfreeze()  # a collection costs a trial what it costs the user's own process: torch's objects are visited, too
         for name, value in variables.items():
             os.environ.setdefault(name, value)
         child.main(channel)

@@ -68,6 +68,8 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
     if how in simple:
         return simple[how]()
     trials = values[0]
+    if how == "count_decided":
+        return sum(row["verdict"] is not None for row in values[0])
     if how in {"count_predicted", "count_held", "median_miss"}:
         pairs = [(t["predicted"], t["throughput"]) for t in trials if t["predicted"] and t["throughput"]]
         misses = [max(p["value"], r["value"]) / min(p["value"], r["value"]) - 1 for p, r in pairs]

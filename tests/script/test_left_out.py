@@ -83,6 +83,12 @@ def test_it_applies_where_they_take_a_share_of_every_step() -> None:
     assert "advice" in STRATEGY.applies(sample_case()).reason
 
 
+def test_a_wait_for_the_device_is_at_most_what_it_takes() -> None:
+    told = STRATEGY.predict(case_of(forced(9), forced(12, call="torch.cuda.synchronize", seconds_per_step=0.03)), {})
+    assert told.value == pytest.approx(2.0)
+    assert told.high == pytest.approx(5.0)
+
+
 @pytest.mark.parametrize(
     ("text", "taken"),
     [

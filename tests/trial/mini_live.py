@@ -42,6 +42,7 @@ def evaluate(live: TrialContext) -> dict[str, Any]:
 
 def about(live: TrialContext) -> dict[str, Any]:
     """The process as it looks from inside."""
+    import gc
     import signal
     import sys
     import tempfile
@@ -58,6 +59,7 @@ def about(live: TrialContext) -> dict[str, Any]:
         "temporary": tempfile.gettempdir(),
         "environment": dict(os.environ),
         "stdin": os.read(0, 1).decode(),
+        "uncollected": gc.get_freeze_count(),
         "terminal": any(os.isatty(number) for number in range(3)),
         "sigint_ignored": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
         "random": [int(np.random.randint(1 << 30)), int(torch.randint(1 << 30, (1,)))],

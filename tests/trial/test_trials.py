@@ -60,6 +60,10 @@ def test_two_trials_start_from_the_same_numbers_forked_or_fresh(start) -> None:
     assert losses[0] == losses[1] == losses[2]
 
 
+def test_a_collection_visits_what_it_would_visit_in_the_user_s_own_process(start) -> None:
+    assert start().call("mini_live:about", timeout=30)["uncollected"] == 0
+
+
 def test_environment_variables_of_a_setup_are_there_before_torch_is_imported(start) -> None:
     about = start(flags={"env": {"OMP_NUM_THREADS": 2, "MY_FLAG": "a b"}}).call("mini_live:about", timeout=30)
     assert about["environment"]["MY_FLAG"] == "a b"

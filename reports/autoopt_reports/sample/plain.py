@@ -200,6 +200,11 @@ def win() -> r.Result:
             ),
             r.Ablation(strategy="compile", setting=PLAN.changes[3].setting, without=estimate(1.14), alone=None),
         ),
+        decided=(
+            r.Decided(strategy="workers", verdict=r.Verdict.KEPT, by="its own proof"),
+            r.Decided(strategy="pin_memory", by="kept as a part of what was proved together"),
+            r.Decided(strategy="batch", verdict=r.Verdict.FAILED, by="out_of_memory: tried to allocate 9.4 GiB"),
+        ),
         stop=r.Stop(
             reason=r.StopReason.DIMINISHING_RETURNS,
             detail="the best remaining prediction is 1.006, under the smallest gain of 1 %",
@@ -244,6 +249,7 @@ def no_gain() -> r.Result:
             "quality": None,
             "trials": rejected,
             "ablation": (),
+            "decided": (),
             "snippets": (),
             "break_even": r.BreakEven(search_seconds=5225.0),
             "stop": r.Stop(

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from autoopt.records import Result, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import Name, Number, Phrase, change_name, interval, name, number, say
+from autoopt_reports.view.trials import GROUPS, reason_words
 
 MOST_STRATEGIES = 12
+_WORDS = {verdict: title.lower() for verdict, title, _, _ in GROUPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,20 @@ class SpentRow:
 
 
 @dataclass(frozen=True, slots=True)
+class DecidedRow:
+    """A strategy over all its trials. ``verdict``: in words; ``by``: what decided it, or how far it came."""
+
+    label: Name
+    verdict: str
+    by: Name
+
+
+@dataclass(frozen=True, slots=True)
 class SearchSection:
     headline: Phrase
     budget_headline: Phrase
+    decided_headline: Phrase
+    decided: tuple[DecidedRow, ...]
     marks: tuple[Mark, ...]
     untimed: int
     end: Number
@@ -50,7 +63,35 @@ def search_view(result: Result) -> SearchSection:
     if len(spent) > 1:
         most = most + say("; the most on {} ({})", spent[0].label, spent[0].share)
     more = result.more_budget
-    return SearchSection(_headline(marks, result), most, marks, untimed, used, spent, more, _break_even(result))
+    decided = tuple(
+        DecidedRow(name(row.strategy, 40), _WORDS.get(row.verdict, "undecided"), name(reason_words(row.by)))
+        for row in result.decided
+    )
+    return SearchSection(
+        _headline(marks, result),
+        most,
+        _decided_headline(result),
+        decided,
+        marks,
+        untimed,
+        used,
+        spent,
+        more,
+        _break_even(result),
+    )
+
+
+def _decided_headline(result: Result) -> Phrase:
+    """How many of the candidates were decided; a run that does not tell has no such sentence."""
+    if not result.decided:
+        return say("")
+    settled = sum(row.verdict is not None for row in result.decided)
+    every = len(result.decided)
+    return say(
+        "{} of {} candidates that were measured are decided",
+        Number(units.count(settled), settled, ("/decided",), "count_decided"),
+        Number(units.count(every), every, ("/decided",), "count"),
+    )
 
 
 def _marks(result: Result) -> tuple[tuple[Mark, ...], int]:

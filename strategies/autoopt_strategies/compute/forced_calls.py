@@ -11,6 +11,8 @@ LEAST = 0.01
 """Share of a step that they must take together."""
 OFTEN = 0.5
 """Times a step from which on a line belongs to it."""
+WAITS = ("torch.cuda.synchronize",)
+"""The device is no sooner done where nobody waits for it."""
 OUTPUT = ("print",)
 """What is printed is the user's to leave out."""
 _COLLECT = {"kind": "forced", "call": "gc.collect", "file": "train.py", "line": 9, "end_line": 9, "per_step": 1.0}
@@ -57,12 +59,12 @@ class ForcedCalls(Strategy):
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """A step without them; a wait that is left out may only move to the next one."""
-        share = _share(case)
-        if share is None:
+        """A step without what they do themselves; the wait for a device that is left out may come back at the next."""
+        share, own = _share(case), _share(case, but=WAITS)
+        if share is None or own is None:
             return None
-        most = 1.0 / (1.0 - min(share, 0.99))
-        return Estimate(value=most, low=1.0, high=most, n=1, kind="tried")
+        without, most = (1.0 / (1.0 - min(part, 0.99)) for part in (own, share))
+        return Estimate(value=without, low=1.0, high=most, n=1, kind="tried")
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"calls": [f"{site.file}:{site.line} {site.call}" for site in _found(case)]}]
@@ -90,7 +92,8 @@ def _found(case: Case) -> list[Any]:
     ]
 
 
-def _share(case: Case) -> float | None:
-    """Of a watched step, the seconds in these lines; None where it was not timed."""
+def _share(case: Case, but: tuple[str, ...] = ()) -> float | None:
+    """Of a watched step, the seconds in these lines, ``but`` those of some calls; None where it was not timed."""
     step = case.sites.step_seconds if case.sites is not None else None
-    return None if not step else min(1.0, sum(site.seconds_per_step or 0.0 for site in _found(case)) / step)
+    seconds = sum(site.seconds_per_step or 0.0 for site in _found(case) if site.call not in but)
+    return None if not step else min(1.0, seconds / step)

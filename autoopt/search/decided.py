@@ -1,0 +1,73 @@
+"""Decided candidates: what each strategy came to over all its trials, and what decided it.
+
+A trial speaks of one candidate on one incumbent. A change that was looked at alone and kept as a part of a stack is
+decided where the plan without it is, and one that came along as a companion where leaving it out is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoopt.records import Decided, Trial, Verdict
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.state import SearchState
+
+REFUSALS = frozenset({Verdict.NO_GAIN, Verdict.HARMFUL, Verdict.QUALITY_LOST, Verdict.FAILED})
+UNMEASURED = frozenset({Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED})
+LEFT_OUT = {Decision.REJECT: Verdict.NO_GAIN, Decision.HARMFUL: Verdict.HARMFUL}
+
+
+def decided(state: SearchState) -> tuple[Decided, ...]:
+    """Each strategy of which a candidate was measured, in the order in which they were first tried."""
+    measured = [trial for trial in state.trials if trial.verdict not in UNMEASURED]
+    names = dict.fromkeys(trial.strategy for trial in measured)
+    names |= dict.fromkeys(change.strategy for change in state.found)
+    companions = (change.strategy for trial in measured for change in trial.companions)
+    names |= dict.fromkeys(name for name in companions if _left_out(state, name) is not None)
+    return tuple(_kept(state, name) or _refused(state, name, measured) for name in names)
+
+
+def _kept(state: SearchState, name: str) -> Decided | None:
+    """A strategy of the final plan; None for others."""
+    if name not in {change.strategy for change in state.found}:
+        return None
+    without = state.without(name)
+    for seen in _with_and_without(state, name):
+        if (seen.candidate.plan, seen.incumbent.plan) == (state.incumbent, without) and seen.decision is Decision.ACCEPT:
+            return Decided(strategy=name, verdict=Verdict.KEPT, by=f"the plan with and without it, {seen.reason}")
+    alone = [trial for trial in state.trials if trial.strategy == name and not trial.companions]
+    if any(trial.verdict is Verdict.KEPT for trial in alone):
+        return Decided(strategy=name, verdict=Verdict.KEPT, by="its own proof")
+    return Decided(strategy=name, by="kept as a part of what was proved together; leaving it out was not decided")
+
+
+def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:
+    """A strategy that is not in the final plan: refused where no candidate of its own is left open.
+
+    Its own candidates are those with the fewest companions: stacks of which it is a part have more.
+    """
+    trials = [trial for trial in measured if trial.strategy == name]
+    fewest = min((len(trial.companions) for trial in trials), default=0)
+    own = [trial for trial in trials if len(trial.companions) == fewest]
+    if own and all(trial.verdict in REFUSALS for trial in own):
+        return Decided(strategy=name, verdict=own[-1].verdict, by=own[-1].reason)
+    out = _left_out(state, name)
+    if out is not None:
+        return Decided(strategy=name, verdict=LEFT_OUT[out.decision], by=f"the plan with and without it, {out.reason}")
+    return Decided(strategy=name, by=own[-1].reason if own else "")
+
+
+def _left_out(state: SearchState, name: str) -> Comparison | None:
+    """The latest comparison that refused it as a part of a larger plan."""
+    return next((seen for seen in _with_and_without(state, name) if seen.decision in LEFT_OUT), None)
+
+
+def _with_and_without(state: SearchState, name: str) -> Iterator[Comparison]:
+    """Comparisons of a plan with a strategy's change to the same plan without it, the latest first."""
+    for seen in reversed([*state.comparisons.values(), *state.ablations]):
+        plan = seen.candidate.plan
+        baseline = state.baseline.setting(name)
+        less = plan.without(name).changes
+        same = [change for change in seen.incumbent.plan.changes if change.strategy != name]
+        if plan.setting(name) is not None and list(less) == same and seen.incumbent.plan.setting(name) == baseline:
+            yield seen
