@@ -25,7 +25,7 @@ from autoopt.benchmark.transfer import samples_of
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
-from autoopt.records.messages import EpochRead, Probe
+from autoopt.records.messages import EpochRead, Probe, samples_read
 
 LEAST_STEPS = 12
 BATCHES = 8
@@ -130,7 +130,7 @@ class _Recorder:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began = perf_counter()
         for _ in range(_MOST_READ):
-            enough = usual if sum(epoch.samples for epoch in self.epochs) >= samples else seconds
+            enough = usual if samples_read(self.epochs) >= samples else seconds
             if self._over(began, enough) or self.training.batch_iterator.epoch >= 3:
                 break
             self._read(self._whole(self.training.next()))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan, Quality
-from autoopt.records.messages import Probe
+from autoopt.records.messages import Probe, samples_read
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult, level_of
-from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks, samples_of
+from autoopt.search.accept.probes import CANDIDATE, PROBE_TIMEOUT, Asks
 from autoopt.search.trial_runner import PROBE
 from autoopt.strategy import Risk
 
@@ -47,7 +47,7 @@ class Rounding:
         """The quality that the probes of both sides tell, at these files of weights, start to end of a training."""
         try:
             before = self._probe("baseline", self._steps, self._seconds, weights)
-            limit, read = CANDIDATE * self._seconds, samples_of(before.probe)
+            limit, read = CANDIDATE * self._seconds, samples_read(before.probe.epochs)
             after = self._probe("candidate", before.probe.steps, limit, weights, read)
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
 from autoopt.records import Curve, CurvePoint, Record
@@ -115,6 +117,11 @@ class EpochRead(Record):
     samples: int
     distinct: int
     seen_before: int
+
+
+def samples_read(epochs: Iterable[EpochRead]) -> int:
+    """Samples that a probe read in all."""
+    return sum(epoch.samples for epoch in epochs)
 
 
 class Probe(Record):

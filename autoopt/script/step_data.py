@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.fingerprint import digest, sample_keys
 from autoopt.benchmark.transfer import tensors
-from autoopt.records.messages import EpochRead
+from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.watcher import Watcher
 
 
@@ -44,7 +44,7 @@ class StepData(Watcher):
     @property
     def samples(self) -> int:
         """Samples read in all."""
-        return sum(epoch.samples for epoch in self.epochs)
+        return samples_read(self.epochs)
 
     @property
     def epoch(self) -> int:

@@ -33,7 +33,10 @@ def _kept(state: SearchState, name: str) -> Decided | None:
         return None
     without = state.without(name)
     for seen in _with_and_without(state, name):
-        if (seen.candidate.plan, seen.incumbent.plan) == (state.incumbent, without) and seen.decision is Decision.ACCEPT:
+        if (seen.candidate.plan, seen.incumbent.plan) == (
+            state.incumbent,
+            without,
+        ) and seen.decision is Decision.ACCEPT:
             return Decided(strategy=name, verdict=Verdict.KEPT, by=f"the plan with and without it, {seen.reason}")
     alone = [trial for trial in state.trials if trial.strategy == name and not trial.companions]
     if any(trial.verdict is Verdict.KEPT for trial in alone):

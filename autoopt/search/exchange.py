@@ -12,7 +12,7 @@ from autoopt.records import Change, Plan, Trial, Verdict
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.screening import rival_strategies
+from autoopt.search.screened import rival_strategies
 from autoopt.search.state import SearchState
 
 

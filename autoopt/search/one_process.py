@@ -7,19 +7,17 @@ drawn by lot and then reversed. What a first block after a switch pays is traine
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from math import log1p
-
-import numpy as np
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Noise, Plan
 from autoopt.records.messages import Block
-from autoopt.search.compare.arm import Arm, Start
+from autoopt.search.compare.arm import Arm
 from autoopt.search.compare.comparison import Comparison, Decision, LossPath, PairOfProcesses, Rule
-from autoopt.search.compare.pairs import Blocks, Clock, LiveArm, SideFailedError, blaming, block_length
+from autoopt.search.compare.pairs import Blocks, LiveArm, SideFailedError, blaming, block_length
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.live_incumbent import LiveIncumbent
 
 MOST_BLOCKS = 12
 """Blocks of a candidate at most."""
@@ -110,21 +108,8 @@ class _Look:
         )
 
 
-class OneProcess:
-    """A process of the incumbent that takes on other plans; it stays alive, frozen, from visit to visit.
-
-    Args:
-        start: starts a process.
-        incumbent: its plan.
-        rule: block length, ramp, and the gain worth having.
-        clock: seconds.
-        rng: decides order.
-    """
-
-    def __init__(self, start: Start, incumbent: Plan, rule: Rule, *, clock: Clock, rng: np.random.Generator) -> None:
-        self._start, self._rule, self._clock, self._rng = start, rule, clock, rng
-        self.incumbent = incumbent
-        self._live: LiveArm | None = None
+class OneProcess(LiveIncumbent):
+    """A process of the incumbent that takes on other plans; it stays alive, frozen, from visit to visit."""
 
     def look(
         self,
@@ -219,14 +204,6 @@ class OneProcess:
         """Of the next block, with a step before it that is not measured; long steps are few, and none is left out."""
         _, steps, ramp = block_length(self._rule, side.step_seconds)
         return BLOCK_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0
-
-    def close(self) -> None:
-        """Ends the process."""
-        live, self._live = self._live, None
-        if live is not None:
-            with suppress(TrialFailed):
-                live.arm.thaw()  # a stopped process cannot tidy up
-            live.arm.close()
 
 
 def _broke(block: Block) -> bool:

@@ -18,7 +18,7 @@ from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
-from autoopt.search.screening import Screened
+from autoopt.search.screened import Screened
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
 from autoopt.strategy import Risk

@@ -8,19 +8,17 @@ interval, so that it refuses what is plainly slow and never accepts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from math import log, sqrt
 
 import numpy as np
 
-from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Noise, Plan
 from autoopt.records.messages import Block
-from autoopt.search.compare.arm import Start
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideFailure, SideName
-from autoopt.search.compare.pairs import Clock, LiveArm, Pair, SideFailedError
+from autoopt.search.compare.pairs import Pair, SideFailedError
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.live_incumbent import LiveIncumbent
 
 MOST_BLOCKS = 10
 """Block pairs of a look at most: more of them serve less than another process would."""
@@ -42,16 +40,8 @@ and every further start is paid for."""
 OnProgress = Callable[[str, Estimate | None], None]
 
 
-class Race:
-    """Candidates against one live incumbent.
-
-    Args:
-        start: starts a process.
-        incumbent: its plan.
-        rule: block length, ramp, and the gain worth having.
-        clock: seconds.
-        rng: decides order.
-        live: a process of the incumbent that is alive and frozen; started with the first look where None.
+class Race(LiveIncumbent):
+    """Candidates against one live incumbent, each in a process of its own.
 
     Attributes:
         places: how many looks are measured at the same time.
@@ -59,23 +49,9 @@ class Race:
     """
 
     places = 1
-
-    def __init__(
-        self,
-        start: Start,
-        incumbent: Plan,
-        rule: Rule,
-        *,
-        clock: Clock,
-        rng: np.random.Generator,
-        live: LiveArm | None = None,
-    ) -> None:
-        self._start, self._rule, self._clock, self._rng = start, rule, clock, rng
-        self.incumbent = incumbent
-        self.one_at_a_time = False
-        self._live = live
-        self._young_step: float | None = None
-        self._aged_incumbents = 0
+    one_at_a_time = False
+    _young_step: float | None = None
+    _aged_incumbents = 0
 
     def look(
         self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
@@ -168,19 +144,6 @@ class Race:
             between_process_sd=test.between_process_sd,
             fresh=fresh,
         )
-
-    def hand_over(self) -> LiveArm | None:
-        """The incumbent's live process, which is no longer this race's; None where there is none."""
-        live, self._live = self._live, None
-        return live
-
-    def close(self) -> None:
-        """Ends the incumbent's process."""
-        if self._live is not None:
-            with suppress(TrialFailed):
-                self._live.arm.thaw()  # a stopped process cannot tidy up
-            self._live.arm.close()
-            self._live = None
 
 
 def _undisturbed(blocks: Sequence[Block]) -> list[float]:

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from autoopt.records import Noise
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import known_radius
-from autoopt.search.screening import Screened
+from autoopt.search.screened import Screened
 
 FEWEST_PAIRS, MOST_PAIRS = 2, 200
 BLOCK_ERROR = 0.02

@@ -22,7 +22,8 @@ from autoopt.search.proof_queue import Costs, quality_first, refused, without_do
 from autoopt.search.recollection import confirmed
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import Earlier, RunContext
-from autoopt.search.screening import Screened, Screening
+from autoopt.search.screened import Screened
+from autoopt.search.screening import Screening
 from autoopt.search.stack import look_at_close, look_at_stacks
 from autoopt.search.state import Part, SearchState
 from autoopt.search.strategy_search import search_settings, seconds_of_trainings

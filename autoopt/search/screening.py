@@ -9,90 +9,33 @@ AISTATS 2016).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import exp, inf, log, log1p
+from dataclasses import replace
+from math import exp, inf
 from statistics import fmean
 
 import numpy as np
-from scipy.stats import t as student
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
-from autoopt.search.accept.evidence import Judgement
-from autoopt.search.accept.judge import NOT_TESTED
-from autoopt.search.accept.time_to_target import same_steps_ratio
+from autoopt.records import Change, Estimate, JsonDict, Plan, Verdict
 from autoopt.search.candidate import Candidate, plan_of
 from autoopt.search.compare.compare import compare
-from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.compare.sequential_test import SequentialTest, between_process_of
-from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.one_process import within
+from autoopt.search.compare.comparison import Comparison
+from autoopt.search.look_ruling import SWITCHED, LookRuling
 from autoopt.search.parallel.opening import open_race
 from autoopt.search.parallel.race import Expected, ParallelRace
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
+from autoopt.search.screened import Screened
 from autoopt.search.state import SearchState
 from autoopt.search.switched_looks import SwitchedLooks
 from autoopt.search.talk import Talk
 from autoopt.search.time_limits import STEADY_SECONDS, TimeLimits
-from autoopt.strategy import Case, Strategy
+from autoopt.strategy import Case
 
-INPUT = frozenset({"storage", "preparation", "collate"})
-"""Stages that deliver batches one after the other: ways to shorten them are rivals, of which the best is taken."""
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
-FIRM_ALPHA = 0.1
-FIRM_DOF = 8
-"""The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
-SWITCHED = "switched"
-PLAIN = 2.0
-"""Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
-
-
-@dataclass(frozen=True)
-class Screened:
-    """A candidate that was looked at.
-
-    Args:
-        gain: log of the speedup that was seen, of the time to the target where that is known, fixed cost included.
-        looks: the pairs of processes that it was seen in.
-        error: standard error of the gain, how processes of one program differ included.
-    """
-
-    candidate: Candidate
-    trial: Trial
-    gain: float
-    looks: tuple[Comparison, ...]
-    error: float = 0.0
-
-    def bar(self, candidates: int) -> float:
-        """Standard errors that tell a gain from chance, where so many candidates were looked at."""
-        return float(student.isf(FIRM_ALPHA / max(candidates, 1), len(self.looks) + FIRM_DOF))
-
-    @property
-    def plain(self) -> bool:
-        """Whether the gain stands out of its own noise."""
-        return self.gain > PLAIN * self.error
-
-    def rivals(self, other: Screened) -> bool:
-        """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
-        return rival_strategies(self.candidate.strategy, other.candidate.strategy)
-
-    def close_to(self, other: Screened) -> bool:
-        """Whether it is a rival of which it is not known if it is better."""
-        return self is not other and self.rivals(other) and abs(self.gain - other.gain) < self.error + other.error
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that a look at it takes, with a start of its own."""
-        return fmean(look.seconds + look.saved_seconds for look in self.looks)
-
-
-def rival_strategies(one: Strategy, other: Strategy) -> bool:
-    """Whether they are one, or both are ways to deliver batches faster."""
-    return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
 
 
 class Screening:
@@ -114,7 +57,7 @@ class Screening:
         latest: Callable[[Sequence[Screened]], float] = lambda found: inf,
     ) -> None:
         self.context, self.state, self.case, self.deadline = context, state, case, deadline
-        self._latest = latest
+        self._latest, self._says = latest, LookRuling(context, state)
         self.found: list[Screened] = []
         self._spent: list[float] = []
         self._fresh()
@@ -226,13 +169,13 @@ class Screening:
             began = min(began, context.now() - seen.seconds)  # it may have been seen with others, before
         else:
             self._spent.append(context.now() - began)
-        gain = self._gain(candidate, seen)
-        trial = trial_of(context, state, candidate, number, began, seen, self._ruling(candidate, seen, number))
+        gain = self._says.gain(candidate, seen)
+        trial = trial_of(context, state, candidate, number, began, seen, self._says.ruling(candidate, seen, number))
         state.trials.append(trial)
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
             return None
-        screened = Screened(candidate, trial, gain, (seen,), self._error((seen,)))
+        screened = Screened(candidate, trial, gain, (seen,), self._says.error((seen,)))
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(screened)
         return screened
@@ -296,46 +239,6 @@ class Screening:
             rng=np.random.default_rng([context.seed, state.numbers, 3]),
         )
 
-    def _gain(self, candidate: Candidate, seen: Comparison) -> float | None:
-        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
-        if seen.estimate is None or seen.failure is not None:
-            return None
-        gate, state = self.context.gate, self.state
-        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
-        ratio = same_steps_ratio(seen, evidence, state.objective)
-        return log(ratio.value if ratio else seen.estimate.value)
-
-    def _ruling(self, candidate: Candidate, seen: Comparison, number: int) -> Judgement:
-        """The verdict of a look: what is plain after seconds, a refusal by whatever else would refuse it; else none."""
-        context, state = self.context, self.state
-        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
-        ruling = context.gate.decide(
-            candidate.plan,
-            seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ and seen.mode != SWITCHED else seen,
-            state.facts,
-            state.objective,
-            state.noise,
-            deadline=context.now(),
-            number=number,
-            probe=False,
-        )
-        if not open_ or seen.estimate is None:
-            return ruling
-        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
-            return ruling
-        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
-            return ruling
-        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
-        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
-        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
-
-    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
-        """Whether it is faster step by step, and what it costs once outweighs that by more than a look may err."""
-        gain, least = self._gain(candidate, seen), log1p(self.context.min_gain)
-        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
-            return False
-        return gain + self._error((seen,)) < least
-
     def _confirm(self) -> None:
         """A second look, at fresh processes of both, at what nearly stands out, or hardly, or hardly of its rivals."""
         looked_at = len({trial.strategy for trial in self.state.trials})
@@ -366,33 +269,17 @@ class Screening:
         seen = self._measured(screened.candidate, f"look {number} again", number)
         if seen.mode != SWITCHED:
             self._spent.append(self.context.now() - began)
-        gain = self._gain(screened.candidate, seen)
+        gain = self._says.gain(screened.candidate, seen)
         self.found.remove(screened)
         if gain is None:
             return
         looks = (*screened.looks, seen)
         mean = (screened.gain * len(screened.looks) + gain) / len(looks)
-        ruling = self._ruling(screened.candidate, self._joined(looks), number)
+        ruling = self._says.ruling(screened.candidate, self._says.joined(looks), number)
         told = f"screened at {exp(mean):.2f}x in {len(looks)} looks of seconds; no claim is made"
         reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
-        known = {"verdict": ruling.verdict, "reason": reason, "throughput": self._joined(looks).estimate}
+        known = {"verdict": ruling.verdict, "reason": reason, "throughput": self._says.joined(looks).estimate}
         trial = screened.trial.model_copy(update=known)
         self.state.trials[self.state.trials.index(screened.trial)] = trial
         if trial.verdict is Verdict.INCONCLUSIVE:
-            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._error(looks)))
-
-    def _joined(self, looks: tuple[Comparison, ...]) -> Comparison:
-        """The looks at one candidate as one comparison: each is a pair of processes of its own."""
-        pairs = [pair for look in looks for pair in look.pairs]
-        test = SequentialTest(self.context.rule(1.0), self.state.noise, pairs)
-        decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
-        known = {"decision": decision, "reason": reason, "estimate": test.estimate(), "pairs": tuple(pairs)}
-        return looks[-1].model_copy(update=known)
-
-    def _error(self, looks: tuple[Comparison, ...]) -> float:
-        pairs = [pair for look in looks for pair in look.pairs]
-        if not pairs:
-            return 0.0
-        switched = all(look.mode == SWITCHED for look in looks)
-        between = between_process_of(within(self.state.noise) if switched else self.state.noise)
-        return TwoLevel([pair.log_ratio for pair in pairs], [pair.standard_error for pair in pairs], between).error
+            self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._says.error(looks)))

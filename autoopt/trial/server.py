@@ -143,7 +143,7 @@ def preload() -> None:
 
 def _fork(end: socket.socket, descriptors: list[int], variables: dict[str, str]) -> None:
     def main(channel: Channel) -> None:
-        gc.unfreeze()  # a collection costs a trial what it costs the user's own process: torch's objects are visited, too
+        gc.unfreeze()  # a collection costs a trial what it costs the user's own process: it visits torch's objects, too
         for name, value in variables.items():
             os.environ.setdefault(name, value)
         child.main(channel)

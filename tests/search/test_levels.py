@@ -13,12 +13,11 @@ from autoopt.benchmark.probe import probe
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Objective, Plan
-from autoopt.records.messages import EpochRead, Probe
+from autoopt.records.messages import EpochRead, Probe, samples_read
 from autoopt.registry import Registry, Source
 from autoopt.search.accept import levels
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult, level_of
-from autoopt.search.accept.probes import samples_of
 from autoopt.strategy import Risk
 from autoopt.trial.protocol import TrialSpec
 from workloads import breakers, later_breakers
@@ -94,7 +93,7 @@ def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_pat
             document = probe(context, str(tmp_path / "read.npz"), 12, 600.0, reading=0.0, samples=samples)
         finally:
             context.close()
-        return samples_of(Probe.model_validate(document))
+        return samples_read(Probe.model_validate(document).epochs)
 
     trained = read(0)
     batch = trained // 12

@@ -12,7 +12,7 @@ from autoopt.records import Change, Noise, Plan
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.race import Race
 from autoopt.search.required_time import seconds_to_prove
-from autoopt.search.screening import Screened
+from autoopt.search.screened import Screened
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 

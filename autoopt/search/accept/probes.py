@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoopt.records import JsonDict, Plan
-from autoopt.records.messages import Probe
+from autoopt.records.messages import Probe, samples_read
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult
 from autoopt.search.accept.trainings import Steps
@@ -19,11 +19,6 @@ SECONDS = 4.0
 PROBE_TIMEOUT = 600.0
 CANDIDATE = 5.0
 """A candidate may take this many times the seconds for as many steps: it may have to compile."""
-
-
-def samples_of(probe: Probe) -> int:
-    """Samples that a probe read in all: the other side reads as many, and no more than it has the usual time for."""
-    return sum(epoch.samples for epoch in probe.epochs)
 
 
 class Asks(Protocol):
@@ -63,7 +58,7 @@ class Probes:
             TrialFailed: a probe ended badly.
         """
         before = self._probe(incumbent, None)
-        return before, self._probe(candidate, before.probe.steps, samples_of(before.probe))
+        return before, self._probe(candidate, before.probe.steps, samples_read(before.probe.epochs))
 
     def _probe(self, plan: Plan, steps: int | None, samples: int = 0) -> ProbeResult:
         wanted = steps or 0
