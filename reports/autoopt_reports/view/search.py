@@ -64,7 +64,9 @@ def search_view(result: Result) -> SearchSection:
         most = most + say("; the most on {} ({})", spent[0].label, spent[0].share)
     more = result.more_budget
     decided = tuple(
-        DecidedRow(name(row.strategy, 40), _WORDS.get(row.verdict, "undecided"), name(reason_words(row.by)))
+        DecidedRow(
+            name(row.strategy, 40), _WORDS[row.verdict] if row.verdict else "undecided", name(reason_words(row.by))
+        )
         for row in result.decided
     )
     return SearchSection(
