@@ -266,12 +266,19 @@ def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> No
 
 
 def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: Path) -> None:
-    """Each time that it goes on, the run's error budget leaves it a stricter level: it ends without a pair."""
+    """Each time that it goes on, the level is stricter: a trial that another pair would not settle is left."""
     gains = {"steady": 1.08, "threads": 0.68, "zero": 1.04, "slow_start": 0.98, "pin": 1.0}
     case = SimulatedCase("small", gains, costs={"slow_start": 30.0}, switchable=frozenset())
     world = simulated(case, 300.0, 1, tmp_path)
     outcome = world.go()
-    assert any("goes on from" in trial.reason for trial in outcome.state.trials)
+    state = outcome.state
+    on = {
+        t.id: int(t.reason.partition("goes on from trial ")[2].split(";")[0])
+        for t in state.trials
+        if "goes on" in t.reason
+    }
+    assert on
+    assert all(len(state.comparisons[new].pairs) > len(state.comparisons[old].pairs) for new, old in on.items())
     assert world.clock() <= 300.0
 
 

@@ -12,6 +12,7 @@ from autoopt.search.apart import take_apart
 from autoopt.search.budget_allocation import SCREENING, TRIAL
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
+from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
 from autoopt.search.exchange import exchanged, exchanges
@@ -352,7 +353,9 @@ class Rounds:
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
         left = self._last_deadline(_seen(earlier), earlier.comparison.candidate.plan) - self.context.now()
-        test = SequentialTest(self.context.rule(left), earlier.noise, earlier.comparison.pairs)
+        kept = sum(trial.verdict is Verdict.KEPT for trial in self.state.trials)
+        rule = self.context.rule(left, alpha_accept=alpha_of(len(self.state.comparisons), kept))
+        test = SequentialTest(rule, earlier.noise, earlier.comparison.pairs)
         return test.promising() and test.decide(left) is None
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
