@@ -228,9 +228,11 @@ class Strategy(ABC):
         excludes: strategies that bring nothing beside it: it takes their place in a plan, and they are not tried on it.
         title: a few words for the report; the name where empty.
         switchable: a process that trains can take its change on between two steps, and put it off again: one of
-            ``with_precision``, ``with_loss``, ``with_transfer``, ``with_flags(threads=)``, or of ``with_optimizer``
-            where the class of the optimizer stays. It is then looked at block by block in one process before it is
-            proved in processes of its own; with anything else in its setup it has a look of its own all the same.
+            ``with_precision``, ``with_loss``, ``with_transfer``, ``with_flags(threads=)``, of ``with_optimizer``
+            where the class of the optimizer stays, or of ``with_model`` where its function changes the layout of
+            tensors alone, and says so by an attribute ``layout_alone``. It is then looked at block by block in one
+            process before it is proved in processes of its own; with anything else in its setup it has a look of its
+            own all the same.
         example: what ``autoopt.testing.StrategyTestCase`` tests it with; None: its defaults.
     """
 

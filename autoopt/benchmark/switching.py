@@ -18,15 +18,16 @@ import torch
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.kept_state import KeptState
 from autoopt.benchmark.losses import transformed_loss
+from autoopt.benchmark.memory_layout import laid_out, layout_alone
 from autoopt.benchmark.optimizer import make_optimizer
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 
-PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer"})
-"""Parts of a setup that can be switched. Not those of the loader (its workers live), of the model (its modules are
-replaced), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
+PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer", "model"})
+"""Parts of a setup that can be switched; of the model how its tensors lie in memory alone. Not those of the loader (its
+workers live), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
 FLAGS = frozenset({"threads"})
 """Switches of the process among them. Not ``cudnn_benchmark``: torch looks up by its shape how a convolution is run, so
 that one that was met before keeps what was chosen then. Not ``affinity``: threads that live keep their cores.
@@ -53,6 +54,10 @@ def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) 
         return "processes that train together are not switched"
     if before.optimizer != after.optimizer[: len(before.optimizer)]:
         return "what an optimizer would be without its change is not known"
+    if before.model != after.model[: len(before.model)]:
+        return "what a model would be without its change is not known"
+    if not all(map(layout_alone, after.model[len(before.model) :])):
+        return "the model of a running process cannot be switched, but for how its tensors lie in memory"
     return _flags(before, after) or _precision(before, after)
 
 
@@ -104,10 +109,12 @@ class Switching:
         reason = unswitchable(self._setup, setup)
         if reason:
             raise WorkloadError(reason)
+        training, layouts = self._training, setup.model[len(self._setup.model) :]
         with process_as(self._setup, setup):
             try:
-                self._put_on(setup)
-                yield self._training
+                with laid_out([training.model], [training.optimizer], layouts):
+                    self._put_on(setup)
+                    yield training
             finally:
                 self._put_back()
 

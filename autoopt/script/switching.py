@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from autoopt.benchmark.kept_state import KeptState
+from autoopt.benchmark.memory_layout import laid_out
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import process_as, take_on, unswitchable
 from autoopt.errors import WorkloadError
@@ -14,7 +15,7 @@ from autoopt.script.applying import Applying
 from autoopt.script.process import Script
 from autoopt.setup import Setup
 
-PARTS = frozenset({"precision", "flags", "optimizer"})
+PARTS = frozenset({"precision", "flags", "optimizer", "model"})
 """Parts of a setup that can be switched in a script, whose own lines compute the loss and move its batches."""
 
 
@@ -55,6 +56,8 @@ class ScriptSwitching:
 
     def _put_on(self, setup: Setup, stack: ExitStack) -> None:
         stack.enter_context(process_as(self._setup, setup))
+        layouts, training = setup.model[len(self._setup.model) :], self._training
+        stack.enter_context(laid_out(training.roots, training.optimizers, layouts))
         if setup.optimizer != self._setup.optimizer:
             for optimizer in self._training.optimizers:
                 take_on(optimizer, self._made(optimizer, self._setup), self._made(optimizer, setup))

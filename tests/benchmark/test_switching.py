@@ -19,6 +19,7 @@ from autoopt.benchmark.switching import Switching, unswitchable
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
+from autoopt_strategies.compute.channels_last import to_channels_last
 from autoopt_strategies.compute.fused_optimizer import UpdateBy
 from autoopt_strategies.compute.garbage_collection import CollectRarely
 from benchmark.small_training import net, one_cycle, workload
@@ -78,6 +79,8 @@ SETUPS = {
     "collector": Setup().with_optimizer(CollectRarely(2)),
     "loss": Setup().with_loss(doubled),
     "copies": Setup().with_transfer(non_blocking=True, prefetch=2),
+    "layout": Setup().with_model(to_channels_last),
+    "layout and precision": Setup().with_precision(dtype="bfloat16").with_model(to_channels_last),
     "several": Setup().with_precision(dtype="bfloat16").with_optimizer(UpdateBy("fused")).with_flags(threads=1),
     "itself": Setup(),
 }
@@ -200,3 +203,32 @@ def test_what_a_process_cannot_take_on_is_said(said: str) -> None:
 @pytest.mark.parametrize("name", SETUPS)
 def test_what_it_can_is_not_refused(name: str) -> None:
     assert unswitchable(Setup(), SETUPS[name]) == ""
+
+
+def places(training: Training) -> dict[str, Any]:
+    """Where weights, buffers and the optimizer's state are, and how they lie."""
+    tensors = dict(training.model.state_dict(keep_vars=True))
+    for number, state in enumerate(training.optimizer.state.values()):
+        tensors |= {f"{number} {name}": value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return {name: (tensor.data_ptr(), tensor.stride()) for name, tensor in tensors.items()}
+
+
+def convolutions() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 8, 3, padding=1)]
+    return torch.nn.Sequential(torch.nn.Unflatten(1, (1, 2, 3)), *layers, torch.nn.Flatten(), torch.nn.Linear(48, 3))
+
+
+def test_a_layout_that_was_switched_is_put_back_to_the_very_tensors() -> None:
+    with live(model=convolutions()) as (training, switching):
+        before, numbers = places(training), state(training)
+        for _ in range(2):
+            with switching.to(SETUPS["layout and precision"]):
+                steps(training, 2)
+                weight = training.model[3].weight
+                four = [t for t in (weight, *training.optimizer.state[weight].values()) if t.dim() == 4]
+                assert len(four) == 3
+                assert all(t.is_contiguous(memory_format=torch.channels_last) for t in four)
+                assert not weight.is_contiguous()
+            assert places(training) == before
+            assert same(state(training), numbers)

@@ -18,6 +18,9 @@ def to_channels_last(model: Any) -> Any:
     return model.to(memory_format=torch.channels_last)
 
 
+to_channels_last.layout_alone = True  # type: ignore[attr-defined]
+
+
 class ChannelsLast(Strategy):
     """Keeps convolution activations channels last, the layout that tensor cores and oneDNN read.
 
@@ -32,6 +35,7 @@ class ChannelsLast(Strategy):
     title = "channels last"
     stages = frozenset({"forward", "backward"})
     risk = Risk.NUMERIC
+    switchable = True
     example = Example(losses=1e-4)
 
     def applies(self, case: Case) -> Applies:
