@@ -357,3 +357,9 @@ def test_a_candidate_that_was_looked_at_again_shows_what_all_of_its_looks_say(tm
     again = {t.strategy: t for t in trials if "looks of seconds" in t.reason and t.verdict is Verdict.INCONCLUSIVE}
     assert again, "nothing had a second look"
     assert all(f"in {t.throughput.n} looks" in t.reason for t in again.values() if t.throughput is not None)
+
+
+def test_what_promises_most_is_looked_at_before_a_visit_that_leaves_it_no_time(tmp_path: Path) -> None:
+    """Two minutes hold a few looks: what a running process can take on is cheap to see, and promises little here."""
+    outcome = simulated(CASES["attention"], 120.0, 0, tmp_path).go()
+    assert outcome.best.plan.names() == ("attention",)

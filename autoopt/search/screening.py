@@ -99,10 +99,15 @@ class Screening:
         if self.context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
-        talks = self._switch(waiting)
+        talks, visited = list[Talk](), False
         while waiting and not self.over:
-            chosen = fitting(tuple(waiting), self.deadline - self.context.now(), self.each)
+            left = self.deadline - self.context.now()
+            chosen = fitting(tuple(waiting), left, self.each)
             first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen, self._look_seconds)
+            if not visited and (self._switched.able(first) or self._switched.fit(waiting, left, self.each)):
+                visited = True  # where not all can be seen, not before what promises more
+                talks += self._switch(waiting)
+                continue
             waiting.remove(first)
             if self.context.now() + self._look_seconds(first) > self._latest(self.found):
                 late.append(first)  # what was found would not be proved any more

@@ -81,25 +81,37 @@ class SwitchedLooks:
             seconds: for all proposals.
             each: seconds that a look with a start of its own takes.
         """
-        left = seconds - self._context.allocation.start_seconds
-        costs = {p.strategy.name: self.each if self._first(p) else each for p in proposals}
-        able = [p for p in proposals if self._first(p)]
-        if sum(costs.values()) <= left:
+        able = [p for p in proposals if self.able(p)]
+        if self.fit(proposals, seconds, each):
             return able
-        waiting, chosen = list(proposals), set[str]()
-        while waiting and left > 0:
+        costs = self._costs(proposals, each)
+        left, waiting, chosen = self._left(seconds), list(proposals), set[str]()
+        while waiting:
             best = most_promising(tuple(waiting), lambda p: costs[p.strategy.name])
             waiting.remove(best)
-            left -= costs[best.strategy.name]
-            chosen.add(best.strategy.name)
+            if costs[best.strategy.name] <= left:
+                left -= costs[best.strategy.name]
+                chosen.add(best.strategy.name)
         return [p for p in able if p.strategy.name in chosen]
+
+    def fit(self, proposals: Sequence[Proposal], seconds: float, each: float) -> bool:
+        """Whether there is time for a look at all of them, those that a process can take on in one visit."""
+        return sum(self._costs(proposals, each).values()) <= self._left(seconds)
+
+    def _costs(self, proposals: Sequence[Proposal], each: float) -> dict[str, float]:
+        return {p.strategy.name: self.each if self.able(p) else each for p in proposals}
+
+    def _left(self, seconds: float) -> float:
+        """What the start of the process that is visited leaves."""
+        return seconds - self._context.allocation.start_seconds
 
     @property
     def each(self) -> float:
         """Seconds of a look in a visit, as thought beforehand and as seen so far."""
         return fmean([SECONDS, *self._spent])
 
-    def _first(self, proposal: Proposal) -> bool:
+    def able(self, proposal: Proposal) -> bool:
+        """Whether a process can take on its first setting."""
         strategy = proposal.strategy
         if not strategy.switchable:
             return False
