@@ -47,8 +47,10 @@ class Site(Place):
     ``call``: what is called there, such as ``DataLoader`` or ``torch.save``. ``name``: the object's class.
     ``direct``: the call stands on these lines itself; otherwise a library makes it on behalf of them.
     ``options``: as found in the live object. ``used``: where an object is used while training: a loader iterated,
-    a model called. ``per_step``: how often it happened in a training step; None where it is not counted.
+    a model called; ``callers``: of each of these the user's lines that led there, the nearest first.
+    ``per_step``: how often it happened in a training step; None where it is not counted.
     ``seconds_per_step``: what it takes of a step; None where it was not timed.
+    ``takes``: arguments that the object's class takes, where it is not torch's own; None where it takes any.
     ``calls``: where a line makes several loaders, which of its calls made those of this site, from 0.
     """
 
@@ -58,7 +60,9 @@ class Site(Place):
     direct: bool = True
     options: JsonDict = Field(default_factory=dict)
     used: tuple[Place, ...] = ()
+    callers: tuple[tuple[Place, ...], ...] = ()
     calls: tuple[int, ...] = ()
+    takes: tuple[str, ...] | None = None
     per_step: float | None = None
     seconds_per_step: float | None = None
 

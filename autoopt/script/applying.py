@@ -21,7 +21,8 @@ from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.seeding import kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Sites
-from autoopt.script.frames import user_place
+from autoopt.script.disturbing import disturb
+from autoopt.script.frames import maker_place
 from autoopt.script.joints import Joints
 from autoopt.script.left_out import leave_out
 from autoopt.script.moves import UnblockedMoves
@@ -40,10 +41,14 @@ class Applying:
         setup: what the plan changes; the empty one changes nothing.
         sites: of an earlier run; None while the script is watched for the first time.
         seed: of the order of samples of loaders that have no generator.
+        disturbed: whether the weights begin a rounding away from where the script puts them.
     """
 
-    def __init__(self, joints: Joints, setup: Setup, sites: Sites | None, seed: int) -> None:
+    def __init__(
+        self, joints: Joints, setup: Setup, sites: Sites | None, seed: int, *, disturbed: bool = False
+    ) -> None:
         self.joints, self.setup, self.sites, self.seed = joints, setup, sites, seed
+        self._disturbed = disturbed
         self._calls: Counter[tuple[str, int]] = Counter()
         self._orders = 0
         self._autocast: Any = None
@@ -84,9 +89,11 @@ class Applying:
 
     # loaders
 
-    def _merged(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _merged(
+        self, loader: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a loader that is made: the setup's options for the training's, or for the validation's."""
-        role = self._role()
+        role = self._role(loader)
         self._makes_training = role == "training"
         if role is None:
             return args, kwargs
@@ -123,9 +130,9 @@ class Applying:
             for around in self.setup.collate:
                 recollate(loader, around)
 
-    def _role(self) -> Literal["training", "validation"] | None:
-        """Whose loader the call makes that makes one now; None where that was not seen."""
-        found = user_place()
+    def _role(self, loader: Any) -> Literal["training", "validation"] | None:
+        """Whose loader the call makes that makes this one now; None where that was not seen."""
+        found = maker_place(loader)
         if found is None or self.sites is None:
             return None
         line = (found.place.file, found.place.line)
@@ -166,6 +173,8 @@ class Applying:
     def _root(self, model: nn.Module) -> None:
         """Before the first training call of a model: its transforms, the optimizer's, and compilation."""
         setup = self.setup
+        if self._disturbed:
+            disturb(model, self.seed, len(self.joints.roots))
         before = {id(parameter): name for name, parameter in model.named_parameters()}
         for transform in setup.model:
             if transform(model) is not model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -70,6 +71,7 @@ def run_here(channel: Channel, first: JsonDict) -> None:
     words, orders, environment = prepared
     os.environ.update(environment)
     assert orders.spec.script is not None
+    gc.unfreeze()  # the script's own collections are to look at as much as in an interpreter of its own
     sys.path[:] = [folder_of(words[1:]), *(orders.spec.script.path or sys.path)]
     run(words[1:], listen(orders, channel))
 

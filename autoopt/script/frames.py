@@ -50,6 +50,44 @@ def user_place(frame: FrameType | None = None) -> Found | None:
     return None
 
 
+def maker_place(made: object) -> Found | None:
+    """The user's line that makes an object; where its class is the user's own, not its constructor's call of another.
+
+    Args:
+        made: an object whose constructor is under way.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    last = frame
+    while frame is not None:
+        if constructs(frame, made):
+            last = frame
+        elif is_users(frame.f_code.co_filename):
+            break
+        frame = frame.f_back
+    return user_place(last.f_back) if last is not None and last.f_back is not None else None
+
+
+def constructs(frame: FrameType, made: object) -> bool:
+    """Whether a frame is within the making of this object: its constructor, or one that it calls."""
+    code = frame.f_code
+    return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
+
+
+def callers(frame: FrameType | None = None) -> tuple[Place, ...]:
+    """The user's lines that led here, from the innermost to the outermost.
+
+    Args:
+        frame: from which on to look; the caller's where None.
+    """
+    frame = frame or sys._getframe(1)
+    found = []
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            found.append(place_of(frame))
+        frame = frame.f_back
+    return tuple(found)
+
+
 def editable_place(frame: FrameType | None) -> Found | None:
     """The innermost line within the folder that the script began in; of its other files where none of it led here.
 

@@ -65,7 +65,7 @@ class Joints:
         self._in_eval: list[nn.Module] = []
         self._unheld = self._rootless = 0
         self.scaled = False
-        self._in_scaler = False
+        self._in_scaler = self._nested = False
         self._in_step = self._closures = False
         self._before_step: Any = None
         self._depth = 0
@@ -256,6 +256,7 @@ class Joints:
             if joints.session.standing:
                 return
             joints.optimizers.append(self)
+            joints._step_once(type(self))
             joints._listen_to_closures()
             if joints.on_optimizer is not None:
                 joints.on_optimizer(self)
@@ -265,6 +266,29 @@ class Joints:
         Optimizer.__init__ = init  # type: ignore[method-assign]
         register_optimizer_step_post_hook(self._optimizer_stepped)
         self._scaler(torch.amp.GradScaler)
+
+    def _step_once(self, kind: Any) -> None:
+        """A class whose step calls that of the class below, both of which torch listens to, steps once."""
+        own = [each for each in kind.__mro__ if "step" in each.__dict__ and each is not Optimizer]
+        plain = kind.step
+        if len(own) < 2 or hasattr(plain, "steps_once"):
+            return
+        joints = self
+
+        @functools.wraps(plain)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if joints._in_scaler or joints._nested:
+                return plain(self, *args, **kwargs)
+            joints._nested = True
+            try:
+                result = plain(self, *args, **kwargs)
+            finally:
+                joints._nested = False
+            joints._optimizer_stepped(self, (), {})
+            return result
+
+        step.steps_once = True  # type: ignore[attr-defined]
+        kind.step = step
 
     def _listen_to_closures(self) -> None:
         """Looks at the first few steps of optimizers as they begin; and at all, where one takes a closure."""
@@ -276,6 +300,8 @@ class Joints:
         self._closures = self._closures or self._in_step
 
     def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._nested:
+            return
         if self.session.plain.on and not self._in_scaler:
             if self.anchor is None or self._ends(optimizer):
                 self._in_step = False

@@ -26,14 +26,15 @@ class LoaderJoint:
         watchers: told of loaders and batches.
 
     Attributes:
-        merged: changes the arguments that a loader is made with.
+        merged: changes the arguments that a loader, which is under way, is made with.
         made: told of each loader once it is made.
         given: whether the training was given a batch since the last step's end.
     """
 
     def __init__(self, session: Session, roles: Roles, watchers: list[Watcher]) -> None:
         self.session, self.roles, self.watchers = session, roles, watchers
-        self.merged: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None
+        self.merged: Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None
+        self.merged = None
         self.made: Callable[[Any], None] | None = None
         self.given = self._changing = False
 
@@ -50,7 +51,7 @@ class LoaderJoint:
             joint._changing = True  # what changes a dataset may read it by a loader of its own
             try:
                 if joint.merged is not None:
-                    args, kwargs = joint.merged(args, kwargs)
+                    args, kwargs = joint.merged(self, args, kwargs)
                 made(self, *args, **kwargs)
                 roles.made(self)
                 if joint.made is not None:

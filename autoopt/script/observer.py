@@ -8,24 +8,34 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.facts import plain_options
-from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
-from autoopt.script.frames import Found, called_by_user, editable_place, names_of, user_place
+from autoopt.records import Place, SiteKind, Sites
+from autoopt.script.frames import (
+    Found,
+    called_by_user,
+    callers,
+    constructs,
+    editable_place,
+    maker_place,
+    names_of,
+    user_place,
+)
 from autoopt.script.imported import when_imported
 from autoopt.script.joints import Joints
 from autoopt.script.left_out import stands_alone
 from autoopt.script.missing import not_found
 from autoopt.script.period import period_of
+from autoopt.script.seen import Seen, grouped, loader_options, site_of, taken_by
 from autoopt.script.watcher import Watcher
 from autoopt.simplify.forced import CALLS
 
@@ -37,30 +47,6 @@ TRAINERS = {
     "accelerate.accelerator": ("Accelerator", "__init__"),
 }
 """Classes whose arguments decide how a library's own loop trains, by module, and what of each runs as one is made."""
-_LOADER_OPTIONS = (
-    "batch_size",
-    "num_workers",
-    "pin_memory",
-    "prefetch_factor",
-    "persistent_workers",
-    "drop_last",
-    "timeout",
-)
-
-
-@dataclass
-class _Seen:
-    """One site while it is watched."""
-
-    kind: SiteKind
-    found: Found
-    call: str = ""
-    name: str = ""
-    options: JsonDict = field(default_factory=dict)
-    used: list[Place] = field(default_factory=list)
-    count: int = 0
-    seconds: float = 0.0
-    calls: list[int] = field(default_factory=list)
 
 
 class Observer(Watcher):
@@ -73,14 +59,15 @@ class Observer(Watcher):
     def __init__(self, joints: Joints) -> None:
         self.joints = joints
         self.seeded = False
-        self._sites: dict[Any, _Seen] = {}
+        self._sites: dict[Any, Seen] = {}
         # by identity: what users make may have a hash of its own, or none yet
-        self._made: MutableMapping[Any, _Seen] = WeakIdKeyDictionary()
+        self._made: MutableMapping[Any, Seen] = WeakIdKeyDictionary()
         self._modules: MutableMapping[Any, Found] = WeakIdKeyDictionary()
         self._lines: Counter[Any] = Counter()
-        self._loaders: list[tuple[weakref.ref[Any], _Seen]] = []
+        self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
         self._backwards = 0
+        self._late = False  # parameters were given their shapes by a first call
         self._watching = True
 
     def install(self) -> None:
@@ -94,6 +81,7 @@ class Observer(Watcher):
         self._around(torch, "compile", lambda *_: self._here("compile", "torch.compile"))
         self._around(nn.Module, "compile", lambda *_: self._here("compile", "Module.compile"))
         self._around(torch, "manual_seed", lambda *_: self._seed())
+        self._around(UninitializedTensorMixin, "materialize", self._materialized)
         for module in TRAINERS:
             if module in sys.modules:
                 self._trainers(module)
@@ -148,20 +136,20 @@ class Observer(Watcher):
     # what is told
 
     def loader_made(self, loader: Any) -> None:
-        found = user_place()
+        found = maker_place(loader)
         if found is None:
             return
         if not found.direct and (original := self._rebuilt_from(loader)) is not None:
             self._made[loader] = original
             return
         line = (found.place.file, found.place.line)
-        seen = _Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
-        seen.calls = [self._lines[line]]
+        seen = Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
+        seen.calls, seen.takes = [self._lines[line]], taken_by(loader)
         self._lines[line] += 1
         self._made[loader] = seen
         self._loaders.append((weakref.ref(loader), seen))
 
-    def _rebuilt_from(self, loader: Any) -> _Seen | None:
+    def _rebuilt_from(self, loader: Any) -> Seen | None:
         """The user's own loader of the same data, in whose place a library puts this one, with its options."""
         unread = [(reference(), seen) for reference, seen in self._loaders if seen.found.direct and not seen.count]
         rebuilt = [seen for other, seen in unread if other is not None and other.dataset is loader.dataset]
@@ -177,15 +165,15 @@ class Observer(Watcher):
         seen = self._made.get(loader)
         if seen is not None:
             seen.count += 1
-            seen.options = _loader_options(loader)
+            seen.options = loader_options(loader)
             role = self.joints.roles.of(loader)
             seen.kind = "loader_training" if (training if role is None else role) else "loader_validation"
 
     def optimizer_made(self, optimizer: Optimizer) -> None:
-        found = user_place()
+        found = maker_place(optimizer)
         if found is not None:
-            seen = _Seen("optimizer", found, call=type(optimizer).__name__, name=type(optimizer).__name__)
-            seen.options = plain_options(optimizer.defaults)
+            seen = Seen("optimizer", found, call=type(optimizer).__name__, name=type(optimizer).__name__)
+            seen.options, seen.takes = plain_options(optimizer.defaults), taken_by(optimizer)
             self._made[optimizer] = seen
             self._sites["optimizer", len(self._sites)] = seen
 
@@ -193,11 +181,13 @@ class Observer(Watcher):
         inner = getattr(model, "_orig_mod", None) or model
         found = self._modules.get(inner)
         if found is not None:
-            seen = _Seen("model", found, call=type(inner).__name__, name=type(inner).__name__)
+            seen = Seen("model", found, call=type(inner).__name__, name=type(inner).__name__)
             parameters = list(inner.parameters())
+            late = self._late or any(is_lazy(p) for p in parameters)
             seen.options = {
-                "parameters": sum(p.numel() for p in parameters),
+                "parameters": sum(p.numel() for p in parameters if not is_lazy(p)),
                 "device": parameters[0].device.type,
+                **({"lazy": True} if late else {}),
             }
             if not model.training:
                 seen.options["mode"] = "eval"
@@ -212,7 +202,7 @@ class Observer(Watcher):
             return
         found = user_place()
         if training:
-            self._use(self._made.get(model), found)
+            self._use(self._made.get(model), found, callers()[1:])
             if not self.joints.roles.known:
                 self._note("batch_without_loader", found, type(model).__name__)
         elif found is not None:
@@ -245,11 +235,11 @@ class Observer(Watcher):
             if role is not None:
                 item.kind = "loader_training" if role else "loader_validation"
         whole = max(len(self._order) / max(len(period), 1), 1)
-        seen = [*_grouped([item for _, item in self._loaders if item.count]), *self._sites.values()]
+        seen = [*grouped([item for _, item in self._loaders if item.count]), *self._sites.values()]
         optimizers = set(self._order)
         made = [self._made.get(each) for each in self.joints.optimizers]
         unused = {id(item) for index, item in enumerate(made) if index not in optimizers}
-        sites = tuple(_site(item, whole) for item in seen if id(item) not in unused)
+        sites = tuple(site_of(item, whole) for item in seen if id(item) not in unused)
         found = Sites(
             command=command,
             cwd=cwd,
@@ -265,7 +255,7 @@ class Observer(Watcher):
 
     def _module_made(self, module: Any, *_: Any) -> None:
         frame = sys._getframe(2)
-        while frame.f_back is not None and _constructs(frame, module):
+        while frame.f_back is not None and constructs(frame, module):
             frame = frame.f_back
         found = editable_place(frame)
         if found is not None:
@@ -295,6 +285,9 @@ class Observer(Watcher):
         # a library that prints while it is imported or called is no line of the user's to write less often
         if called_by_user(3):
             self._here("logger", "print")
+
+    def _materialized(self, *_: Any) -> None:
+        self._late = True
 
     def _seed(self) -> None:
         self.seeded = self.seeded or user_place() is not None
@@ -331,58 +324,17 @@ class Observer(Watcher):
         if self._watching:
             self._note(kind, user_place(), call)
 
-    def _note(self, kind: SiteKind, found: Found | None, call: str) -> _Seen | None:
+    def _note(self, kind: SiteKind, found: Found | None, call: str) -> Seen | None:
         if found is None or not self._watching:
             return None
         key = (kind, found.place.file, found.place.line, call)
         seen = self._sites.get(key)
         if seen is None:
-            seen = self._sites[key] = _Seen(kind, found, call=call, name=call)
+            seen = self._sites[key] = Seen(kind, found, call=call, name=call)
         seen.count += 1
         return seen
 
-    def _use(self, seen: _Seen | None, found: Found | None) -> None:
+    def _use(self, seen: Seen | None, found: Found | None, through: tuple[Place, ...] = ()) -> None:
         if seen is not None and found is not None and found.place not in seen.used:
             seen.used.append(found.place)
-
-
-def _constructs(frame: Any, module: Any) -> bool:
-    """Whether a frame is within the making of this module: its constructor, or one that it calls."""
-    names = frame.f_code.co_varnames
-    return bool(names) and frame.f_locals.get(names[0]) is module
-
-
-def _loader_options(loader: Any) -> JsonDict:
-    options = {name: getattr(loader, name, None) for name in _LOADER_OPTIONS}
-    options["shuffle"] = type(loader.sampler).__name__ == "RandomSampler"
-    options["dataset"] = type(loader.dataset).__name__
-    return options
-
-
-def _grouped(seen: list[_Seen]) -> list[_Seen]:
-    """Loaders that the same line makes, of one kind, as one site."""
-    groups: dict[Any, _Seen] = {}
-    for item in seen:
-        key = (item.kind, item.found.place.file, item.found.place.line)
-        first = groups.setdefault(key, item)
-        if first is not item:
-            first.calls += item.calls
-            first.count += item.count
-            first.used += [place for place in item.used if place not in first.used]
-    return list(groups.values())
-
-
-def _site(seen: _Seen, steps: float) -> Site:
-    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "logger", "forced")
-    return Site(
-        **seen.found.place.model_dump(),
-        kind=seen.kind,
-        call=seen.call,
-        name=seen.name,
-        direct=seen.found.direct,
-        options=seen.options,
-        used=tuple(seen.used),
-        calls=tuple(seen.calls),
-        per_step=seen.count / steps if counted else None,
-        seconds_per_step=seen.seconds / steps if seen.kind == "forced" else None,
-    )
+            seen.callers.append(through)

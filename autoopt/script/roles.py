@@ -11,7 +11,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.transfer import samples_of
-from autoopt.script.frames import user_place
+from autoopt.script.frames import maker_place
 
 _Given = tuple[int, Any, int]
 """A batch that no training call has taken yet: identity of its iterator, its loader (None where that is known to
@@ -45,7 +45,7 @@ class Roles:
 
     def made(self, loader: Any) -> None:
         """A loader was made by the line that is under way."""
-        found = user_place()
+        found = maker_place(loader)
         if found is not None:
             self._lines[loader] = (found.place.file, found.place.line)
 

@@ -72,9 +72,9 @@ class RunContext:
                 state.notes.append(text)
                 self.announce(Noted(at=self.now(), text=text))
 
-    def begin(self, phase: Phase, round_: int = 0) -> None:
-        """Announces a phase of the loop."""
-        self.announce(PhaseStarted(at=self.now(), phase=phase, round=round_))
+    def begin(self, phase: Phase, round_: int = 0, detail: str = "") -> None:
+        """Announces a phase of the loop, or what is done within it."""
+        self.announce(PhaseStarted(at=self.now(), phase=phase, round=round_, detail=detail))
 
     def rule(
         self,

@@ -124,6 +124,7 @@ class SwitchedLooks:
         if not new:
             return
         context, state = self._context, self._state
+        incumbent = state.incumbent.names()
         key: JsonDict = {
             "purpose": f"looks in one process from {state.numbers}",
             "incumbent": state.incumbent.model_dump(mode="json"),
@@ -131,6 +132,9 @@ class SwitchedLooks:
         }
 
         def measure() -> Visit:
+            names = ", ".join("+".join(name for name in plan.names() if name not in incumbent) for plan in new)
+            looked = f"looking at {len(new)} candidates in one process: {names}"
+            context.begin("optimize", len(state.rounds), looked if len(new) > 1 else f"looking at {names}")
             limits = {"warm_up_seconds": STEADY_SECONDS, "deadline": deadline}
             return Visit(looks=self._process.look(new, state.noise, take_over=self._take_over, **limits))
 

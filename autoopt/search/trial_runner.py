@@ -274,21 +274,22 @@ class TrialRunner:
         """A trial of the plan in the form in which it is adopted.
 
         A script's is its patch: the patched files are trained as they are, and the files as they were are trained
-        so, too; nothing is put on them but the step clock. What the patch cannot say is put on the script.
+        so, too; nothing is put on them but the step clock. What the patch cannot say is put on the script. Of a script
+        that sets its own seed every other training begins a rounding away, since it would be the same one.
         """
         files = self.patched_files(plan) if self.patched_files is not None else None
-        script = self.base.script
-        if script is None or script.sites is None or files is None:
-            with self.trial(plan, label, seed) as process:
-                yield process
-            return
-        before = self.base
-        bare = script.sites.model_copy(update={"sites": ()})
-        path = None if self.spec(plan).flags else script.path  # the patch sets its variables before it imports torch
-        patched = script.model_copy(update={"sites": bare, "patched": files, "path": path})
-        self.base = before.model_copy(update={"script": patched})
+        script, before, trained = self.base.script, self.base, plan
+        if script is not None and script.sites is not None:
+            bare = script.sites.model_copy(update={"sites": ()})
+            alike = bool(script.sites.seeded and script.own_seeds)
+            script = script.model_copy(update={"disturbed": alike and seed != self.base.seed})
+            if files is not None:
+                path = None if self.spec(plan).flags else script.path  # the patch sets its variables before torch comes
+                script = script.model_copy(update={"sites": bare, "patched": files, "path": path})
+                trained = Plan()
+            self.base = before.model_copy(update={"script": script})
         try:
-            process = self.launch(Plan(), label, seed)
+            process = self.launch(trained, label, seed)
         finally:
             self.base = before
         try:

@@ -125,4 +125,5 @@ def reported(found: Result, page: str) -> JsonDict:
         "stop": found.stop.model_dump(mode="json"),
         "diff": found.patch.diff if found.patch is not None else None,
         "warnings": list(found.warnings),
+        "notes": list(found.notes),
     }

@@ -178,6 +178,8 @@ def _trials(state: State, elapsed: float, width: int, rows: int, marks: Marks) -
     lines = []
     if state.running is not None:
         lines.append(_running(state, elapsed, width, marks))
+    elif state.detail:
+        lines.append(Text(fit(encodable(state.detail, marks), width, marks), style="bold"))
     lines += [trial_line(trial, width, marks) for trial in list(state.trials)[: rows - len(lines)]]
     if not lines:
         lines.append(Text("none yet", style="dim"))

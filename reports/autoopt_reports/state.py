@@ -155,7 +155,7 @@ def _round(state: State, event: Event) -> None:
 
 def _started(state: State, event: Event) -> None:
     assert isinstance(event, TrialStarted)
-    state.running = Running(event, event.at)
+    state.running, state.detail = Running(event, event.at), ""
     if event.remaining is not None:
         state.remaining = event.remaining
 
@@ -168,7 +168,7 @@ def _progress(state: State, event: Event) -> None:
 
 def _ended(state: State, event: Event) -> None:
     assert isinstance(event, TrialEnded)
-    trial = event.trial
+    trial, state.detail = event.trial, ""
     if state.running is not None and state.running.started.id == trial.id:
         state.running = None
     if trial.verdict in NOT_RUN:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autoopt.export.script_patch.entry import entry_of
 from autoopt.records import Change, Place, Site, Sites
 from scripted import BF16, COMPILE, FP16, changed_lines, patched
 
@@ -55,7 +56,8 @@ def seen(folder: Path, text: str, *sites: tuple[str, str, str, dict[str, Any]]) 
     made = []
     for kind, call, start, more in sites:
         at, extra = places(start)[0], {**more}
-        used = tuple(place for begin in extra.pop("used", ()) for place in places(begin))
+        function = {"function": extra.get("function", "<module>")}
+        used = tuple(p.model_copy(update=function) for begin in extra.pop("used", ()) for p in places(begin))
         made.append(Site(**(at.model_dump() | {"kind": kind, "call": call, "used": used, **extra})))
     return Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(made))
 
@@ -223,3 +225,72 @@ def test_lightning_is_not_asked_to_clip_what_it_refuses_to(
         _, patch = patched(tmp_path, text, *order, sites=sites)
         assert tuple(change.how == "patched" for change in patch.changes) == changes
         assert changes[1] or "does not clip" in patch.changes[1].reason
+
+
+METHOD = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+    def training_step(self, x):
+        return self(x).mean()
+
+
+def main():
+    teacher, net = Net(), Net()
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-4)
+    for x in torch.randn(9, 2, 8):
+        loss = net.training_step(x)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+NET: dict[str, Any] = {"options": {"held_as": {"main": "net"}}, "function": "main"}
+
+
+def test_a_model_that_is_called_by_a_method_is_under_autocast_where_the_loop_calls_that(tmp_path: Path) -> None:
+    sites = seen(
+        tmp_path,
+        METHOD,
+        (
+            "model",
+            "Net",
+            "Net()",
+            {"used": ["self(x).mean("], "options": {"held_as": {"main": "net"}}, "function": "main"},
+        ),
+        ("optimizer", "Adam", "torch.optim.Adam(", {}),
+        ("loss", "backward", "loss.backward(", {}),
+        ("step", "step", "optimizer.step(", {}),
+    )
+    (model,) = sites.of("model")
+    (caller,) = seen(tmp_path, METHOD, ("model", "", "net.training_step(", {"function": "main"})).sites
+    through = model.model_copy(update={"callers": ((Place(**caller.model_dump(include=set(Place.model_fields))),),)})
+    sites = sites.model_copy(update={"sites": (through, *sites.sites[1:])})
+    after, patch = patched(tmp_path, METHOD, BF16, sites=sites)
+    assert [change.how for change in patch.changes] == ["patched"], patch.changes
+    expected = '        with torch.autocast("cpu", dtype=torch.bfloat16):\n            loss = net.training_step(x)\n'
+    assert f"{expected}        optimizer.zero_grad(); loss.backward(); optimizer.step()\n" in after
+
+
+def test_a_model_that_is_named_with_others_at_once_is_changed_below(tmp_path: Path) -> None:
+    text = METHOD.replace("net.training_step(x)", "net(x).mean()")
+    sites = seen(
+        tmp_path,
+        text,
+        ("model", "Net", "Net()", {**NET, "used": ["net(x)"]}),
+        ("optimizer", "Adam", "torch.optim.Adam(", {}),
+        ("loss", "backward", "loss.backward(", {}),
+        ("step", "step", "optimizer.step(", {}),
+    )
+    after, _ = patched(tmp_path, text, COMPILE, sites=sites)
+    assert "    teacher, net = Net(), Net()\n    net.compile()\n" in after
+
+
+def test_a_module_that_is_run_by_its_name_begins_in_its_file(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("import torch\n")
+    (tmp_path / "pkg" / "__main__.py").write_text("import torch\n")
+    for module, file in (("pkg.train", "pkg/train.py"), ("pkg", "pkg/__main__.py"), ("absent", None)):
+        assert entry_of(Sites(command=("python", "-m", module, "--epochs"), cwd=str(tmp_path))) == file

@@ -33,13 +33,14 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with Launcher(fork_server=False) as launcher:
 
         def start(
-            name: str, *words: str, sites: Sites | None = None, plan: Plan | None = None, **script: Any
+            name: str, *words: str, sites: Sites | None = None, plan: Plan | None = None, seed: int = 0, **script: Any
         ) -> TrialProcess:
             command = (sys.executable, name, *words)
             spec = TrialSpec(
                 workload=" ".join(command),
                 plan=plan or Plan(),
                 directory=str(folder),
+                seed=seed,
                 script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), **script),
             )
             return launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)

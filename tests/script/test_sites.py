@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import TrialFailed
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.script.advice import advice_of
 from autoopt.script.period import anchor_of, period_of
+from autoopt.search.compare.arm import TrialArm
+from scripted import BF16, REGISTRY
 from tests.script.conftest import SCRIPTS, StartScript, sites_of
+
+FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
+LAYOUT = Change(strategy="channels_last", setting={})
 
 
 def lines(sites: Sites, kind: SiteKind) -> list[int]:
@@ -178,3 +184,28 @@ def test_garbage_that_is_collected_in_each_step_is_advice_with_its_share(start_s
     assert told.share > 0.1, "all that torch has made is visited each time"
     assert not [item for item in advice_of(sites) if "printed" in item.title], "once an epoch is not in every step"
     assert lines(sites, "logger") == [line_of("collects.py", "print(")]
+
+
+def test_objects_of_the_users_own_classes_are_made_where_the_class_is_called(start_script: StartScript) -> None:
+    with start_script("classes.py", "100000") as process:
+        sites = sites_of(process)
+    (loader,), (optimizer,), (model,) = sites.of("loader_training"), sites.of("optimizer"), sites.of("model")
+    assert (loader.line, loader.call) == (line_of("classes.py", "self.loader = MovedLoader("), "MovedLoader")
+    assert (optimizer.line, optimizer.call) == (line_of("classes.py", "self.optimizer = Momentum("), "Momentum")
+    assert loader.takes is None, "any option, by **options"
+    assert optimizer.takes == ("params", "lr", "momentum")
+    assert model.options["lazy"] is True
+    assert [place.line for place in model.used] == [line_of("classes.py", "(self(x), y)")]
+    assert line_of("classes.py", "self.model.training_step(") in [place.line for place in model.callers[0]]
+
+    workers = Plan(changes=(Change(strategy="workers", setting={"num_workers": 1}),))
+    with start_script("classes.py", "100000", sites=sites, plan=workers) as process:
+        assert TrialArm(process, workers).ready().facts.loader.num_workers == 1
+    found = placed(sites, Plan(changes=(*workers.changes, BF16, FUSED, LAYOUT)), REGISTRY, "cpu")
+    assert "MovedLoader(Bits(), batch_size=16, shuffle=True, num_workers=1)" in found.patch.diff
+    assert 'with torch.autocast("cpu", dtype=torch.bfloat16):\n+                    loss = self.model.training' in (
+        found.patch.diff
+    )
+    fused, layout = found.patch.changes[2:]
+    assert fused.reason == f"Momentum of classes.py:{optimizer.line} takes no fused"
+    assert "get their shapes in a first call" in layout.reason

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
-from autoopt.records import Site
+from autoopt.records import Place, Site
 
 _WRAPPERS = frozenset({"DataParallel", "DistributedDataParallel", "compile", "convert_sync_batchnorm", "prepare"})
 """Calls that answer with a module around the one that they are given, or with it."""
@@ -46,6 +46,33 @@ def named_there(source: Source, site: Site) -> tuple[Spot, str] | None:
         return None
     whole = _whole(source, made) is assign.value
     return _target(source, assign, None if whole else held) if whole or held is not None else None
+
+
+def held_as(site: Site, function: str) -> str | None:
+    """The name under which a function of the script holds a model; None where it has none there."""
+    name = site.options.get("held_as", {}).get(function)
+    return name if isinstance(name, str) and name != "self" else None
+
+
+def named_before(source: Source, used: Place, held: str | None) -> tuple[Spot, str] | None:
+    """The last statement that gives a model the name under which these lines call it, and that name.
+
+    Args:
+        source: the file of the call.
+        used: its lines.
+        held: the name under which its function was seen to hold the model.
+    """
+    try:
+        call = source.call(used)
+    except NoHonestEditError:
+        call = None
+    within = next((node for node in source.all_of(cst.Call) if source.lines(node).start.line == used.line), call)
+    for name in dict.fromkeys(filter(None, (source.code(call.func) if call is not None else None, held))):
+        for scope in (source.scope(within), source.tree) if within is not None else (source.tree,):
+            found = [*source.assignments(name, scope)] or source.unpacked(name, scope)
+            if found:
+                return source.spot(found[-1]), name
+    return None
 
 
 def inline_model(source: Source, site: Site) -> Inline | None:

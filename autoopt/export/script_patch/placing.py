@@ -8,8 +8,9 @@ from pathlib import Path
 import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
+from autoopt.export.script_patch.entry import entry_of
 from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
-from autoopt.export.script_patch.naming import inline_model, named_there
+from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
 from autoopt.export.script_patch.options import ScriptOptions, files_with_options
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.values import UNSEEN, made_at
@@ -147,6 +148,9 @@ class Placing:
         if batches and {"batch_size", "drop_last"} & {*edit.arguments}:
             raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
         arguments = edit.arguments if rest is None else {**_without_workers(site, edit), **edit.arguments}
+        refused = [name for name in arguments if site.takes is not None and name not in (*site.takes, *named)]
+        if refused:
+            raise NoHonestEditError(f"{site.call} of {site.file}:{site.line} takes no {' and no '.join(refused)}")
         for name, value in arguments.items():
             text, there = self._literal(value), named.get(name)
             if there is not None:
@@ -283,13 +287,16 @@ class Placing:
             NoHonestEditError: no single statement gives it one, and it cannot be given one.
         """
         source = self.edits(site.file).source
+        if site.options.get("lazy"):
+            raise NoHonestEditError(f"{site.file}:{site.line} makes parameters that get their shapes in a first call")
         assigned = named_there(source, site)
         if assigned is not None:
             return source, *assigned, True
         for used in site.used:  # made by a function that returns it: where it gets the name under which it is called
-            found = self._assigned_before(used)
+            caller = self.edits(used.file).source
+            found = named_before(caller, used, held_as(site, used.function))
             if found is not None:
-                return *found, True
+                return caller, *found, True
         inline = inline_model(source, site)
         if inline is None:
             raise NoHonestEditError(f"{site.file}:{site.line} makes the model without giving it a name")
@@ -297,19 +304,6 @@ class Placing:
         edits.insert(inline.spot, [f"{inline.name} = {source.code(inline.expression)}"], below=False)
         edits.replace(inline.expression, inline.name)
         return source, inline.spot, inline.name, False
-
-    def _assigned_before(self, used: Place) -> tuple[Source, Spot, str] | None:
-        source = self.edits(used.file).source
-        try:
-            call = source.call(used)
-        except NoHonestEditError:
-            return None
-        name = source.code(call.func)
-        for scope in (source.scope(call), source.tree):
-            found = source.assignments(name, scope)
-            if found:
-                return source, source.spot(found[-1]), name
-        return None
 
     def _start(self, edit: Edit) -> None:
         step = self.sites.of("step") or self.sites.of("optimizer", "model")
@@ -354,12 +348,8 @@ class Placing:
             raise NoHonestEditError("the script was not seen to make these calls: " + ", ".join(edit.lines))
 
     def _entry(self) -> str | None:
-        """The script's own file, as the sites name it."""
-        for word in self.sites.command[1:]:
-            path = Path(word)
-            if word.endswith(".py") and (Path(self.sites.cwd) / path).is_file():
-                return str(path.relative_to(self.sites.cwd) if path.is_relative_to(self.sites.cwd) else path)
-        return None
+        """The file that the command begins with, as the sites name it."""
+        return entry_of(self.sites)
 
     def _imported(self, source: Source, modules: tuple[str, ...]) -> dict[str, str]:
         """Makes sure that a file imports these; what each is called there."""

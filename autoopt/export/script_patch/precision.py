@@ -9,6 +9,8 @@ from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.records import Place, Site
 from autoopt.setup import Precision
 
+Way = tuple[Place, ...]
+
 
 def place_precision(placing: Placing, precision: Precision, device: str) -> None:
     """Puts ``with torch.autocast`` around the lines from the model's training call to the loss.
@@ -23,27 +25,39 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     """
     if placing.sites.of("autocast"):
         raise NoHonestEditError("the script has an autocast of its own: set its dtype there")
-    losses, used = placing.sites_of("loss"), [place for site in placing.sites_of("model") for place in site.used]
+    losses, used = placing.sites_of("loss"), [ways for site in placing.sites_of("model") for ways in _ways(site)]
     if precision.loss_scaling and len(losses) > 1:
         raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
-    covered: list[Place] = []
+    covered: list[Way] = []
     for site in losses:
         source = placing.edits(site.file).source
         call = source.call(site, "backward")
-        back = source.spot(call)
+        back = source.line_of(call)
         earlier = [_index_in(source, other, back) for other in losses if other is not site]
         begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
-        forward = {place: _index_in(source, place, back) for place in used}
-        within = {place: index for place, index in forward.items() if index is not None and begin < index <= back.index}
+        forward = {way: _first_index_in(source, way, back) for way in used}
+        within = {way: index for way, index in forward.items() if index is not None and begin < index <= back.index}
         covered += within
         if back.index == max((back.index, *(index for index in earlier if index is not None))):
             # what is called after the last backward pass of a step, such as for a picture of it, leads to no loss
-            covered += [place for place, index in forward.items() if index is not None and index > back.index]
+            covered += [way for way, index in forward.items() if index is not None and index > back.index]
         if within:
             _wrap(placing, source, precision, device, (call, back, sorted(within.values())))
-    missing = [place for place in used if place not in covered]
+    missing = [way[0] for way in used if way not in covered]
     if missing or not used:
         _refuse(placing, losses[0], missing)
+
+
+def _ways(site: Site) -> list[Way]:
+    """Of each line that calls a model in training that line, and those from which it is reached, the nearest first."""
+    callers = (*site.callers, *[()] * len(site.used))
+    return [(place, *by) for place, by in zip(site.used, callers, strict=False)]
+
+
+def _first_index_in(source: Source, way: Way, back: Spot) -> int | None:
+    """Which statement of the block of a backward pass calls a model, or a function that does."""
+    found = (_index_in(source, place, back) for place in way)
+    return next((index for index in found if index is not None), None)
 
 
 def _wrap(
@@ -84,7 +98,10 @@ def _apart(placing: Placing, source: Source, precision: Precision, call: cst.Cal
     statement = back.statement.body[0] if isinstance(back.statement, cst.SimpleStatementLine) else None
     taken = {name.value for name in source.all_of(cst.Name)}
     free = next((name for name in ("loss", "step_loss", "batch_loss") if name not in taken), None)
-    whole = isinstance(statement, cst.Expr) and statement.value is call and isinstance(call.func, cst.Attribute)
+    alone = isinstance(back.statement, cst.SimpleStatementLine) and len(back.statement.body) == 1
+    whole = (
+        alone and isinstance(statement, cst.Expr) and statement.value is call and isinstance(call.func, cst.Attribute)
+    )
     if not whole or free is None or precision.loss_scaling:
         raise NoHonestEditError("forward and backward pass share a statement")
     assert isinstance(call.func, cst.Attribute)
@@ -109,7 +126,7 @@ def _refuse(placing: Placing, loss: Site, missing: list[Place]) -> None:
     if not missing:
         raise NoHonestEditError("the lines that call the model while training are not known")
     source = placing.edits(loss.file).source
-    line = source.lines(source.spot(source.call(loss, "backward")).statement).start.line
+    line = source.lines(source.line_of(source.call(loss, "backward")).statement).start.line
     raise NoHonestEditError(
         f"the model is called in {missing[0].file}:{missing[0].line}, the backward pass stands in another block "
         f"({source.name}:{line})"

@@ -157,16 +157,28 @@ class Source:
         Raises:
             NoHonestEditError: it shares its line with others (``if x: y = f()``, ``a; b``).
         """
+        spot = self.line_of(node)
+        if isinstance(spot.statement, cst.SimpleStatementLine) and len(spot.statement.body) > 1:
+            raise self._shares(node)
+        return spot
+
+    def line_of(self, node: cst.CSTNode) -> Spot:
+        """The same, where statements that share its line do not matter.
+
+        Raises:
+            NoHonestEditError: its line begins a block (``if x: y = f()``).
+        """
         child, above = node, self.parent(node)
         while above is not None:
             if isinstance(above, (cst.Module, cst.IndentedBlock)):
                 found = next((i for i, other in enumerate(above.body) if other is child), None)
                 if found is not None and isinstance(child, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
-                    if isinstance(child, cst.SimpleStatementLine) and len(child.body) > 1:
-                        break
                     return Spot(above, found, child)
             child, above = above, self.parent(above)
-        raise NoHonestEditError(f"{self.name}:{self.lines(node).start.line} shares its line with other statements")
+        raise self._shares(node)
+
+    def _shares(self, node: cst.CSTNode) -> NoHonestEditError:
+        return NoHonestEditError(f"{self.name}:{self.lines(node).start.line} shares its line with other statements")
 
     def scope(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Module:
         """The function that a node is in, or the module."""
@@ -194,6 +206,17 @@ class Source:
             if self.scope(node) is scope and any(self.code(target) == name for target in targets):
                 found.append(node)
         return found
+
+    def unpacked(self, name: str, scope: cst.CSTNode) -> list[cst.Assign]:
+        """Assignments of several values at once, one of them to this name, in a function or the module."""
+        return [
+            node
+            for node in self.all_of(cst.Assign, scope)
+            if self.scope(node) is scope
+            for target in node.targets
+            if isinstance(target.target, (cst.Tuple, cst.List))
+            and any(self.code(element.value) == name for element in target.target.elements)
+        ]
 
 
 def _descend(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

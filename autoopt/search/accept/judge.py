@@ -14,10 +14,9 @@ from math import isclose
 
 from autoopt.records import Noise, Objective, Quality, Verdict
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
-from autoopt.search.accept.late import fell_after_target, stood_still
+from autoopt.search.accept.late import fell_after_target
 from autoopt.search.accept.loss_paths import (
     common,
-    farthest,
     first_not_finite,
     same_on_average,
     same_to_rounding,
@@ -34,14 +33,12 @@ from autoopt.search.accept.quality import (
 )
 from autoopt.search.accept.time_to_target import same_steps
 from autoopt.search.accept.trained import both_figures, judge_trained, missed_target, more_seeds_help
-from autoopt.search.compare.comparison import Comparison, Decision, LossPath
+from autoopt.search.accept.whole_runs import GROSS, apart, judge_whole_runs, parted_late
+from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.strategy import Risk
 
 MOST_METRIC_SEEDS = 4
 """Seeds of a change that its probe does not tell, while its metric is undecided."""
-
-GROSS = 0.2
-"""Share of the loss at the start by which losses of one seed must differ to decide by themselves."""
 
 NOT_TESTED = Quality(method="not_tested")
 
@@ -96,8 +93,8 @@ def required_runs(
         more = have + 1 if more_seeds_help(judged, have, objective) else 0
         return RequiredRuns(baseline_seeds=more, candidate_seeds=more, why="time to target is undecided")
     known = evidence.level
-    apart = _apart(evidence) if 0 < have < FEWEST_SEEDS and objective.metric is not None else []
-    if apart and all(share <= GROSS for _, share, _ in apart):
+    differing = apart(evidence) if 0 < have < FEWEST_SEEDS and objective.metric is not None else []
+    if differing and all(share <= GROSS for _, share, _ in differing):
         why = "losses of one seed differ, which decides nothing"
         return RequiredRuns(baseline_seeds=FEWEST_SEEDS, candidate_seeds=FEWEST_SEEDS, why=why)
     if known is None or known.passed is not None or objective.metric is None or evidence.accept_undecided:
@@ -211,9 +208,10 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
     if lost:
         return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=lost)
     if same and level is not None:
-        whole = _whole_runs(level, evidence)
-        if whole.passed is False:
-            return whole
+        level = judge_whole_runs(level, evidence)
+        if level.passed is False:
+            return level
+        same = level.passed is True
     difference = metric_difference(pairs, objective, noise)
     if difference is None and level is None:
         what = objective.metric or "no metric"
@@ -256,43 +254,12 @@ def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:
         quality = same_to_rounding(paths, evidence.epsilon, again)
     else:
         quality = same_within_tolerance(paths)
+        if quality.passed is False and evidence.level is not None and evidence.level.passed and parted_late(paths):
+            told = f"{quality.detail}, which trainings of several seeds have to decide"
+            quality = quality.model_copy(update={"passed": True, "detail": told})
     if quality.passed:
-        return _whole_runs(quality, evidence)
+        return judge_whole_runs(quality, evidence)
     return quality
-
-
-def _whole_runs(quality: Quality, evidence: Evidence) -> Quality:
-    """Losses and movement of whole trainings, seed by seed: what a probe is too short to show.
-
-    Trainings that draw otherwise, or round otherwise, part by chance: what one learns at step 500 the other learns at
-    600. Where the losses of one seed alone differ, that is told, and decides only where no such chance explains it.
-    """
-    still = stood_still(evidence.paired_with_incumbent())
-    if still:
-        return Quality(method="loss_path", passed=False, detail=still)
-    apart, known = _apart(evidence), len(evidence.paired_with_incumbent())
-    if not apart:
-        return quality
-    seed, share, whole = max(apart, key=lambda one: one[1])
-    told = f"in training from seed {seed}: {whole.detail}"
-    if len(apart) == known >= FEWEST_SEEDS or share > GROSS:
-        return whole.model_copy(update={"method": "loss_path", "detail": told})
-    return quality.model_copy(update={"detail": f"{quality.detail}; {told}, which one seed does not decide"})
-
-
-def _apart(evidence: Evidence) -> list[tuple[int, float, Quality]]:
-    """Seeds whose losses differ by more than scatter explains, how far (of the loss at the start), and where."""
-    found = []
-    for before, after in evidence.paired_with_incumbent():
-        paths = common(_path(before.losses), _path(after.losses))
-        whole = same_on_average(paths) if paths is not None else None
-        if paths is not None and whole is not None and whole.passed is False:
-            found.append((after.seed, farthest(paths), whole))
-    return found
-
-
-def _path(losses: tuple[float | None, ...]) -> LossPath:
-    return LossPath(steps=tuple(range(len(losses))), losses=losses)
 
 
 def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:

@@ -29,7 +29,8 @@ PATH_TOLERANCE = 0.02
 
 _ROUNDING_GROWTH = 0.3
 _WINDOWS = 8
-_Z = 4.0
+CHANCE = 4.0
+"""Standard errors of a window's mean that scatter within it may be off by."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,15 @@ def same_on_average(paths: Common, again: Common | None = None) -> Quality:
 
 
 def farthest(paths: Common) -> float:
-    """The largest difference of window means, as a share of the loss at the start."""
-    return max(abs(float(window.mean())) for window in windows(paths.difference)) / max(paths.scale, 1e-12)
+    """The largest difference of window means beyond chance, as a share of the loss there, or at the start if larger."""
+    before = windows(np.abs(paths.before))
+    differences = windows(paths.difference)
+    return max(
+        abs(float(window.mean())) / max(paths.scale, float(level.mean()))
+        if abs(window.mean()) > CHANCE * error_of_mean(window)
+        else 0.0
+        for window, level in zip(differences, before, strict=True)
+    )
 
 
 def windows(difference: Array) -> list[Array]:
@@ -156,14 +164,14 @@ def _deviation(paths: Common, again: Common | None = None) -> Quality:
     difference = paths.difference
     cut = windows(difference)
     means = np.array([window.mean() for window in cut])
-    errors = np.array([_error_of_mean(window) for window in cut])
+    errors = np.array([error_of_mean(window) for window in cut])
     if again is not None:
         lengths = np.array([len(window) for window in cut])
         parts = np.array_split(again.difference, max(1, len(difference) // lengths[-1]))
         chance = float(np.sqrt(np.mean([part.mean() ** 2 for part in parts if len(part)])))
         errors = np.maximum(errors, chance * np.sqrt(np.maximum(lengths[-1] / lengths, 1.0)))
     margin = PATH_TOLERANCE * paths.scale
-    excess = np.abs(means) - margin - _Z * errors
+    excess = np.abs(means) - margin - CHANCE * errors
     worst = int(np.argmax(excess))
     passed = bool(excess[worst] <= 0)
     where = int(paths.steps[sum(len(window) for window in cut[:worst])])
@@ -172,7 +180,7 @@ def _deviation(paths: Common, again: Common | None = None) -> Quality:
         f"loss path within {PATH_TOLERANCE:.0%} of the loss at the start over {len(difference)} steps"
         if passed
         else f"loss {abs(means[worst]):.3g} {direction} than before from step {where} on "
-        f"(tolerance {margin:.2g}, chance {_Z * errors[worst]:.2g})"
+        f"(tolerance {margin:.2g}, chance {CHANCE * errors[worst]:.2g})"
     )
     return Quality(
         method="loss_path",
@@ -184,7 +192,7 @@ def _deviation(paths: Common, again: Common | None = None) -> Quality:
     )
 
 
-def _error_of_mean(window: Array) -> float:
+def error_of_mean(window: Array) -> float:
     """Standard error of a window's mean; neighbours are alike, so from the means of four stretches."""
     if len(window) < 8:
         return float(np.std(window) / np.sqrt(max(len(window), 1)))
