@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn import parameter as torch_parameters
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
@@ -81,7 +82,8 @@ class Observer(Watcher):
         self._around(torch, "compile", lambda *_: self._here("compile", "torch.compile"))
         self._around(nn.Module, "compile", lambda *_: self._here("compile", "Module.compile"))
         self._around(torch, "manual_seed", lambda *_: self._seed())
-        self._around(UninitializedTensorMixin, "materialize", self._materialized)
+        lazy: Any = torch_parameters  # its declarations leave the mixin out
+        self._around(lazy.UninitializedTensorMixin, "materialize", self._materialized)
         for module in TRAINERS:
             if module in sys.modules:
                 self._trainers(module)
