@@ -26,6 +26,7 @@ _WHERE = {
     "Strategy": "autoopt.strategy",
     "Target": "autoopt.workload",
     "Trial": "autoopt.records",
+    "UserBuild": "autoopt.loading.user_build",
     "Workload": "autoopt.workload",
     "apply": "autoopt.api",
     "optimize": "autoopt.api",

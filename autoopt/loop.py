@@ -11,6 +11,7 @@ from autoopt.records import Ablation, Stop
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.incumbent_profile import simplify
+from autoopt.search.model_scaling import model_scaling
 from autoopt.search.outcome import Outcome, broken_off, finished
 from autoopt.search.outdone import decide_outdone
 from autoopt.search.rounds import Rounds
@@ -47,6 +48,7 @@ class Loop:
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
         decide_outdone(state, self.context.runner.registry, self.context.min_gain)
+        state.model_scaling = model_scaling(state, self.context.gate.trainings)
         state.scaling = scaling(self.context, state, self.context.allocation.budget)
         return finished(self.context, state, verification, stop, rows, self.options.price)
 
@@ -87,4 +89,7 @@ class Loop:
 
         Nothing that was not verified is passed on as the best: the best is the baseline.
         """
-        return None if self.state is None else broken_off(self.context, self.state, self.options.price)
+        if self.state is None:
+            return None
+        self.state.model_scaling = model_scaling(self.state, self.context.gate.trainings)
+        return broken_off(self.context, self.state, self.options.price)

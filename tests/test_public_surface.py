@@ -30,6 +30,7 @@ def test_the_facade() -> None:
             "Strategy",
             "Target",
             "Trial",
+            "UserBuild",
             "Workload",
             "__version__",
             "apply",

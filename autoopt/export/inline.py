@@ -24,6 +24,7 @@ from typing import Any
 
 from autoopt.export.fold import Known, fold
 from autoopt.export.text import call, literal
+from autoopt.loading.user_build import UserBuild
 
 OURS = ("autoopt", "autoopt_strategies")
 _IMPORTED = ("autoopt.adapters",)
@@ -56,10 +57,12 @@ class Inliner:
     Args:
         inlined: top-level packages, and single modules, that are copied rather than imported.
         known: what is decided of printed code.
+        builds: names in the script of the user's functions that it has already.
     """
 
     inlined: tuple[str, ...] = OURS
     known: Known = field(default_factory=dict)
+    builds: dict[UserBuild, str] = field(default_factory=dict)
     imports: set[tuple[str, str | None, str]] = field(default_factory=set)
     _modules: dict[str, _Module] = field(default_factory=dict)
     _order: list[str] = field(default_factory=list)
@@ -84,12 +87,20 @@ class Inliner:
             return call("partial", [self.expression(item.func), *map(self.expression, item.args)], keywords)
         if inspect.isfunction(item) or inspect.isclass(item):
             return self._named(item)
+        if isinstance(item, UserBuild):
+            return self._users(item)
         if isinstance(item, types.BuiltinFunctionType):
             return self._imported(item.__module__ or "builtins", item.__name__)
         if dataclasses.is_dataclass(item):
             values = {f.name: self.expression(getattr(item, f.name)) for f in dataclasses.fields(item) if f.init}
             return call(self._named(type(item)), [], values)
         return self._value(item)
+
+    def _users(self, build: UserBuild) -> str:
+        if build not in self.builds:
+            there = ", ".join(each.spec for each in self.builds) or "none"
+            raise NotExportable(f"it calls {build.spec}, which this script does not have (it has: {there})")
+        return self.builds[build]
 
     def _value(self, item: Any) -> str:
         if type(item).__module__ == "torch" and type(item).__name__ in ("dtype", "memory_format", "device"):

@@ -8,6 +8,7 @@ from autoopt.export.draft import Draft, user_import
 from autoopt.export.inline import OURS, Inliner
 from autoopt.export.known import known_of
 from autoopt.export.text import commented, literal
+from autoopt.loading.user_build import UserBuild
 from autoopt.records import Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
@@ -47,6 +48,7 @@ def export_script(workload_spec: str, plan: Plan, registry: Registry, *, facts: 
     before, imported, build = user_import(workload_spec, _NAMES)
     inliner = draft.inliner
     inliner.reserve(build.split(".")[0])
+    inliner.builds[UserBuild(workload_spec)] = build
     for module, names in _PRINTED.items():
         inliner.reserve(*names, module=module)
     inliner.known = known_of(draft, build)

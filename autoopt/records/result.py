@@ -10,6 +10,7 @@ from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.distributed import Scaling
 from autoopt.records.machine import Environment
 from autoopt.records.measured import Ablation, Configuration, Decided, Noise, Quality, Speedup, Trial
+from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.parallel import Sharing
 from autoopt.records.pipeline import Round
 from autoopt.records.script import ScriptPatch, Sites
@@ -108,6 +109,7 @@ class Result(Record):
     a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
     several. ``spent``: what its seconds went on; ``more_budget``: what more of them would buy, empty where time held
     nothing back. ``tuning``: of ``--tune``. ``sharing``: with ``--parallel``, what neighbours cost each incumbent.
+    ``model_scaling``: of models of several sizes, where others than the workload's own were tried.
     """
 
     schema_version: Literal[1] = 1
@@ -143,6 +145,7 @@ class Result(Record):
     spent: tuple[Spent, ...] = ()
     more_budget: str = ""
     tuning: Tuning | None = None
+    model_scaling: ModelScaling | None = None
 
     @property
     def fitted(self) -> bool:

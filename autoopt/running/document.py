@@ -24,6 +24,7 @@ from autoopt.records import (
     Snippets,
     WorkloadSummary,
 )
+from autoopt.records.model_scaling import ModelScaling
 from autoopt.script.advice import advice_of
 from autoopt.script.command import said
 from autoopt.search.decided import decided
@@ -72,6 +73,7 @@ def result_of(
         spent=spending(took, seconds),
         more_budget=more_budget(state),
         tuning=state.tuning,
+        model_scaling=state.model_scaling,
         advice=(
             *(located(item, Path.cwd()) for item in state.advice),
             *(advice_of(state.sites) if state.sites else ()),
@@ -85,7 +87,12 @@ def result_of(
             strategies=options.strategies,
             run_directory=str(directory),
         ),
-        not_measured=(*state.missing, *_missing(outcome.baseline, "baseline"), *_missing_of_best(outcome)),
+        not_measured=(
+            *state.missing,
+            *_missing_of_sizes(state.model_scaling),
+            *_missing(outcome.baseline, "baseline"),
+            *_missing_of_best(outcome),
+        ),
     )
 
 
@@ -126,6 +133,11 @@ def command(spec: str, options: Options) -> str:
         if text:
             words.append(f"--{name.replace('_', '-')} {text if name != 'metric' else shlex.quote(text)}")
     return " ".join(filter(None, [*words, f"-- {own}" if own else ""]))
+
+
+def _missing_of_sizes(found: ModelScaling | None) -> list[str]:
+    """Power laws that could not be fitted."""
+    return [] if found is None else [f"model_scaling.{name}: {why}" for name, why in found.missing.items()]
 
 
 def _missing_of_best(outcome: Outcome) -> list[str]:

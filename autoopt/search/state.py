@@ -21,6 +21,7 @@ from autoopt.records import (
 from autoopt.records.distributed import Scaling
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import TrainingRun
+from autoopt.records.model_scaling import ModelScaling
 from autoopt.records.parallel import Sharing
 from autoopt.records.tuning import Tuning
 from autoopt.registry import Registry
@@ -72,6 +73,7 @@ class SearchState:
     ``control``, ``trained``: the A/A control of the baseline and its first training, once measured;
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
+    ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
     """
 
@@ -111,6 +113,7 @@ class SearchState:
     sharing: dict[str, Sharing] = field(default_factory=dict)
     tuning: Tuning | None = None
     tuned: dict[str, JsonDict] = field(default_factory=dict)
+    model_scaling: ModelScaling | None = None
 
     def next_id(self) -> int:
         self.numbers += 1

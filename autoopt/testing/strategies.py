@@ -367,8 +367,8 @@ def switched_on_and_off(workload: Any, setup: Setup) -> bool:
         training.close()
 
 
-def tiny_workload() -> Any:
-    """A small convolution net with two equal blocks on generated images; the same weights every time."""
+def tiny_workload(width: int = 8) -> Any:
+    """A small convolution net with two equal blocks on generated images; the same weights every time of a width."""
     import torch
     from torch import nn
     from torch.utils.data import TensorDataset
@@ -378,17 +378,18 @@ def tiny_workload() -> Any:
     torch.manual_seed(0)
     images = torch.randn(64, 3, 8, 8)
     labels = (images.mean((1, 2, 3)) > 0).long()
-    block = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(2)]
+    block = [nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU()) for _ in range(2)]
     return Workload(
         model=nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.Sequential(*block), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+            nn.Conv2d(3, width, 3, padding=1), nn.Sequential(*block), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(width, 2),
         ),
         train_data=TensorDataset(images, labels),
         batch_size=16,
         loss=_cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
         max_steps=16,
-    )
+    )  # fmt: skip
 
 
 def _cross_entropy(model: Any, batch: Any) -> Any:

@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError
 
 from autoopt.records import Profile, Record, Result
 from autoopt_reports import markup
-from autoopt_reports.charts import lanes, planes, rows
+from autoopt_reports.charts import lanes, planes, rows, sizes
 from autoopt_reports.view import report_view
 from autoopt_reports.view.profile import profile_view
 
@@ -85,7 +85,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"show": markup.show, "svg": markup.svg, "cell": markup.cell}
-    environment.globals |= {"rows": rows, "planes": planes, "lanes": lanes}
+    environment.globals |= {"rows": rows, "planes": planes, "lanes": lanes, "sizes": sizes}
     return environment
 
 

@@ -57,6 +57,7 @@ BUILTIN: tuple[str, ...] = (
     "training.lars:Lars",
     "training.warmup_cosine:WarmupCosine",
     "training.one_cycle:OneCycle",
+    "model.model_size:ModelSize",
     "model.freezing:Freezing",
     "model.lora:Lora",
     "model.pruning:Pruning",

@@ -24,7 +24,7 @@ from autoopt_reports.view import report_view
 from autoopt_reports.view.profile import profile_view
 from autoopt_reports.view.text import Number
 
-NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand"]
+NAMES = ["win", "no_gain", "out_of_memory", "interrupted", "hostile", "thousand", "sizes"]
 UNITS = {
     "": 1.0, "×": 1, "%": 0.01, "µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400,
     "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "samples/s": 1, "FLOP/B": 1,

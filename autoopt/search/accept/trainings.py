@@ -155,6 +155,13 @@ class Trainings:
         found = [(seed, pair) for (*keys, seed), pair in self._pairs.items() if keys == [baseline.key, plan.key]]
         return tuple(pair for _, pair in sorted(found, key=lambda item: item[0]))
 
+    def all_of(self, plan: Plan) -> tuple[TrainingRun, ...]:
+        """One training of a plan from each seed, also of those that were forgotten or took turns with another plan."""
+        found = {seed: pair.baseline for (one, _, seed), pair in self._pairs.items() if one == plan.key}
+        found |= {seed: pair.best for (_, other, seed), pair in self._pairs.items() if other == plan.key}
+        found |= {run.seed: run for run in self.of(plan)}
+        return tuple(run for _, run in sorted(found.items()))
+
     def forget(self, plan: Plan) -> None:
         """So that verification trains it again, from start to end."""
         self._runs = {key: run for key, run in self._runs.items() if key[0] != plan.key}

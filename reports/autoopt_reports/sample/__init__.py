@@ -10,6 +10,7 @@ from collections.abc import Callable
 from autoopt.records import Result
 from autoopt_reports.sample.hard import HOSTILE, hostile, interrupted, many, out_of_memory
 from autoopt_reports.sample.plain import no_gain, profile, win
+from autoopt_reports.sample.sizes import sizes
 
 DOCUMENTS: dict[str, Callable[[], Result]] = {
     "win": win,
@@ -18,6 +19,18 @@ DOCUMENTS: dict[str, Callable[[], Result]] = {
     "interrupted": interrupted,
     "thousand": many,
     "hostile": hostile,
+    "sizes": sizes,
 }
 
-__all__ = ["DOCUMENTS", "HOSTILE", "hostile", "interrupted", "many", "no_gain", "out_of_memory", "profile", "win"]
+__all__ = [
+    "DOCUMENTS",
+    "HOSTILE",
+    "hostile",
+    "interrupted",
+    "many",
+    "no_gain",
+    "out_of_memory",
+    "profile",
+    "sizes",
+    "win",
+]

@@ -10,6 +10,7 @@ from autoopt_reports.view.adopt import Adopt, adopt_view
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.forest import Forest, forest_view
 from autoopt_reports.view.learning import Learning, learning_view
+from autoopt_reports.view.model_scaling import ModelScalingView, model_scaling_view
 from autoopt_reports.view.patch import PatchView, patch_view
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline
 from autoopt_reports.view.predictions import Predictions, predictions_view
@@ -45,6 +46,7 @@ class Report:
     roofline: Roofline | None
     learning: Learning | None
     tradeoffs: tuple[Tradeoff, ...]
+    model_scaling: ModelScalingView | None
     tuning: TuningView | None
     predictions: Predictions | None
     search: SearchSection
@@ -83,6 +85,7 @@ def report_view(result: Result) -> Report:
         ),
         learning=learning_view(result),
         tradeoffs=tradeoff_views(result),
+        model_scaling=model_scaling_view(result),
         tuning=tuning_view(result),
         predictions=predictions_view(result),
         search=search_view(result),

@@ -1,0 +1,209 @@
+"""Which parameters of a user's ``build`` are sizes of its model: it is asked for smaller ones, which are tried."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from time import perf_counter
+from typing import Any
+
+from autoopt import UserBuild
+from autoopt_strategies.common import Setting
+
+SHARES = (0.5, 0.25, 0.75)
+MOST_SIZES = 3
+PATIENCE_SECONDS = 30.0
+"""For all calls of ``build``; one that loads a large data set is asked less often."""
+LEAST_SAVED = 0.05
+"""Share of the floating-point work, or of the parameters where the model has no matrix products."""
+
+
+class Refused(Exception):  # noqa: N818 - reads as the sentence that the user gets
+    """A size that the workload cannot be trained with."""
+
+
+class NoSize(Exception):  # noqa: N818
+    """A parameter that does not make the model smaller."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model and its forward pass on a batch.
+
+    ``work``: floating-point operations. ``shapes``: of the tensors that it answers with; None where the loss does not
+    call the model itself. ``rows``: of its embeddings.
+    """
+
+    parameters: int
+    work: int
+    shapes: list[tuple[int, ...]] | None
+    rows: Mapping[str, int]
+
+
+def survey(live: Any) -> Setting:
+    """Sizes of a live workload's ``build``, those that save most floating-point work first.
+
+    Returns:
+        ``build`` (its import string), ``parameters`` of the whole model, and ``sizes``: name, whole value and, by
+        share, smaller values that were tried, each with its parameters and its share of the work; ``refused``: reasons
+        by value. Only a ``reason`` where there are no sizes.
+    """
+    reason = _no_build(live)
+    if reason:
+        return {"reason": reason}
+    build = UserBuild(live.spec.workload)
+    wholes = integer_defaults(build.function)
+    if not wholes:
+        return {"reason": "build() has no whole-number parameter with a default, such as build(width: int = 64)"}
+    batch, began = live.training.to_device(live.training.next()[0]), perf_counter()
+    try:
+        whole = asked(live, build, {}, batch)
+    except Refused as problem:
+        return {"reason": f"build() called once more gives no model like the first: {problem}"}
+    each = perf_counter() - began
+    sizes, refused = [], {}
+    for name, value in wholes.items():
+        if perf_counter() - began + len(SHARES) * each > PATIENCE_SECONDS:
+            refused[name] = f"a call of build() takes {each:.1f} s, so that it was not asked for another {name}"
+            continue
+        values, reasons = _smaller(live, build, name, value, whole, batch)
+        refused |= reasons
+        if values:
+            sizes.append({"name": name, "whole": value, "values": values})
+    if not sizes:
+        told = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        return {"reason": f"no parameter of build() is a size of the model alone: {told}"}
+    sizes.sort(key=lambda size: min(work for _, _, work in size["values"].values()))
+    return {"build": build.spec, "parameters": whole.parameters, "sizes": sizes[:MOST_SIZES], "refused": refused}
+
+
+def _no_build(live: Any) -> str:
+    """Why there is no function that could be asked; empty where there is one."""
+    if getattr(live.spec, "script", None) is not None:
+        return "a script as it is has no build() that could be asked for another size"
+    if live.workload.adapter is not None:
+        return "build() gives a trainer's objects, whose steps are bound to the model that it made"
+    if not callable(UserBuild(live.spec.workload).function):
+        return "the import string names a workload, not a function that could be asked for another size"
+    return ""
+
+
+def integer_defaults(function: Callable[..., Any]) -> dict[str, int]:
+    """Parameters with a whole number above 1 as their default, in their order."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p.default for p in parameters if p.kind in named and type(p.default) is int and p.default > 1}
+
+
+def _smaller(
+    live: Any, build: UserBuild, name: str, default: int, whole: Answer, batch: Any
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Smaller values that can be trained with, by share, and why others cannot."""
+    values: dict[str, list[Any]] = {}
+    reasons: dict[str, str] = {}
+    for share in SHARES:
+        value = int(default * share)
+        if value < 1 or value in {each[0] for each in values.values()}:
+            continue
+        try:
+            found = asked(live, build, {name: value}, batch, whole)
+        except NoSize as problem:
+            return {}, {name: str(problem)}
+        except Refused as problem:
+            reasons[f"{name}={value}"] = str(problem)
+            continue
+        work = found.work / whole.work if whole.work else found.parameters / whole.parameters
+        if work > 1 - LEAST_SAVED:
+            reasons[f"{name}={value}"] = f"it saves hardly any work: {work:.2f} of it stays"
+            continue
+        values[f"{share:g}"] = [value, found.parameters, work]
+    return values, reasons
+
+
+def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any, whole: Answer | None = None) -> Answer:
+    """The model that ``build`` gives for these arguments, tried on a batch as training calls it.
+
+    Args:
+        whole: the one that it must be smaller than; None: it is that one.
+
+    Raises:
+        NoSize: it has as many parameters as the whole model.
+        Refused: it cannot be built, does not take every batch, answers something else, or its optimizer trains another
+            model.
+    """
+    from torch import nn
+
+    try:
+        model = build(**arguments).model
+        model.to(live.training.device.torch).train()
+    except Exception as error:  # whatever a user's build does not like
+        raise Refused(f"it cannot be built: {_line(error)}") from None
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    rows = {name: each.num_embeddings for name, each in model.named_modules() if isinstance(each, nn.Embedding)}
+    if whole is not None:
+        _check_smaller(parameters, rows, whole)
+    _check_optimizer(live, model)
+    try:
+        work, shapes, loss = _forward(live, model, batch)
+    except Exception as error:  # and whatever the forward pass does not
+        raise Refused(f"it does not take the same batch: {_line(error)}") from None
+    if not isfinite(loss):
+        raise Refused(f"its loss is {loss}")
+    if whole is not None and shapes != whole.shapes:
+        raise Refused(f"it answers with {shapes} where the whole model answers with {whole.shapes}")
+    return Answer(parameters, work, shapes, rows)
+
+
+def _check_smaller(parameters: int, rows: Mapping[str, int], whole: Answer) -> None:
+    """Before anything is looked up: an index without a row ends all work on a device."""
+    if parameters >= whole.parameters:
+        raise NoSize("the model has as many parameters with less of it")
+    short = [at for at, count in rows.items() if count < whole.rows.get(at, count)]
+    if short:
+        raise Refused(f"the embedding {short[0]} would not have a row for every input")
+
+
+def _forward(live: Any, model: Any, batch: Any) -> tuple[int, list[tuple[int, ...]] | None, float]:
+    """Floating-point operations of matrix products and convolutions, shapes of the answer, and the loss."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import FlopCounterMode
+
+    answers: list[Any] = []
+    hook = model.register_forward_hook(lambda _, __, answer: answers.append(answer))
+    counter = FlopCounterMode(display=False)
+    try:
+        with torch.no_grad(), counter:
+            loss = live.training.loss(model, batch)
+    finally:
+        hook.remove()
+    tensors = [leaf for leaf in tree_leaves(answers[0]) if isinstance(leaf, torch.Tensor)] if answers else None
+    shapes = None if tensors is None else [tuple(tensor.shape) for tensor in tensors]
+    return counter.get_total_flops(), shapes, float(loss)
+
+
+def _check_optimizer(live: Any, model: Any) -> None:
+    """Refuses a factory that reaches for the model of ``build()`` past the parameters that it is given."""
+    import torch
+
+    factory = live.workload.optimizer
+    if isinstance(factory, torch.optim.Optimizer):
+        return  # made anew over the model as it is, by the names of its parameters
+    try:
+        made = factory(list(model.parameters()))
+    except Exception as error:
+        raise Refused(f"its optimizer cannot be made: {_line(error)}") from None
+    own = {id(p) for p in model.parameters()}
+    if any(id(p) not in own for group in made.param_groups for p in group["params"]):
+        raise Refused("the optimizer takes parameters of the model that build() made, not those that it is given")
+
+
+def _line(error: Exception) -> str:
+    """An error in one line."""
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}"[:200]
