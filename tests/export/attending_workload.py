@@ -10,9 +10,9 @@ import autoopt
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, inner: int) -> None:
         super().__init__()
-        self.qkv = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 48))
+        self.qkv = nn.Sequential(nn.Linear(16, inner), nn.Linear(inner, 48))
         self.out = nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -22,10 +22,10 @@ class Attention(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, inner: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(1, 1, 3, padding=1)
-        self.blocks = nn.ModuleList(Attention() for _ in range(2))
+        self.blocks = nn.ModuleList(Attention(inner) for _ in range(2))
         self.head = nn.Linear(16, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -40,9 +40,9 @@ def data(samples: int, seed: int) -> TensorDataset:
     return TensorDataset(x, x[:, 0, :3].argmax(1))
 
 
-def build() -> autoopt.Workload:
+def build(inner: int = 16) -> autoopt.Workload:
     return autoopt.Workload(
-        model=Net(),
+        model=Net(inner),
         train_data=data(80, 1),
         batch_size=16,
         loss=nn.CrossEntropyLoss(),

@@ -32,6 +32,7 @@ SETTINGS["chunked_loss"] = {"path": "head", "rows": 5, "multiple": 4}  # of this
 SETTINGS["lora"] = {"rank": 2, "targets": ["blocks.0.out", "blocks.1.out"], "heads": ["head"]}
 SETTINGS["fp8"] = {"layers": ["blocks.0.out"], "recipe": "tensorwise", "emulate": True}
 SPEC = "attending_workload:build"
+SETTINGS["model_size"] = {"arguments": {"inner": 8}, "build": SPEC}
 NARROW = {"pruning", "distillation"}
 """They need a model that runs with fewer channels."""
 WRITTEN = {

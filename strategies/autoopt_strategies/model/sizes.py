@@ -19,6 +19,8 @@ PATIENCE_SECONDS = 30.0
 LEAST_SAVED = 0.05
 """Share of the floating-point work, or of the parameters where the model has no matrix products."""
 
+Shapes = list[tuple[int, ...]]
+
 
 class Refused(Exception):  # noqa: N818 - reads as the sentence that the user gets
     """A size that the workload cannot be trained with."""
@@ -38,7 +40,7 @@ class Answer:
 
     parameters: int
     work: int
-    shapes: list[tuple[int, ...]] | None
+    shapes: Shapes | None
     rows: Mapping[str, int]
 
 
@@ -106,10 +108,12 @@ def _smaller(
     """Smaller values that can be trained with, by share, and why others cannot."""
     values: dict[str, list[Any]] = {}
     reasons: dict[str, str] = {}
+    tried: set[int] = set()
     for share in SHARES:
         value = int(default * share)
-        if value < 1 or value in {each[0] for each in values.values()}:
+        if value < 1 or value in tried:
             continue
+        tried.add(value)
         try:
             found = asked(live, build, {name: value}, batch, whole)
         except NoSize as problem:
@@ -149,18 +153,18 @@ def asked(live: Any, build: UserBuild, arguments: Mapping[str, int], batch: Any,
         _check_smaller(parameters, rows, whole)
     _check_optimizer(live, model)
     try:
-        work, shapes, loss = _forward(live, model, batch)
+        work, shapes, loss = _forward(live, model, batch, whole.shapes if whole is not None else None)
+    except Refused:
+        raise
     except Exception as error:  # and whatever the forward pass does not
         raise Refused(f"it does not take the same batch: {_line(error)}") from None
     if not isfinite(loss):
         raise Refused(f"its loss is {loss}")
-    if whole is not None and shapes != whole.shapes:
-        raise Refused(f"it answers with {shapes} where the whole model answers with {whole.shapes}")
     return Answer(parameters, work, shapes, rows)
 
 
 def _check_smaller(parameters: int, rows: Mapping[str, int], whole: Answer) -> None:
-    """Before anything is looked up: an index without a row ends all work on a device."""
+    """Before anything is looked up: an index without a row ends all work of the process on a CUDA device."""
     if parameters >= whole.parameters:
         raise NoSize("the model has as many parameters with less of it")
     short = [at for at, count in rows.items() if count < whole.rows.get(at, count)]
@@ -168,23 +172,32 @@ def _check_smaller(parameters: int, rows: Mapping[str, int], whole: Answer) -> N
         raise Refused(f"the embedding {short[0]} would not have a row for every input")
 
 
-def _forward(live: Any, model: Any, batch: Any) -> tuple[int, list[tuple[int, ...]] | None, float]:
-    """Floating-point operations of matrix products and convolutions, shapes of the answer, and the loss."""
+def _forward(live: Any, model: Any, batch: Any, wanted: Shapes | None) -> tuple[int, Shapes | None, float]:
+    """Floating-point operations of matrix products and convolutions, shapes of the answer, and the loss.
+
+    Args:
+        wanted: shapes that the answer must have, before a loss is made of it; None: any.
+    """
     import torch
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import FlopCounterMode
 
-    answers: list[Any] = []
-    hook = model.register_forward_hook(lambda _, __, answer: answers.append(answer))
+    answers: list[Shapes] = []
+
+    def look(_: Any, __: Any, answer: Any) -> None:
+        shapes = [tuple(leaf.shape) for leaf in tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
+        if wanted is not None and not answers and shapes != wanted:
+            raise Refused(f"it answers with {shapes} where the whole model answers with {wanted}")
+        answers.append(shapes)
+
+    hook = model.register_forward_hook(look)
     counter = FlopCounterMode(display=False)
     try:
         with torch.no_grad(), counter:
             loss = live.training.loss(model, batch)
     finally:
         hook.remove()
-    tensors = [leaf for leaf in tree_leaves(answers[0]) if isinstance(leaf, torch.Tensor)] if answers else None
-    shapes = None if tensors is None else [tuple(tensor.shape) for tensor in tensors]
-    return counter.get_total_flops(), shapes, float(loss)
+    return counter.get_total_flops(), answers[0] if answers else None, float(loss)
 
 
 def _check_optimizer(live: Any, model: Any) -> None:
