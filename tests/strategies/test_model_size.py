@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,6 @@ from autoopt.loading import importing, validation
 from autoopt.records import Change, JsonDict, Plan, Sites
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt.strategy import Case
 from autoopt.testing.strategies import example_case, sample_case
 from autoopt.trial.protocol import TrialSpec
 from autoopt_strategies.model.model_size import ModelSize
@@ -98,20 +98,20 @@ def test_trainers_objects_and_scripts_are_not_asked() -> None:
     live.spec.script = object()
     assert "no build()" in STRATEGY.inspect(live)["reason"]
     case = example_case(STRATEGY)
-    script = Case(**{**vars(case), "sites": Sites()})
+    script = replace(case, sites=Sites(command=("python", "train.py"), cwd="/tmp"))
     assert "a script as it is" in STRATEGY.applies(script).reason
 
 
 def test_another_change_of_the_model_stands_alone() -> None:
     case = example_case(STRATEGY)
     pruned = Plan(changes=(Change(strategy="pruning", setting={"ratio": 0.3}),))
-    assert "pruning" in STRATEGY.applies(Case(**{**vars(case), "plan": pruned})).reason
+    assert "pruning" in STRATEGY.applies(replace(case, plan=pruned)).reason
 
 
 def walked(sizes: list[JsonDict], verdicts: list[str], plan: Plan | None = None) -> list[dict[str, int]]:
     """Arguments that are asked for, in their order, where the trials end so."""
     case = sample_case("cpu", inspected={"model_size": {"build": "m:build", "sizes": sizes, "parameters": 1000}})
-    talk = STRATEGY.settings(Case(**{**vars(case), "plan": plan or Plan()}))
+    talk = STRATEGY.settings(replace(case, plan=plan or Plan()))
     found: list[dict[str, int]] = []
     try:
         setting = next(talk)
