@@ -65,7 +65,8 @@ def survey(live: Any) -> Setting:
     except Refused as problem:
         return {"reason": f"build() called once more gives no model like the first: {problem}"}
     each = perf_counter() - began
-    sizes, refused = [], {}
+    sizes: list[Setting] = []
+    refused: dict[str, str] = {}
     for name, value in wholes.items():
         if perf_counter() - began + len(SHARES) * each > PATIENCE_SECONDS:
             refused[name] = f"a call of build() takes {each:.1f} s, so that it was not asked for another {name}"
