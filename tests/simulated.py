@@ -106,7 +106,9 @@ class FakeTrial:
             arm = self._runner.machine.start(self._plan, "examine")
             if name == "warm_up":  # one process does both
                 arm.ready()
-            document = arm.warm_up(1.0) if name == "warm_up" else arm.block(0.5, 4, 0.0)
+            document = (
+                arm.warm_up(1.0) if name == "warm_up" else arm.block(arguments["seconds"], arguments["min_steps"], 0.0)
+            )
             arm.close()
             told = document.model_dump(mode="json")
             return told if name == "warm_up" else {"block": told, "reference": None}

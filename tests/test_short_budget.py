@@ -363,3 +363,14 @@ def test_what_promises_most_is_looked_at_before_a_visit_that_leaves_it_no_time(t
     """Two minutes hold a few looks: what a running process can take on is cheap to see, and promises little here."""
     outcome = simulated(CASES["attention"], 120.0, 0, tmp_path).go()
     assert outcome.best.plan.names() == ("attention",)
+
+
+@pytest.mark.parametrize("name", ["slow text", "slow images"])
+def test_slow_steps_leave_time_to_prove_the_largest_gain(name: str, tmp_path: Path) -> None:
+    world = simulated(CASES[name], 240.0, 2, tmp_path)
+    outcome = world.go()
+    assert "amp" in outcome.best.plan.names()
+    assert not [trial.reason for trial in outcome.state.trials if trial.reason.startswith("timeout")], "not begun"
+    records = [json.loads(line)["record"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert next(record["at"] for record in records if record.get("kind") == "look") < 60.0
+    assert world.clock() <= 240.0

@@ -11,6 +11,9 @@ from autoopt.benchmark.training import Training
 MOST_BYTES = 4 * 2**30
 """A larger model's weights are not kept: writing them would take longer than what is learnt there."""
 
+APART = 0.1
+"""Share of the training from its start and its end, from which on weights between are others than at those."""
+
 
 class KeptWeights:
     """Writes a training's weights at its start, after its evaluations 1, 2, 4, 8 ..., and at its end.
@@ -51,8 +54,10 @@ class KeptWeights:
         self._keep()
         first, last = self._steps[0], self._steps[-1]
         middle = min(self._steps, key=lambda step: abs(step - (first + last) / 2))
+        apart = min(middle - first, last - middle) >= APART * (last - first)
+        kept = {first, middle, last} if apart else {first, last}
         for step in self._steps:
-            if step not in (first, middle, last):
+            if step not in kept:
                 self._file(step).unlink(missing_ok=True)
-        self._steps = sorted({first, middle, last})
+        self._steps = sorted(kept)
         return tuple(str(self._file(step)) for step in self._steps)

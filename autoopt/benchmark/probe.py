@@ -28,8 +28,10 @@ from autoopt.records import JsonDict
 from autoopt.records.messages import EpochRead, Probe, samples_read
 
 LEAST_STEPS = 12
-BATCHES = 8
+BATCHES, SLOW_BATCHES = 8, 4
 DRAWN = 3
+"""Steps of training that are taken however long they last, batches at each set of weights, and those whose draws are
+compared. Of slow steps there are fewer batches at each set, and one whose draws are."""
 ZERO_STEPS, UPDATE_STEPS = 2, 12
 """Updates from a zero gradient, which show the decay of weights, and from drawn ones."""
 
@@ -47,6 +49,7 @@ def probe(
     batches: str = "",
     reading: float | None = None,
     samples: int = 0,
+    slow: bool = False,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
@@ -58,11 +61,12 @@ def probe(
         weights: files of weights, as the training of the baseline kept them, to compare gradients at.
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
         reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
+        slow: steps are: gradients of fewer batches are taken, of as many as of the plan that it is compared with.
     """
     training = live.training if live.training.steps == 0 else live.restart(live.seed)
     if training.setup.distributed.fully_sharded is not None:
         raise TrialFailed("error", "gradients of parameters that are shared out are not compared with whole ones")
-    recorder = _Recorder(training)
+    recorder = _Recorder(training, slow)
     recorder.train(steps, seconds)
     recorder.read_on(seconds, seconds if reading is None else reading, samples)
     held = _batches(batches, recorder.held, training) if batches else recorder.held
@@ -81,8 +85,8 @@ def probe(
 class _Recorder:
     """The record of one process that probes its plan."""
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
+    def __init__(self, training: Training, slow: bool) -> None:
+        self.training, self._slow = training, slow
         self.coordinates = Coordinates(training.model)
         self.held: list[list[Any]] = []
         self.digests: list[str] = []
@@ -98,6 +102,7 @@ class _Recorder:
         self.gradients: dict[str, Array] = {}
         self.metrics: list[float | None] = []
         self.evaluated: int | None = None
+        self._too_long = False
         self.updated: Array | None = None
         self.seconds = perf_counter()
 
@@ -116,7 +121,7 @@ class _Recorder:
             self._read(whole)
             self.digests.append(step_digest(whole))
             self.orders.append(step_digest(whole, whole_numbers=True))
-            if len(self.held) < BATCHES:
+            if len(self.held) < (SLOW_BATCHES if self._slow else BATCHES):
                 self.held.append(whole)
             self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
             scale = training.scaler.get_scale() if training.scaler is not None else None
@@ -171,7 +176,7 @@ class _Recorder:
                 found.append(self._gradient(group, 0))
         self.gradients[f"gradients{number}"] = np.stack(found)
         if number == 0:
-            drawn = [self._gradient(group, seed) for group in held[:DRAWN] for seed in (1, 2)]
+            drawn = [self._gradient(group, seed) for group in held[: 1 if self._slow else DRAWN] for seed in (1, 2)]
             self.gradients["draws"] = np.stack(drawn)
 
     def _gradient(self, group: list[Any], seed: int) -> Array:
@@ -190,7 +195,7 @@ class _Recorder:
         """The target's metric, where the evaluation ends in time."""
         training = self.training
         target = training.workload.target
-        if training.evaluation is None or target is None:
+        if training.evaluation is None or target is None or self._too_long:
             return None
         metric, self.evaluated = training.group.on_first(lambda: self._evaluated(seconds, target.metric))
         return metric
@@ -202,6 +207,7 @@ class _Recorder:
         try:
             metric = evaluation(self.training.model)[name]
         except TimeUpError:
+            self._too_long = True  # at other weights as well
             return None, self.evaluated
         finally:
             evaluation.batches.until = None

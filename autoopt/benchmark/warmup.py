@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import ceil
 from time import perf_counter
 
 from autoopt.benchmark.blocks import group_of, run_block
@@ -14,6 +15,10 @@ from autoopt.records.messages import Startup
 
 _LEAST_SECONDS = 0.5
 _LEAST_GROUPS = 4
+_LEAST_SLOW, _STEADY_SECONDS, _ALIKE = 2, 1.0, 1.2
+"""Steady steps fill so many groups; where they are slow, fewer that last for so long and are alike to that factor: what
+a process's first steps pay, lazy imports, pages, kernels that are looked for, is paid within two or three of them or
+within parts of a second."""
 _PART_SECONDS = 0.25
 
 
@@ -47,13 +52,24 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         last_look = agree(perf_counter() - began)
         live.emit({"warm_up_steps": len(times), "seconds": last_look, "compiling": bool(block.recompilations)})
         if last_look >= _LEAST_SECONDS:
-            steady = find_steady(times[compiled_until:], _LEAST_GROUPS)
+            steady = find_steady(times[compiled_until:], least_groups(times))
         if steady is not None or (last_look >= max_seconds and len(times) >= 2):
             break
     if training.device.kind != "cpu":
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
     startup = _startup(live, times, losses, steady, compiled_until)
     return startup.model_copy(update={"first_step": first_step})
+
+
+def least_groups(times: Sequence[float]) -> int:
+    """Groups that the steady part must fill, by the latest of these steps.
+
+    Args:
+        times: seconds of each step.
+    """
+    few = min(max(ceil(_STEADY_SECONDS / max(times[-1], 1e-9)), _LEAST_SLOW), _LEAST_GROUPS)
+    latest = times[-few:]
+    return few if max(latest) <= _ALIKE * min(latest) else _LEAST_GROUPS
 
 
 def _startup(

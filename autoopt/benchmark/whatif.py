@@ -100,7 +100,9 @@ def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmu
 
 def _turns(training: Training, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
     end = training.device.now() + seconds
-    plain(), changed()  # what is set up on first use
+    changed()  # what is set up on first use
+    if training.device.now() < end:
+        plain()  # a slow step has little to set up, and the training itself has run it
     ratios = [1 / plain() * changed()]
     if ratios[0] > _HOPELESS:
         return ratios[0]

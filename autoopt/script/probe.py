@@ -20,7 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from autoopt.benchmark.distributed.merging import mean_losses
 from autoopt.benchmark.fingerprint import Array, Coordinates, without_draws
-from autoopt.benchmark.probe import LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_state
+from autoopt.benchmark.probe import LEAST_STEPS, SLOW_BATCHES, UPDATE_STEPS, ZERO_STEPS, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import Probe
@@ -29,7 +29,8 @@ from autoopt.script.step_data import StepData
 from autoopt.script.watcher import Watcher
 
 ROUNDS = 6
-"""Batches at each set of weights. Never fewer, however long they take: both plans must come to the same batches."""
+"""Batches at each set of weights, of slow steps ``SLOW_BATCHES``. Never fewer, however long they take: both plans must
+come to the same batches."""
 
 _SYNTHETIC = 1e-2
 _MOST_READ = 1024
@@ -43,19 +44,21 @@ def probe(
     weights: list[str] | None = None,
     reading: float | None = None,
     samples: int = 0,
+    slow: bool = False,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
     Args:
         live: the trial, which stands at the end of its first step.
-        out, steps, seconds, weights, reading, samples: see ``autoopt.benchmark.probe.probe``; without files of
-            weights, gradients are compared at those of the present step.
+        out, steps, seconds, weights, reading, samples, slow: see ``autoopt.benchmark.probe.probe``; without files of
+            weights, gradients are compared at those of the present step. Reading on is training here, so that slow
+            steps are not read on.
     """
     began, session = perf_counter(), live.script.session
-    recorder: _Recorder = session.in_main(lambda: _Recorder(live))
+    recorder: _Recorder = session.in_main(lambda: _Recorder(live, slow))
     recorder.gradients_at(weights or [])
     recorder.train(steps, seconds)
-    recorder.read_on(seconds, seconds if reading is None else reading, samples)
+    recorder.read_on(seconds, 0.0 if slow else seconds if reading is None else reading, samples)
     session.in_main(recorder.finish)
     if live.training.group.first:  # gradients and weights are those of all
         np.savez(out, **recorder.arrays())
@@ -66,7 +69,8 @@ def probe(
 class _Recorder(Watcher):
     """The record of one process that probes its plan, from joint to joint."""
 
-    def __init__(self, live: Any) -> None:
+    def __init__(self, live: Any, slow: bool) -> None:
+        self._rounds = SLOW_BATCHES if slow else ROUNDS
         self.live, self.training, self.session = live, live.training, live.script.session
         self.coordinates = Coordinates(self.training.model)
         self.data = StepData(live)
@@ -152,11 +156,11 @@ class _Recorder(Watcher):
 
         self.session.in_main(prepare)
         found: list[list[Array]] = [[] for _ in states]
-        wanted = ROUNDS * len(states)
+        wanted = self._rounds * len(states)
         self.training.follow(lambda done, _: done >= wanted, each, most=wanted)
         self.session.in_main(self._as_before)
         self.taken = len(self.data.digests)
-        whole = all(state is not None for state in states) and all(map(_tells, found))
+        whole = all(state is not None for state in states) and all(_tells(each, self._rounds) for each in found)
         self.found = found if whole and not self.live.script.joints.scaled else []
 
     def _as_before(self) -> None:
@@ -301,9 +305,9 @@ def _hyperparameters(optimizer: Optimizer) -> list[JsonDict]:
     return [{name: copy.deepcopy(value) for name, value in group.items() if name != "params"} for group in groups]
 
 
-def _tells(gradients: list[Array]) -> bool:
+def _tells(gradients: list[Array], rounds: int) -> bool:
     """Whether all batches have gradients, and not all the same: their spread is what errors are compared with."""
-    if len(gradients) < ROUNDS or any(np.isnan(gradient).all() for gradient in gradients):
+    if len(gradients) < rounds or any(np.isnan(gradient).all() for gradient in gradients):
         return False
     return bool(np.nan_to_num(np.ptp(np.stack(gradients), axis=0)).any())
 

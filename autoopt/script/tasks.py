@@ -9,14 +9,19 @@ from autoopt.records import JsonDict
 from autoopt.script.context import ScriptContext
 
 WATCHED_STEPS = 24
-WATCHED_SECONDS = 8.0
+WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
+"""A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
 
 
 def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEPS) -> JsonDict:
-    """The sites that the script has shown after so many steps, or after that time: :class:`~autoopt.records.Sites`."""
+    """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`."""
     script = live.script
     assert script.observer is not None, "only a watched script knows its sites"
-    goal = live.training.follow(lambda done, elapsed: done >= steps or elapsed >= seconds)
+
+    def enough(done: int, elapsed: float) -> bool:
+        return done >= steps or elapsed >= (seconds if done >= FEWEST_WATCHED else 2 * seconds)
+
+    goal = live.training.follow(enough)
     return script.sites().model_copy(update=_first_look(goal.lap())).model_dump(mode="json")
 
 

@@ -168,6 +168,8 @@ def benchmark(context: RunContext, state: SearchState, options: Options) -> None
             context.warn(state, fitting.next(failed))
     if state.aa.side.startup is not None:
         context.runner.limits = TimeLimits.following(state.aa.side.startup)
+    if context.gate.probes is not None and state.aa.side.step_seconds is not None:
+        context.gate.probes.step_seconds = state.aa.side.step_seconds.p50
     runs = (state.trained,) if state.trained is not None else ()
     found = configuration(
         state.baseline,

@@ -31,8 +31,8 @@ UNPROVEN_AT_MOST = 0.2
 MORE_SHARE = 0.15
 """Of the budget, for ablation and further seeds at most."""
 
-PROBE_SECONDS = 8.0
-"""Of a probe of quality, about, its start apart: two follow the first training."""
+PROBE_SECONDS, PROBE_STEPS = 8.0, 24
+"""Of a probe of quality, about, its start apart: two follow the first training. Slow steps: so many of them."""
 
 SCREENING = 0.5
 """Of what is left for the search, for the screening of candidates at most; the rest proves what it found."""
@@ -49,6 +49,7 @@ class BudgetAllocation:
         start_seconds: what it costs to start a trial and warm it up, as measured.
         baseline_seconds: one training of the baseline to the target, as measured; 0 before that.
         pair_seconds: a pair of processes of it with few blocks, as measured; 0 before that.
+        step_seconds: a step of it, as measured; 0 before that.
         trained: the baseline had its first training; False where that waits for a plan to be trained beside it.
     """
 
@@ -57,6 +58,7 @@ class BudgetAllocation:
     baseline_seconds: float = 0.0
     pair_seconds: float = 0.0
     trained: bool = True
+    step_seconds: float = 0.0
 
     def baseline(self, target_given: bool) -> float:
         """Seconds for the baseline's training at most."""
@@ -111,6 +113,11 @@ class BudgetAllocation:
     def comparison(self) -> float:
         """Seconds that a short comparison takes: two pairs of processes."""
         return 2 * self.pair
+
+    @property
+    def probe(self) -> float:
+        """Seconds of a probe of quality, its start apart."""
+        return max(PROBE_SECONDS, PROBE_STEPS * self.step_seconds)
 
     @property
     def look(self) -> float:

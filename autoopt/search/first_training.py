@@ -19,7 +19,7 @@ from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
-from autoopt.search.budget_allocation import BASELINE_TO_TARGET, PROBE_SECONDS, BudgetAllocation
+from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
@@ -45,8 +45,18 @@ def may_wait(context: RunContext, state: SearchState) -> bool:
     budget, side = context.allocation.budget, state.aa.side
     limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
-    unnamed = state.sites is not None and state.objective.metric is None  # the first training finds a script's metric
+    unnamed = state.sites is not None and state.objective.metric is None and _may_tell(context, state)
     return budget <= LATER_UP_TO and not near_limit and not unnamed and expected(context, state) > LATER_SHARE * budget
+
+
+def _may_tell(context: RunContext, state: SearchState) -> bool:
+    """Whether the first training may find a script's metric, which nobody has named: an evaluation may be in it.
+
+    Where the watched run saw none, the first comes with an epoch's end, as far as is known.
+    """
+    evaluates = state.sites is not None and any(site.kind == "evaluation" for site in state.sites.sites)
+    step, epoch = state.aa.side.step_seconds, state.facts.steps_per_epoch
+    return evaluates or step is None or epoch is None or epoch * step.p50 <= expected(context, state)
 
 
 def expected(context: RunContext, state: SearchState) -> float:
@@ -111,7 +121,9 @@ def train_first(
 def _room(context: RunContext) -> float:
     """Seconds that are left for training, its start and the probes after it apart."""
     allocation = context.allocation
-    return allocation.budget - context.now() - allocation.start_seconds - 2 * (allocation.start_seconds + PROBE_SECONDS)
+    return (
+        allocation.budget - context.now() - allocation.start_seconds - 2 * (allocation.start_seconds + allocation.probe)
+    )
 
 
 def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:
@@ -197,6 +209,7 @@ def _allocation(context: RunContext, aa: AAControl, training_seconds: float, *, 
         baseline_seconds=training_seconds,
         pair_seconds=aa.pair_seconds,
         trained=trained,
+        step_seconds=aa.side.step_seconds.p50 if aa.side.step_seconds else 0.0,
     )
 
 

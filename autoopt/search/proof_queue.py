@@ -12,7 +12,6 @@ from math import exp
 
 from autoopt.records import Change, Quality, Verdict
 from autoopt.search.accept.quality import FEWEST_SEEDS
-from autoopt.search.budget_allocation import PROBE_SECONDS
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
@@ -48,7 +47,8 @@ class Costs:
         probes = self.context.gate.probes
         if probes is None:
             return 0.0
-        return (self.context.allocation.start_seconds + PROBE_SECONDS) * (1 if probes.made else 2)
+        allocation = self.context.allocation
+        return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
 
     def probes_after(self, screened: Screened) -> float:
         """Seconds of the probes that follow its proof: what leaves the training as it is, is asked then."""

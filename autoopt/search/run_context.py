@@ -10,7 +10,7 @@ import numpy as np
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
 from autoopt.records import Estimate, Noise, Plan, Trial, Verdict
 from autoopt.search.accept.gate import Gate
-from autoopt.search.budget_allocation import PROBE_SECONDS, BudgetAllocation
+from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
@@ -100,7 +100,7 @@ class RunContext:
 
     def testable(self, state: SearchState, plan: Plan) -> bool:
         """Whether there is time to compare a plan that was never proved with the baseline, and to probe it."""
-        probe = self.allocation.start_seconds + state.dearer_start(plan) + PROBE_SECONDS
+        probe = self.allocation.start_seconds + state.dearer_start(plan) + self.allocation.probe
         needed = 2 * self.pair_seconds(state, state.baseline, plan) + probe
         return not self.stopping() and self.now() + needed <= self.allocation.budget
 

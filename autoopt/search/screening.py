@@ -109,8 +109,8 @@ class Screening:
                 talks += self._switch(waiting)
                 continue
             waiting.remove(first)
-            if self.context.now() + self._look_seconds(first) > self._latest(self.found):
-                late.append(first)  # what was found would not be proved any more
+            if self.context.now() + self._look_seconds(first) > self._latest(self.found) or self._breaks_off(first):
+                late.append(first)  # what was found would not be proved any more, or it would end with its limit
                 continue
             self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
             talk = self._talk(first)
@@ -153,15 +153,23 @@ class Screening:
 
     def _look_seconds(self, proposal: Proposal) -> float:
         """Seconds that a look at it takes, about: one that compiles takes longer, up to the limit of its start."""
-        context, state = self.context, self.state
-        registry, change = context.runner.registry, Change(strategy=proposal.strategy.name, setting=proposal.setting)
-        try:
-            compiles = registry.fold(candidate_plan(registry, state.incumbent, (change,))).compile is not None
-        except PLUGIN_ERRORS:
-            return self.each
-        if not compiles or registry.fold(state.incumbent).compile is not None:
+        if not self._compiles_anew(proposal):
             return self.each
         return self.each + min(COMPILE_SECONDS, self._limits(proposal.predicted).warm_up or COMPILE_SECONDS)
+
+    def _breaks_off(self, proposal: Proposal) -> bool:
+        """Whether it compiles, and the limit of its start is too short for that: it would be given up for nothing."""
+        limit = self._limits(proposal.predicted).warm_up
+        return limit is not None and limit < COMPILE_SECONDS / 2 and self._compiles_anew(proposal)
+
+    def _compiles_anew(self, proposal: Proposal) -> bool:
+        registry, incumbent = self.context.runner.registry, self.state.incumbent
+        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
+        try:
+            compiles = registry.fold(candidate_plan(registry, incumbent, (change,))).compile is not None
+        except PLUGIN_ERRORS:  # its own look says so
+            return False
+        return compiles and registry.fold(incumbent).compile is None
 
     def look(self, candidate: Candidate, remaining: int = 0) -> Screened | None:
         """One look. None where the candidate failed or is plainly no gain, which its trial says."""

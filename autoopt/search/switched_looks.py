@@ -14,15 +14,16 @@ from autoopt.script.switching import PARTS as SCRIPT_PARTS
 from autoopt.search.candidate import plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.pairs import LiveArm
-from autoopt.search.one_process import OneProcess
+from autoopt.search.compare.statistics import MIN_BLOCKS
+from autoopt.search.one_process import SETTLING_STEPS, OneProcess
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import STEADY_SECONDS
 from autoopt.strategy import Case
 
-SECONDS = 4.0
-"""Seconds of a look in a process that is alive, as thought beforehand."""
+SECONDS, STEPS = 4.0, SETTLING_STEPS + 2 * MIN_BLOCKS
+"""Seconds of a look in a process that is alive, as thought beforehand; where steps are slow, so many of them."""
 
 
 class Visit(Record):
@@ -108,7 +109,7 @@ class SwitchedLooks:
     @property
     def each(self) -> float:
         """Seconds of a look in a visit, as thought beforehand and as seen so far."""
-        return fmean([SECONDS, *self._spent])
+        return fmean([max(SECONDS, STEPS * self._context.allocation.step_seconds), *self._spent])
 
     def able(self, proposal: Proposal) -> bool:
         """Whether a process can take on its first setting."""

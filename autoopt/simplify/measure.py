@@ -29,7 +29,7 @@ _NEGLIGIBLE = 0.02
 _WORKERS_PAY = 0.1
 """Of a step: samples that take more may well be worth workers, so that some are tried."""
 
-_GRACE = 4.0
+_GRACE = 2.5
 """Seconds over the limit in which a measurement may still begin: the first few turns of a slow step."""
 
 

@@ -110,15 +110,17 @@ def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: flo
 def by_threads(training: Training, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
     """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
 
-    The present number is measured again beside each other one, so that a burst does not pass for a speedup.
+    The present number is measured again beside each other one, so that a burst does not pass for a speedup; twice,
+    where a step is not longer than the time for it.
     """
     present = torch.get_num_threads()
     others = sorted({1, max(1, usable_cores() // 2), usable_cores()} - {present})
     found = {present: measured.seconds}
     for threads in others:
         ratios: list[float] = []
+        fewest = 2 if measured.seconds < time_limit else 1
         end = time.perf_counter() + time_limit / len(others)
-        while len(ratios) < 2 or (time.perf_counter() < end and len(ratios) < 15):
+        while len(ratios) < fewest or (time.perf_counter() < end and len(ratios) < 15):
             ratios.append(_with_threads(training, batches, threads) / _with_threads(training, batches, present))
         found[threads] = measured.seconds * statistics.median(ratios)
     torch.set_num_threads(present)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ _LIBRARY = (
 )
 """Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
 
-_STEPS = 3
+_STEPS, _WINDOW = 3, 0.5
+"""Steps that are profiled; no further one is begun after so many seconds."""
 """Of a profile."""
 
 
@@ -117,9 +119,11 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dic
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    steps, began = 0, time.perf_counter()
     with profile(activities=activities) as profiler:
-        for _ in range(_STEPS):
+        while steps < _STEPS and (steps == 0 or time.perf_counter() - began < _WINDOW):
             run()
+            steps += 1
         if cuda:
             torch.cuda.synchronize()
     found: dict[str, float] = defaultdict(float)
@@ -127,7 +131,7 @@ def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dic
         seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
         owner = _owner(event, names)
         if owner and seconds > 0:
-            found[owner] += seconds / 1e6 / _STEPS
+            found[owner] += seconds / 1e6 / steps
     return dict(found)
 
 

@@ -25,6 +25,8 @@ RAMP_SECONDS = 0.2
 """Trained unmeasured after the microbenchmarks, until the loader's queues are as they were."""
 STAGES_STEPS, INSPECT_STEPS = 36.0, 35.0
 """Slow steps: microbenchmarks and what strategies ask take as long as so many of them, about."""
+SLOW_STEP = 0.3
+"""Seconds of a step from which on a half of the block holds two: such steps differ by some per cent."""
 THROTTLED = 0.1
 """Share of readings with a lowered clock from which on it is told."""
 FOREIGN_CORES = 0.3
@@ -153,7 +155,8 @@ def profile_stages(
         tasks.spent["start"] = time.monotonic() - began
         startup = tasks.must(f"{BENCHMARK}:warm_up", timeout=600.0, max_seconds=min(WARM_UP_SECONDS, limit / 2))
         before = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock")
-        each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4}
+        step = startup["warmup_seconds"] / max(startup["warmup_steps"], 1)
+        each: JsonDict = {"seconds": max(seconds / 8, 0.5), "min_steps": 4 if step <= SLOW_STEP else 2}
         running = tasks.must(f"{SIMPLIFY}:running", timeout=seconds * 10 + 60.0, **each)
         tasks.step = running["block"]["seconds"] / max(running["block"]["steps"], 1)
         flops = tasks.may("floating-point operations", f"{BENCHMARK}:flops")

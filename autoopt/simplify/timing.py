@@ -124,17 +124,20 @@ def interleaved(
     """Times several microbenchmarks in turn, so that a burst of the machine does not fall on one of them alone.
 
     Args:
-        time_limit: seconds for all of them; at least two turns are made however long they take.
+        time_limit: seconds for all of them; at least two turns are made however long they take. Where one takes half of
+            it, the first call of each, which is left out otherwise, is one of them: setting up is little beside it.
         derived: what follows from the seconds of one turn, such as a difference; each is a further timing, of 0 at
             least.
         reference: of speed, read beside each repeat, not timed.
     """
     start = time.perf_counter()
-    colds = [_once(one.call, one.before, one.wait, 1)[0] for one in microbenchmarks]
-    at_once = [1 if one.before else _several(cold) for one, cold in zip(microbenchmarks, colds, strict=True)]
-    walls: list[list[float]] = [[] for _ in microbenchmarks]
-    cpus: list[list[float]] = [[] for _ in microbenchmarks]
     readings: list[list[float]] = [[] for _ in microbenchmarks]
+    colds = [_read_beside(one, 1, reference, seen) for one, seen in zip(microbenchmarks, readings, strict=True)]
+    at_once = [1 if one.before else _several(wall) for one, (wall, _) in zip(microbenchmarks, colds, strict=True)]
+    walls, cpus = [[wall] for wall, _ in colds], [[cpu] for _, cpu in colds]
+    if time.perf_counter() - start <= time_limit / 2:
+        for values in (*walls, *cpus, *readings):
+            values.clear()
     while len(walls[0]) < 2 or (len(walls[0]) < most and time.perf_counter() - start < time_limit):
         if reference is None and all(is_steady(values, least) for values in walls):
             break

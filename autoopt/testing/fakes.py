@@ -213,7 +213,8 @@ class FakeArm:
         self._usable()
         own, steps = self.behaviour, self.steps
         self.behaviour = self._machine.behave(plan)
-        self._machine.clock.advance(self._machine.switch_seconds + max(ramp_seconds, self.behaviour.step_seconds))
+        ramp = max(ramp_seconds, self.behaviour.step_seconds) if ramp_seconds else 0.0  # a step that is left out
+        self._machine.clock.advance(self._machine.switch_seconds + ramp)
         try:
             return self.block(seconds, min_steps, 0.0)
         finally:

@@ -21,14 +21,18 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
+from autoopt.benchmark.warmup import least_groups
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Plan
+from autoopt.search.accept.probes import SLOW_STEP
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.search.cases import CASES, SimulatedCase
 from simulated import FakeTrial, World
 
 INSPECTION = {"facts": 2.0, "measure_peaks": 6.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
 """Seconds of a trial's tasks, as on a 2-core machine."""
+STEPS = {"measure_stages": 12.0, "inspect": 14.0, "flops": 1.5, "advise": 2.5, "probe": 24.0}
+"""Steps that a task takes, where they are slow, as seen on the same machine."""
 STARTED, INCLUDED = frozenset({"facts", "probe"}), 2.0
 """Those of which each has a process of its own, and the seconds of its start that their figures hold."""
 SHARED = NoiseModel("heavy")
@@ -47,8 +51,12 @@ class _Trial(FakeTrial):
 def _pass(runner: Any, plan: Plan, task: str) -> None:
     """The seconds of a task, with those of its process's start."""
     name = task.rpartition(":")[2]
-    start = runner.machine.behave(plan).startup_seconds - INCLUDED if name in STARTED else 0.0
-    runner.machine.clock.advance(INSPECTION.get(name, 0.0) + max(start, 0.0))
+    behaviour = runner.machine.behave(plan)
+    start = behaviour.startup_seconds - INCLUDED if name in STARTED else 0.0
+    seconds = INSPECTION.get(name, 0.0)
+    if behaviour.step_seconds > SLOW_STEP:
+        seconds = max(seconds, STEPS.get(name, 0.0) * behaviour.step_seconds)
+    runner.machine.clock.advance(seconds + max(start, 0.0))
 
 
 def simulated(case: SimulatedCase, budget: float, seed: int, folder: Path, noise: NoiseModel = SHARED) -> World:
@@ -60,7 +68,9 @@ def simulated(case: SimulatedCase, budget: float, seed: int, folder: Path, noise
         names = plan.names()
         share = WARM if case.graph is not None and case.graph_of(names) in compiled else 1.0
         fixed = case.start_seconds + share * case.fixed(names)
-        return Behaviour(step_seconds=case.step_seconds / case.speed(names), startup_seconds=fixed)
+        step = case.step_seconds / case.speed(names)
+        warm_up = 2 * least_groups([step] * 4) if step > SLOW_STEP else behaviour.warm_up_steps
+        return Behaviour(step_seconds=step, startup_seconds=fixed, warm_up_steps=warm_up)
 
     world = World(
         folder,

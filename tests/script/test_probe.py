@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autoopt.benchmark.probe import SLOW_BATCHES
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
@@ -42,12 +43,26 @@ class Prober:
             return tuple(process.call("autoopt.benchmark.tasks:train", timeout=60.0, **arguments)["kept"])
 
     def __call__(
-        self, name: str, sites: Sites, plan: Plan = UNCHANGED, *, words: str = "100000", **script: object
+        self,
+        name: str,
+        sites: Sites,
+        plan: Plan = UNCHANGED,
+        *,
+        words: str = "100000",
+        slow: bool = False,
+        **script: object,
     ) -> ProbeResult:
         self._count += 1
         out = self._out / f"{self._count}.npz"
         with self._start(name, words, sites=sites, plan=plan, **script) as process:
-            arguments = {"out": str(out), "steps": 24, "seconds": 0.3, "weights": self.weights, "batches": ""}
+            arguments = {
+                "out": str(out),
+                "steps": 24,
+                "seconds": 0.3,
+                "weights": self.weights,
+                "batches": "",
+                "slow": slow,
+            }
             found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))
 
@@ -80,6 +95,12 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
     assert told[0].metrics[0] is not None, "it evaluates after each epoch of sixteen steps"
     assert told[0].metrics == told[1].metrics, "of the same weights"
     assert told[0].evaluation_digest == told[1].evaluation_digest != before.probe.digests[0]
+
+    slow = [prober("plain.py", sites, plan, slow=True) for plan in (UNCHANGED, BFLOAT16)]
+    assert {len(found) for each in slow for found in each.arrays.gradients} == {SLOW_BATCHES}
+    assert len(slow[0].probe.digests) == 3 * SLOW_BATCHES + slow[0].probe.steps + 1, "it is not read on"
+    found = level(Risk.NUMERIC, *slow)
+    assert (found.level, found.passed) == ("equivalent", True), found.detail
 
     cast = level(Risk.NUMERIC, before, prober("plain.py", sites, BFLOAT16))
     assert (cast.level, cast.passed) == ("equivalent", True), cast.detail

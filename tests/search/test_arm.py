@@ -67,7 +67,8 @@ def test_freezing_and_closing_reach_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "steps", "ramp"), [(None, 4, 0.1), (0.01, 4, 0.1), (0.4, 2, 0.1), (0.8, 2, 0.0), (5.0, 1, 0.0)]
+    ("step", "steps", "ramp"),
+    [(None, 4, 0.1), (0.01, 4, 0.1), (0.15, 4, 0.1), (0.18, 3, 0.1), (0.25, 2, 0.1), (0.35, 1, 0.0), (5.0, 1, 0.0)],
 )
 def test_blocks_of_long_steps_hold_fewer(step, steps, ramp) -> None:
     assert block_length(Rule(), step) == (0.3, steps, ramp)

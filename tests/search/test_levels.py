@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from autoopt.benchmark.probe import probe
+from autoopt.benchmark.probe import LEAST_STEPS, SLOW_BATCHES, probe
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Objective, Plan
@@ -44,12 +44,12 @@ class Probes:
         self.weights = list(run.document().kept)
         self.before = self.of(Plan())
 
-    def of(self, plan: Plan, steps: int = STEPS) -> ProbeResult:
+    def of(self, plan: Plan, steps: int = STEPS, slow: bool = False) -> ProbeResult:
         context = live(plan, self.build)
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         threads = torch.get_num_threads()
         try:
-            document = probe(context, str(path), steps, 20.0, self.weights)
+            document = probe(context, str(path), steps, 20.0, self.weights, slow=slow)
         finally:
             context.close()
             torch.set_num_threads(threads)
@@ -123,6 +123,27 @@ def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
     assert found.passed is False, found.detail
     assert found.level is None
     assert words in found.detail
+
+
+SHOWN = [*later_breakers.PROBED[:4], *(b for b in breakers.BREAKERS if b.risk.value == "numeric")]
+
+
+def test_a_probe_of_slow_steps_tells_the_same_of_fewer_batches(probes) -> None:
+    def slow(*names: str) -> ProbeResult:
+        return probes.of(Plan(changes=tuple(Change(strategy=name) for name in names)), LEAST_STEPS, slow=True)
+
+    before = slow()
+    assert [len(found) for found in before.arrays.gradients] == [SLOW_BATCHES] * 3
+    for breaker in SHOWN:
+        if breaker.name != "fewer_evaluated":
+            assert level_of(breaker.risk, before, slow(breaker.name), OBJECTIVE).passed is False, breaker.name
+    for honest, level in zip(later_breakers.HONEST, ("equivalent", "identical"), strict=True):
+        found = level_of(honest.risk, before, slow(honest.name), OBJECTIVE)
+        assert (found.passed, found.level) == (True, level), found.detail
+    assert (
+        f"points of {SLOW_BATCHES} batches"
+        in level_of(Risk.NUMERIC, before, slow(later_breakers.HONEST[0].name), OBJECTIVE).detail
+    )
 
 
 def test_augmentation_that_freezes_after_the_first_epoch_is_lost(tmp_path: Path) -> None:

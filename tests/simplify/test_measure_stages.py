@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -344,3 +345,12 @@ def test_a_dataset_that_gives_whole_batches_is_measured_by_its_samples() -> None
     found = measure_inputs(loader, 0.3)
     names = [stage.name for stage in round_of(timings_with(found)).stages]
     assert names[:3] == ["storage", "preparation", "collate"]
+
+
+def test_the_first_calls_of_slow_microbenchmarks_are_one_of_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(0.0, 0.5)  # every look at the clock half a second later
+    monkeypatch.setattr("autoopt.simplify.timing.time.perf_counter", lambda: next(now))
+    order: list[str] = []
+    one, two = interleaved([Microbenchmark(lambda name=name: order.append(name)) for name in "ab"], 1.0)  # type: ignore[misc]
+    assert one.n == two.n == 2
+    assert "".join(order) == "abab"

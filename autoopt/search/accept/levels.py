@@ -83,7 +83,10 @@ def level_of(
         why = _doubt(points, update)
         return _quality(points, after, "undecided", why, passed=None)
     worst = max(points, key=lambda point: point.error)
-    detail = f"the same training but for rounding: {worst.text} at worst of {len(points)} points, equal updates"
+    detail = (
+        f"the same training but for rounding: {worst.text} at worst of {len(points)} points of "
+        f"{len(after.arrays.gradients[0])} batches, equal updates"
+    )
     return _quality(points, after, "equivalent", detail, passed=True)
 
 

@@ -16,6 +16,9 @@ STEPS = 64
 SECONDS = 4.0
 """Steps of a probe, and the seconds that each of its parts may take."""
 
+SLOW_STEP = 0.3
+"""Seconds of a step from which on gradients of fewer batches are compared, and a script's batches not read on."""
+
 PROBE_TIMEOUT = 600.0
 CANDIDATE = 5.0
 """A candidate may take this many times the seconds for as many steps: it may have to compile."""
@@ -38,12 +41,14 @@ class Probes:
     Attributes:
         weights: files of kept weights, start to end of a training of the baseline.
         random: samples are random, so that the first plan's batches are handed to the others.
+        step_seconds: of the baseline's step; None before it was measured.
     """
 
     def __init__(self, runner: Asks, steps: Steps, directory: Path) -> None:
         self._runner, self._steps, self._directory = runner, steps, directory
         self.weights: tuple[str, ...] = ()
         self.random = False
+        self.step_seconds: float | None = None
         self._seen: dict[tuple[str, int | None, int], ProbeResult] = {}
 
     @property
@@ -88,5 +93,6 @@ class Probes:
             batches=str(self._directory / "batches.pt") if self.random else "",
             reading=SECONDS,
             samples=samples,
+            slow=self.step_seconds is not None and self.step_seconds > SLOW_STEP,
         )
         return Probe.model_validate(document)

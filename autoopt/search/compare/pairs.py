@@ -91,12 +91,13 @@ def _burdened(shares: list[float | None], limit: float) -> tuple[list[tuple[floa
 def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, float]:
     """Seconds, steps and ramp seconds of the next block.
 
-    Where steps are long, fewer of them make a block, and none is spent on the ramp: many short blocks say
-    more than few long ones, and what a thaw disturbs is over long before such a step is.
+    Where steps are long, fewer of them make a block, which their number makes no longer than twice the shortest: many
+    short blocks say more than few long ones. One that takes longer than a block is a block. None of these is spent on
+    the ramp: what a thaw disturbs is over long before such a step is.
     """
     step = step_seconds or 0.0
-    fewest = 1 if step > 1.0 else min(2, rule.min_steps) if step > 0.3 else rule.min_steps
-    return rule.block_seconds, fewest, 0.0 if step > 0.5 else rule.ramp_seconds
+    fewest = rule.min_steps if step <= 0 else min(rule.min_steps, max(int(2 * rule.block_seconds / step), 1))
+    return rule.block_seconds, fewest, 0.0 if step > rule.block_seconds else rule.ramp_seconds
 
 
 @dataclass

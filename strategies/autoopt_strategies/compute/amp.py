@@ -121,14 +121,14 @@ class Amp(Strategy):
 
 
 def _tried(live: Any, name: str) -> Setting:
-    """Forward and backward under autocast over those as they are, with the layout that convolutions want besides."""
+    """Forward and backward under autocast over those as they are; convolutions in the layout that they want besides."""
     import torch
 
-    dtype = getattr(torch, name)
-    found = {name: live.ratio_with(dtype=dtype)}
-    if any(isinstance(module, torch.nn.Conv2d) for module in live.training.model.modules()):
-        found[f"{name}_channels_last"] = live.ratio_with(to_channels_last, dtype=dtype)
-    return found
+    dtype, last = getattr(torch, name), torch.channels_last
+    convolutions = [module for module in live.training.model.modules() if isinstance(module, torch.nn.Conv2d)]
+    if all(module.weight.is_contiguous(memory_format=last) for module in convolutions):
+        return {name: live.ratio_with(dtype=dtype)}
+    return {f"{name}_channels_last": live.ratio_with(to_channels_last, dtype=dtype)}
 
 
 def _peak(case: Case, dtype: str) -> float | None:
