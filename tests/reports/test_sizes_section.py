@@ -18,11 +18,14 @@ def test_the_section_shows_both_laws_with_their_bounds_and_counts() -> None:
     view = model_scaling_view(result_of(scaling()))
     assert view is not None
     assert str(view.headline) == (
-        "Sizes of the model that were trained: 3; the error goes with the parameters to the power of "
-        "-0.252 [-0.309 to -0.195]; time to target goes with the parameters to the power of 0.311 [0.254–0.368]"
+        "Sizes of the model that were trained: 3; after 120 steps the line meets the target at "
+        "16,300 [12,100–23,900] parameters"
     )
     learnt, timed = view.laws
-    assert "6 trainings of 3 sizes, of which 6 as observations" in str(learnt.said)
+    assert str(learnt.said).startswith(
+        "the error goes with the parameters to the power of -0.25 [-0.31 to -0.19] (95 % CI; standard error 0.0205; "
+        "6 trainings of 3 sizes); after"
+    )
     assert "after 120 steps the line meets the target at 16,300 [12,100–23,900] parameters" in str(learnt.said)
     assert timed.at_target is None
     chart = law_chart(view, learnt)
@@ -43,7 +46,8 @@ def test_it_says_why_no_line_and_no_size_is_told() -> None:
     flat = found.error.model_copy(update={"at_target": None, "note": "the bounds hold zero", "by_size": True})
     page = html.render(result_of(found.model_copy(update={"error": flat})))
     assert "the size that just reaches the target is not told: <bdi>the bounds hold zero</bdi>" in page
-    assert "farther from a line than trainings of one size" in page
+    assert "farther from a line than trainings of one size from each other: each size counts once" in page
+    assert "to the power of" in str(model_scaling_view(result_of(found.model_copy(update={"error": flat}))).headline)  # type: ignore[union-attr]
     none = result_of(ModelScaling(missing=missing))
     assert "none was trained to its end" in html.render(none)
 

@@ -85,20 +85,30 @@ def _rows(point: ModelSizePoint, place: int) -> list[SizeRow]:
 
 
 def _headline(found: ModelScaling) -> Phrase:
+    """The size that just reaches the target where it is told, else the exponents."""
     sizes = number(len(found.points), units.count, "/model_scaling/points", how="count")
     if not found.points:
         return say("Other sizes were tried, and none was trained to its end")
+    if found.error is not None and found.error.at_target is not None:
+        return say("Sizes of the model that were trained: {}; ", sizes) + _met(found, found.error)
     told = [_exponent(law) for law in (found.error, found.seconds) if law is not None]
     if not told:
         return say("Sizes of the model that were trained: {}; too few for a line through them", sizes)
     return say("Sizes of the model that were trained: {}; ", sizes) + join(told, "; ")
 
 
+def _met(found: ModelScaling, law: PowerLaw) -> Phrase:
+    steps = number(found.steps, units.count, "/model_scaling/steps")
+    met = interval(law.at_target, "/model_scaling/error/at_target", units.count)
+    assert met is not None
+    return say("after {} steps the line meets the target at {} parameters", steps, met.phrase)
+
+
 def _exponent(law: PowerLaw) -> Phrase:
-    exponent = interval(law.exponent, f"/model_scaling/{law.of}/exponent", units.plain)
+    exponent = interval(law.exponent, f"/model_scaling/{law.of}/exponent", unit="")
     assert exponent is not None
-    what = "the error goes" if law.of == "error" else "time to target goes"
-    return say(what + " with the parameters to the power of {}", exponent.phrase)
+    what = "the error" if law.of == "error" else "time to target"
+    return say(what + " goes with the parameters to the power of {}", exponent.phrase)
 
 
 def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | None) -> LawView:
@@ -107,23 +117,22 @@ def _law(found: ModelScaling, of: Literal["error", "seconds"], law: PowerLaw | N
         why = name(found.missing.get(of, ""), 300)
         return LawView(of, title, say("No line was fitted: {}", why), None, None, (), None)
     at = f"/model_scaling/{of}"
-    exponent = interval(law.exponent, f"{at}/exponent", units.plain)
+    exponent = interval(law.exponent, f"{at}/exponent", unit="")
     assert exponent is not None
     assert exponent.confidence is not None
     said = _exponent(law) + say(
-        " ({} CI; standard error {}, {} trainings of {} sizes, of which {} as observations)",
+        " ({} CI; standard error {}; {} trainings of {} sizes",
         exponent.confidence,
-        number(law.standard_error, units.plain, f"{at}/standard_error"),
+        number(law.standard_error, units.significant, f"{at}/standard_error"),
         number(law.runs, units.count, f"{at}/runs"),
         number(law.sizes, units.count, f"{at}/sizes"),
-        number(law.exponent.n, units.count, f"{at}/exponent/n"),
     )
     if law.by_size:
-        said += say("; the sizes lie farther from a line than trainings of one size from each other")
+        said += say(", which lie farther from a line than trainings of one size from each other: each size counts once")
+    said += say(")")
     met = interval(law.at_target, f"{at}/at_target", units.count)
     if met is not None:
-        steps = number(found.steps, units.count, "/model_scaling/steps")
-        said += say("; after {} steps the line meets the target at {} parameters", steps, met.phrase)
+        said += say("; ") + _met(found, law)
     elif law.note:
         said += say("; the size that just reaches the target is not told: {}", name(law.note, 200))
     line = tuple((place.parameters, place.value, place.low, place.high) for place in law.line)

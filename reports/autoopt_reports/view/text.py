@@ -185,8 +185,14 @@ class Interval:
         return say("{} ({} CI {}–{})", self.value, self.confidence, self.low, self.high)
 
 
-def interval(estimate: Estimate | None, path: str, form: units.Formatter | None = None) -> Interval | None:
-    """An estimate at ``path`` of the document: a speedup, or (with ``form``) seconds, bytes and the like."""
+def interval(
+    estimate: Estimate | None, path: str, form: units.Formatter | None = None, *, unit: str = "×"
+) -> Interval | None:
+    """An estimate at ``path`` of the document: a speedup, or (with ``form``) seconds, bytes and the like.
+
+    Args:
+        unit: after the value, where there is no ``form``.
+    """
     if estimate is None:
         return None
     sure = estimate.confidence
@@ -196,7 +202,7 @@ def interval(estimate: Estimate | None, path: str, form: units.Formatter | None 
         if form is not None:
             return form(value)
         rounded = {"low": units.floor_to, "high": units.ceil_to}.get(bound, round)(value, decimals)
-        return f"{rounded:,.{decimals}f}" if bound != "value" else units.ratio_text(value, decimals)
+        return f"{rounded:,.{decimals}f}{unit if bound == 'value' else ''}"
 
     def part(field: str) -> Number:
         value = float(getattr(estimate, field))
