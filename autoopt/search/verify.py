@@ -219,8 +219,9 @@ def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    if context.gate.trained_first(state.incumbent) is not None:
-        return max(end, now + short)
+    if context.gate.trained_first(state.incumbent) is not None:  # two seeds make the headline, where both have room
+        by = end - allocation.in_turns(speedup) - dearer
+        return by if by - now >= short else max(end, now + short)
     by = end - allocation.verification(SEEDS, speedup) - SEEDS * dearer
     if by - now >= 2 * short:
         return by
