@@ -136,7 +136,8 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
         if pair is None:
             break
         pairs.append(pair)
-        quality = judge_runs(_evidence(context, state, pairs, level), state.objective, state.noise)
+        seen = _evidence(context, state, pairs, level)
+        quality = judge_runs(seen, state.objective, state.noise, otherwise=trains_otherwise)
     if quality is not None and quality.passed is False:
         return Verification(speedup=Speedup(), quality=quality), quality.detail
     if (quality is None or quality.passed is None) and not gate.accept_undecided:

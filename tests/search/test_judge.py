@@ -316,6 +316,20 @@ def test_final_plan_is_judged_by_its_runs() -> None:
     assert judge_runs(evidence(level=None), OBJECTIVE, NOISE).passed is None
 
 
+def test_a_plan_that_takes_other_steps_is_verified_by_the_target_and_not_at_the_same_step() -> None:
+    """More and shorter steps: behind at every step, and at the target all the same."""
+    slow = tuple(run(s, to=160.0) for s in range(2))
+    same_steps = judge_runs(evidence(slow, level=None), OBJECTIVE, NOISE)
+    otherwise = judge_runs(evidence(slow, level=None), OBJECTIVE, NOISE, otherwise=True)
+    assert same_steps.passed is False
+    assert (otherwise.passed, otherwise.level, otherwise.seeds) == (True, "trained", 2)
+    assert "accuracy 0.9 reached from 2 of 2 seeds" in otherwise.detail
+    never = tuple(run(s, to=None, best=0.85) for s in range(2))
+    assert judge_runs(evidence(never, level=None), OBJECTIVE, NOISE, otherwise=True).passed is False
+    neither = judge_runs(evidence(never, baseline=never, level=None), OBJECTIVE, NOISE, otherwise=True)
+    assert (neither.passed, neither.level) == (None, "undecided")
+
+
 def test_an_undecided_time_to_target_asks_for_one_more_seed() -> None:
     two = evidence((run(0, to=90.0), run(1, to=210.0)))
     assert judge(Risk.TRAINING, comparison(), two, OBJECTIVE, NOISE).verdict is Verdict.INCONCLUSIVE

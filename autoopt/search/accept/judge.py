@@ -32,7 +32,7 @@ from autoopt.search.accept.quality import (
     with_seed_noise,
 )
 from autoopt.search.accept.time_to_target import same_steps
-from autoopt.search.accept.trained import both_figures, judge_trained, missed_target, more_seeds_help
+from autoopt.search.accept.trained import arrived, both_figures, judge_trained, missed_target, more_seeds_help
 from autoopt.search.accept.whole_runs import GROSS, apart, judge_whole_runs, parted_late
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.strategy import Risk
@@ -183,12 +183,16 @@ def _missing(comparison: Comparison, evidence: Evidence) -> Judgement | None:
     return Judgement(verdict=Verdict.FAILED, reason=f"not_finite: {where}", quality=quality)
 
 
-def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Quality:
+def judge_runs(evidence: Evidence, objective: Objective, noise: Noise, *, otherwise: bool = False) -> Quality:
     """Quality of the final plan's trainings against the baseline's, for verification from end to end.
 
     ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from every seed from
     which the baseline reaches it, losses that are not as before where the steps are the same ones (``evidence.level``),
     or a metric that is certainly worse; None where it is not proven.
+
+    Args:
+        otherwise: the plan takes other steps by its class. At the same step it may well have learnt less: it is as good
+            where it comes to the target from every seed, each in its own steps, and stays there.
     """
     pairs, level = evidence.paired(), evidence.level
     for run in evidence.candidate_runs:
@@ -212,6 +216,8 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
         if level.passed is False:
             return level
         same = level.passed is True
+    if otherwise and len(pairs) >= FEWEST_SEEDS and objective.target is not None:
+        return arrived(pairs, objective)
     difference = metric_difference(pairs, objective, noise)
     if difference is None and level is None:
         what = objective.metric or "no metric"

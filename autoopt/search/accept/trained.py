@@ -71,6 +71,21 @@ def _timed(ratio: TrainedRatio, worth: float, alpha_accept: float) -> tuple[Verd
     return Verdict.INCONCLUSIVE, "time to target is undecided"
 
 
+def arrived(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective) -> Quality:
+    """``trained`` where the plan came to the target from every seed, in its own steps; ``undecided`` where it did not.
+
+    Metrics are those at the end of each side's own training, which the target ends.
+    """
+    there = sum(parts_to(new, objective) is not None for _, new in pairs)
+    before, after = (_mean_best([pair[side] for pair in pairs], objective) for side in (0, 1))
+    reached = f"{objective.metric} {objective.target:g} reached from {there} of {len(pairs)} seeds, in its own steps"
+    beside = f" ({after:.4g} at their ends, where the baseline has {before:.4g})" if after and before else ""
+    known = {"metric": objective.metric, "baseline": before, "candidate": after, "seeds": len(pairs)}
+    passed = True if there == len(pairs) else None
+    level, told = ("trained", "") if passed else ("undecided", "quality undecided: ")
+    return Quality(method="metric", level=level, passed=passed, detail=f"{told}{reached}{beside}", **known)
+
+
 def more_seeds_help(judged: Judgement, seeds: int, objective: Objective) -> bool:
     """Whether another seed may still decide a time to target; what does not look worth having gets three at most."""
     if judged.verdict is not Verdict.INCONCLUSIVE or seeds >= MOST_SEEDS:
