@@ -76,6 +76,7 @@ def level(risk: Risk, before: ProbeResult, after: ProbeResult) -> Quality:
     return level_of(risk, before, after, OBJECTIVE)
 
 
+@pytest.mark.slow
 def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Path) -> None:
     sites = prober.sites("plain.py")
     prober.weights = prober.kept_weights("plain.py", sites)

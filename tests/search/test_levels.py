@@ -128,6 +128,7 @@ def test_a_breaker_that_losses_do_not_show(breaker, words: str, probes) -> None:
 SHOWN = [*later_breakers.PROBED[:4], *(b for b in breakers.BREAKERS if b.risk.value == "numeric")]
 
 
+@pytest.mark.slow
 def test_a_probe_of_slow_steps_tells_the_same_of_fewer_batches(probes) -> None:
     def slow(*names: str) -> ProbeResult:
         return probes.of(Plan(changes=tuple(Change(strategy=name) for name in names)), LEAST_STEPS, slow=True)
