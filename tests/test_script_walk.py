@@ -65,7 +65,7 @@ def test_a_script_is_optimized_patched_trained_and_put_back(tmp_path: Path) -> N
     assert tree(project) == before
 
     plan = ("--plan", str(out / "plan.json"))
-    planned = called(project, "-m", "autoopt", "run", *plan, "--", "python", "train.py", "--epochs", "2")
+    planned = called(project, "-m", "autoopt", "run", *plan, "--", sys.executable, "train.py", "--epochs", "2")
     assert planned.stdout == trained.stdout, "the same training, with the plan and with the patch"
     (project / "last.pt").unlink()
     assert tree(project) == before
