@@ -282,6 +282,15 @@ def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: 
     assert world.clock() <= 300.0
 
 
+def test_where_nothing_was_kept_what_promises_is_gone_on_with_in_the_time_of_a_verification(tmp_path: Path) -> None:
+    gains = {"layout": 1.14, "other": 1.0}
+    case = SimulatedCase("slow", gains, numeric=frozenset({"layout"}), step_seconds=0.35, switchable=frozenset())
+    world = simulated(case, 180.0, 1, tmp_path)
+    outcome = world.go()
+    assert any("goes on from" in trial.reason for trial in outcome.state.trials)
+    assert world.clock() <= 180.0
+
+
 def test_what_its_strategy_would_not_try_beside_another_is_not_stacked_with_it(tmp_path: Path) -> None:
     """Shorter matrix products beside autocast: each good alone, the second kept though no use beside it."""
     amp = strategy("amp", risk=Risk.NUMERIC)

@@ -295,6 +295,11 @@ class Rounds:
         last = self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
         return max(last, self._costs.deadline(gain))
 
+    def _settling_until(self, earlier: Earlier) -> float:
+        """As :meth:`_last_deadline`; where nothing was kept, all but the probes: nothing else is verified."""
+        last = self._last_deadline(_seen(earlier), earlier.comparison.candidate.plan)
+        return last if self.state.found else max(last, self.context.allocation.budget - self._costs.probes())
+
     def _left(self, gain: float = 1.0) -> float:
         return self._costs.deadline(gain) - self.context.now()
 
@@ -306,8 +311,7 @@ class Rounds:
                 return False
             self._settled.add(earlier.trial.id)
             old, candidate = earlier.trial, self._candidate(earlier)
-            gain = _seen(earlier)
-            deadline = self._last_deadline(gain, candidate.plan)
+            deadline = self._settling_until(earlier)
             proof = Proof(self.context, self.state, deadline)
             trial = proof.measure(candidate, seconds=deadline - self.context.now(), earlier=earlier)
             if trial.verdict is Verdict.KEPT:
@@ -352,7 +356,7 @@ class Rounds:
         return max(filter(self._may_be_settled, found), key=_seen, default=None)
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
-        left = self._last_deadline(_seen(earlier), earlier.comparison.candidate.plan) - self.context.now()
+        left = self._settling_until(earlier) - self.context.now()
         kept = sum(trial.verdict is Verdict.KEPT for trial in self.state.trials)
         rule = self.context.rule(left, alpha_accept=alpha_of(len(self.state.comparisons), kept))
         test = SequentialTest(rule, earlier.noise, earlier.comparison.pairs)

@@ -215,17 +215,17 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
 def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
 
-    What is left for the comparison is two short ones at least, before a second seed is thought of, and one before
-    the plan is trained alone instead of in turns.
+    What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
+    trained alone instead of in turns.
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    if context.gate.trained_first(state.incumbent) is not None:  # two seeds make the headline, where both have room
-        by = end - allocation.in_turns(speedup) - dearer
-        return by if by - now >= short else max(end, now + short)
-    by = end - allocation.verification(SEEDS, speedup) - SEEDS * dearer
-    if by - now >= 2 * short:
+    first = context.gate.trained_first(state.incumbent) is not None
+    by = end - (SEEDS - first) * (allocation.in_turns(speedup) + dearer)
+    if by - now >= short:  # two seeds, each trained in turns, make the headline
         return by
+    if first:
+        return max(end, now + short)
     by = end - allocation.in_turns(speedup) - dearer
     return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
 
