@@ -179,8 +179,11 @@ def _short(context: RunContext, state: SearchState) -> float:
 def _trainings_due(context: RunContext, state: SearchState) -> float:
     if context.gate.trained_first(state.incumbent) is not None:
         return 0.0
+    allocation, speedup = context.allocation, state.speedup_so_far
     risk = context.gate.risk_over(state.incumbent, state.baseline)
-    return context.allocation.last_trainings(risk, state.speedup_so_far) + state.dearer_start(state.incumbent)
+    # trained alone it would be seen to train, and verified by nothing: in turns comes before a finer ablation
+    trainings = max(allocation.last_trainings(risk, speedup), allocation.in_turns(speedup))
+    return trainings + state.dearer_start(state.incumbent)
 
 
 def _proved(state: SearchState) -> Comparison | None:
