@@ -18,6 +18,7 @@ from autoopt.search.accept.headline import (
     goal_of,
     over_planned_run,
     planned_seconds,
+    timed_pairs,
     to_target_or_planned,
 )
 from autoopt.search.accept.interleaved import TrainedPair, agree, paired_ratio
@@ -127,7 +128,7 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
     known = context.gate.trained_first(state.incumbent) if level is not None and level.passed else None
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
-        if number >= SEEDS and settled and not _wide(state, pairs):
+        if number >= SEEDS and settled and not _wide(context, state, pairs):
             break
         pair = known if not pairs and known else _train(context, plan, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
@@ -265,18 +266,15 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
     return TrainedPair(baseline=before, best=after, interleaved=False)
 
 
-def _wide(state: SearchState, pairs: list[TrainedPair]) -> bool:
+def _wide(context: RunContext, state: SearchState, pairs: list[TrainedPair]) -> bool:
     """Whether one more seed is worth its time: the bounds of the trained speedup lie further apart than is wanted."""
-    trained = _trained_ratio(state, _timed(state, pairs))
+    trained = _trained_ratio(state, _timed(context, state, pairs))
     return trained is not None and trained.high / trained.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
 
 
-def _timed(state: SearchState, pairs: list[TrainedPair]) -> list[tuple[float, float]]:
-    """Seconds of the baseline and of the plan in each pair of trainings that came to the same end."""
-    objective = state.objective
-    alike = [pair for pair in pairs if objective.target is not None or pair.baseline.steps == pair.best.steps]
-    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in alike]
-    return [(old.seconds, new.seconds) for old, new in both if old and new]
+def _timed(context: RunContext, state: SearchState, pairs: list[TrainedPair]) -> list[tuple[float, float]]:
+    otherwise = context.gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
+    return timed_pairs(pairs, state.objective, otherwise=otherwise)
 
 
 def _trained_ratio(state: SearchState, timed: list[tuple[float, float]]) -> Estimate | None:
@@ -293,7 +291,7 @@ def _verification(
     """The figures of the end: those of the trainings where two seeds or more were trained, else of equal steps."""
     gate, objective = context.gate, state.objective
     evidence = _evidence(context, state, pairs)
-    timed = _timed(state, pairs)
+    timed = _timed(context, state, pairs)
     trained = _trained_ratio(state, timed)
     before, after = [old for old, _ in timed], [new for _, new in timed]
     trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Plan, Verdict
+from autoopt.search.accept.headline import timed_pairs
+from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.testing.fakes import Behaviour
+from made_up import OBJECTIVE, run
 from simulated import STEPS, World, product, strategy
 
 
@@ -31,3 +34,12 @@ def test_the_figures_of_the_first_screen_are_of_one_run(tmp_path: Path, fixed: f
     kept = next(trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
     assert kept.planned_steps == 20 * STEPS
     assert kept.time_to_target.value > 1.5
+
+
+def test_a_target_that_was_met_earlier_by_chance_is_no_speed() -> None:
+    """Steps of 10 ms on both sides, and the plan met the target after 60 of them where the baseline took 100."""
+    pair = TrainedPair(baseline=run(0, to=100.0, fixed_seconds=0.0), best=run(0, to=60.0, fixed_seconds=0.0))
+    ((before, after),) = timed_pairs([pair], OBJECTIVE, otherwise=False)
+    assert before == pytest.approx(after)
+    ((before, after),) = timed_pairs([pair], OBJECTIVE, otherwise=True)
+    assert before > 1.3 * after

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoopt.records import Estimate, Objective
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.interleaved import TrainedPair
-from autoopt.search.accept.time_to_target import SameSteps, same_steps
+from autoopt.search.accept.time_to_target import SameSteps, parts_to, same_steps
 from autoopt.search.compare.comparison import Comparison
 
 
@@ -18,6 +18,27 @@ def to_target_or_planned(comparison: Comparison, evidence: Evidence, objective: 
     if short is not None and short.ratio is not None and short.ratio.low > 1.0:
         return short
     return same_steps(comparison, evidence, objective)
+
+
+def timed_pairs(pairs: list[TrainedPair], objective: Objective, *, otherwise: bool) -> list[tuple[float, float]]:
+    """Seconds of the baseline and of the plan in each pair of trainings that came to the same end.
+
+    Args:
+        otherwise: the plan takes other steps by its class, and is timed by its own. Of one that takes the baseline's,
+            the step at which the target is met differs by chance (draws of augmentation, rounding). That is credited
+            to neither side: both are taken to the mean of the two, each by the seconds of its own steps.
+    """
+    alike = [pair for pair in pairs if objective.target is not None or pair.baseline.steps == pair.best.steps]
+    both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in alike]
+    found = []
+    for old, new in both:
+        if old is None or new is None:
+            continue
+        if not otherwise:
+            steps = (old.steps + new.steps) / 2
+            old, new = old.planned(steps), new.planned(steps)
+        found.append((old.seconds, new.seconds))
+    return found
 
 
 def planned_seconds(found: SameSteps) -> tuple[Estimate | None, Estimate | None]:
