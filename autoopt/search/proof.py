@@ -96,7 +96,6 @@ class Proof:
         context, state = self.context, self.state
         risk = context.gate.risk_over(candidate.plan, state.incumbent)
         trains = risk in (Risk.TRAINING, Risk.MODEL)
-        kept = sum(trial.verdict is Verdict.KEPT for trial in state.trials)
         return context.gate.decide(
             candidate.plan,
             comparison,
@@ -105,7 +104,7 @@ class Proof:
             state.noise,
             deadline=self.deadline if trains else context.now(),
             number=number,
-            alpha_accept=alpha_of(len(state.comparisons) - 1, kept),
+            alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
         )
 
     def _parameters(self, candidate: Candidate) -> str:

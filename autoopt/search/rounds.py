@@ -357,8 +357,7 @@ class Rounds:
 
     def _may_be_settled(self, earlier: Earlier) -> bool:
         left = self._settling_until(earlier) - self.context.now()
-        kept = sum(trial.verdict is Verdict.KEPT for trial in self.state.trials)
-        rule = self.context.rule(left, alpha_accept=alpha_of(len(self.state.comparisons), kept))
+        rule = self.context.rule(left, alpha_accept=alpha_of(len(self.state.comparisons), self.state.kept))
         test = SequentialTest(rule, earlier.noise, earlier.comparison.pairs)
         return test.promising() and test.decide(left) is None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
-from autoopt.records import Estimate, Noise, Plan, Trial, Verdict
+from autoopt.records import Estimate, Noise, Plan, Trial
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import Start
@@ -132,8 +132,7 @@ class RunContext:
                 self.announce(TrialProgress(at=self.now(), id=progress_id, note=note, **seen))
 
         def measure() -> Comparison:
-            kept = sum(trial.verdict is Verdict.KEPT for trial in state.trials)
-            share = alpha_of(len(state.comparisons), kept) if kind == "trial" else None
+            share = alpha_of(len(state.comparisons), state.kept) if kind == "trial" else None
             rule = self.rule(seconds, more_seconds=more_seconds, until_error=until_error, alpha_accept=share)
             made = len(state.comparisons) + len(state.ablations)
             return compare(

@@ -213,6 +213,11 @@ class SearchState:
                 told = f"{reason} ({when})"
                 self.trials[index] = trial.model_copy(update={"verdict": verdict, "reason": told})
 
+    @property
+    def kept(self) -> int:
+        """Trials that were kept, by which the run's error budget gives the next one its level."""
+        return sum(trial.verdict is Verdict.KEPT for trial in self.trials)
+
     def measured_again(self, strategy: str, estimate: Estimate) -> None:
         """Gives the kept trial of a strategy the speedup that fresh processes showed; none for a stack."""
         for index in reversed(range(len(self.trials))):
