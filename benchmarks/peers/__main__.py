@@ -121,6 +121,7 @@ def main() -> None:
     searching.add_argument("workload", choices=WORKLOADS)
     searching.add_argument("rival", choices=RIVALS)
     searching.add_argument("--budget", type=float, default=160.0)
+    searching.add_argument("--again", action="store_true", help="search anew; what it had found is told beside it")
     judging = commands.add_parser("judge")
     judging.add_argument("workload", choices=WORKLOADS)
     judging.add_argument("--rounds", type=int, default=4)
@@ -136,7 +137,7 @@ def main() -> None:
             except UnfetchedError as error:
                 print(workload.name, "not fetched:", error)
     elif given.command == "search":
-        outcome = rivals.search(WORKLOADS[given.workload], given.rival, given.budget)
+        outcome = rivals.search(WORKLOADS[given.workload], given.rival, given.budget, given.again)
         print(given.workload, given.rival, outcome.status, f"{outcome.seconds:.0f} s", outcome.said)
     elif given.command == "judge":
         judged(WORKLOADS[given.workload], given.rounds, given.limit, given.seconds)

@@ -145,10 +145,20 @@ def _said(workloads: list[dict[str, Any]]) -> str:
             said = " ".join(outcome["said"].split())
             refused = outcome["more"].get("patch_refused")
             after = f"; git refuses its patch: {refused}" if refused else ""
+            after += _earlier(outcome)
             seconds, load = f"{outcome['seconds']:.0f} s", f"{outcome['load']:.1f}"
             rows.append([one["name"], rival, outcome["status"], seconds, load, said[-260:] + after])
     head = ["script", "tool", "ended with", "worked", "load at start", "in its own words (the end of them)"]
     return "## What each tool said\n\n" + _table(head, rows)
+
+
+def _earlier(outcome: dict[str, Any]) -> str:
+    """What the tool had found in searches before this one, where it searched again at a later revision."""
+    found = [
+        f"{one['status']}{': ' + ', '.join(change['strategy'] for change in one['plan']) if one['plan'] else ''}"
+        for one in outcome.get("earlier") or []
+    ]
+    return f"; searched again, before: {'; '.join(found)}" if found else ""
 
 
 def _scripts(workloads: list[dict[str, Any]]) -> str:

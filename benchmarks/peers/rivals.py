@@ -49,6 +49,10 @@ class Outcome:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+EARLIER = ("status", "seconds", "plan", "version")
+"""What is kept of a search when the tool searches again."""
+
+
 def place(workload: Workload, rival: str) -> Path:
     """The folder of one tool's work on one script."""
     return SCRATCH / "searched" / workload.name / rival
@@ -304,14 +308,18 @@ def write_plan(file: Path, changes: list[dict[str, Any]]) -> None:
     file.write_text(json.dumps({"schema_version": 1, "changes": changes}), encoding="utf-8")
 
 
-def search(workload: Workload, rival: str, budget: float) -> Outcome:
-    """One tool on one script, once: what an earlier call found is read again."""
+def search(workload: Workload, rival: str, budget: float, again: bool = False) -> Outcome:
+    """One tool on one script, once: what an earlier call found is read, or told beside what is found ``again``."""
     file = place(workload, rival) / "outcome.json"
-    if file.exists():
+    earlier: list[dict[str, Any]] = []
+    if file.exists() and again:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        earlier = [*before.get("earlier", []), {key: before.get(key) for key in EARLIER}]
+    elif file.exists():
         return Outcome(**{k: v for k, v in json.loads(file.read_text(encoding="utf-8")).items() if k in FIELDS})
     load = os.getloadavg()[0]
     outcome = RIVALS[rival](workload, copy_of(workload, rival), budget)
-    document = {**asdict(outcome), "budget": budget, "load": load, "version": _version(rival)}
+    document = {**asdict(outcome), "budget": budget, "load": load, "version": _version(rival), "earlier": earlier}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(document, indent=1), encoding="utf-8")
     return outcome

@@ -182,3 +182,19 @@ def test_an_error_of_a_patched_script_is_told_by_its_last_line_and_breaks_no_tab
     }
     text = page.render({"workloads": [{**workload("tips", "nothing", []), "met": met}]})
     assert "| one |  | none | none | no: TypeError: no fused | - | - | - |" in text
+
+
+def test_a_second_search_keeps_what_the_first_had_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([rivals.Outcome("failed", 5.0, "broke"), rivals.Outcome("nothing", 7.0, "no gain")])
+    monkeypatch.setattr(rivals, "SCRATCH", tmp_path)
+    monkeypatch.setattr(rivals, "copy_of", lambda *_: tmp_path)
+    monkeypatch.setitem(rivals.RIVALS, "tips", lambda *_: next(found))
+    vae = WORKLOADS["vae"]
+    assert rivals.search(vae, "tips", 10.0).status == "failed"
+    assert rivals.search(vae, "tips", 10.0).status == "failed"
+    assert rivals.search(vae, "tips", 10.0, again=True).status == "nothing"
+    told = json.loads((rivals.place(vae, "tips") / "outcome.json").read_text(encoding="utf-8"))
+    assert [one["status"] for one in told["earlier"]] == ["failed"]
+    row = workload("tips", "nothing", [])
+    row["rivals"]["tips"] = told
+    assert "no gain; searched again, before: failed" in page.render({"workloads": [row]})
