@@ -25,8 +25,9 @@ def guard(writable: Iterable[str]) -> None:
     Raises:
         OSError: later, in the call that would write elsewhere.
     """
-    folders = tuple(folder.rstrip("/") for folder in writable)
-    hidden = os.path.expanduser("~").rstrip("/") + "/."
+    # what is written is looked up behind its links, so that a folder reached over one is taken the same way
+    folders = tuple(os.path.realpath(folder).rstrip("/") for folder in writable)
+    hidden = os.path.realpath(os.path.expanduser("~")).rstrip("/") + "/."
 
     def allowed(path: str) -> bool:
         return path.startswith(hidden) or any(path == f or path.startswith(f + "/") for f in folders)
