@@ -176,9 +176,9 @@ def test_what_is_computed_of_options_alone_is_replaced_and_said(
 @pytest.mark.parametrize(
     ("computed", "words", "options", "how", "why"),
     [
-        ("min(cores, opt.workers)", (), SEEN, "plan only", "computes it"),
-        ("opt.unknown // 2", (), SEEN, "plan only", "computes it"),
-        ("self.workers", (), SEEN, "plan only", "computes it"),
+        ("min(cores, opt.workers)", (), SEEN, "by hand", "computes it"),
+        ("opt.unknown // 2", (), SEEN, "by hand", "computes it"),
+        ("self.workers", (), SEEN, "by hand", "takes it from self.workers, which no one line was seen to set"),
         ("int(opt.workers)", (), {**SEEN, "num_workers": 6}, "plan only", "6 does"),
         ("opt.workers // 2", ("-j4",), SEEN, "by hand", "-j4"),
         ("int(opt.workers)", ("--workers=4",), SEEN, "by hand", "--workers"),
@@ -234,17 +234,22 @@ def test_a_default_in_another_file_that_was_not_seen_to_arrive_is_left_and_the_c
 
 
 @pytest.mark.parametrize(
-    ("options", "more", "why"),
+    ("options", "more", "how", "why"),
     [
-        ({**SEEN, "num_workers": 3}, "", "settings/options.py:6 gives --workers a default that is not what arrives"),
-        (SEEN, '\n\ndef other(parser):\n    parser.add_argument("--workers", default=4)\n', "computes it"),
+        ({**SEEN, "num_workers": 3}, "", "plan only", "settings/options.py:6 gives --workers a default that is not"),
+        (
+            SEEN,
+            '\n\ndef other(parser):\n    parser.add_argument("--workers", default=4)\n',
+            "by hand",
+            "takes it from args.workers",
+        ),
     ],
 )
 def test_a_default_in_another_file_that_does_not_decide_alone_stays(
-    tmp_path: Path, options: dict[str, Any], more: str, why: str
+    tmp_path: Path, options: dict[str, Any], more: str, how: str, why: str
 ) -> None:
     patch = apart(tmp_path, options, more)
-    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+    assert (patch.diff, patch.changes[0].how) == ("", how)
     assert why in patch.changes[0].reason
 
 

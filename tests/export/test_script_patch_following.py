@@ -86,14 +86,19 @@ def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed:
     [
         (
             "class Config:\n    workers: int = 0\n"
-            "cfg = Config(workers=3)\nDataLoader(data, 4, num_workers=cfg.workers)\n",
+            "cfg = Config(workers=given)\nDataLoader(data, 4, num_workers=cfg.workers)\n",
             3,
-            "computes it: cfg.workers",
+            "takes it from cfg.workers, which no one line was seen to set; write 2 in its place",
         ),
         (
             "CFG = {'workers': 0}\nCFG.update(read())\nDataLoader(data, 4, num_workers=CFG['workers'])\n",
             1,
-            "computes it",
+            "takes it from CFG.'workers'., which no one line",
+        ),
+        (
+            "CFG = {'workers': 0}\nCFG.update(read())\nDataLoader(data, 4, num_workers=CFG['workers'])\n",
+            0,
+            "which is set in train.py:3; write 2 there",
         ),
         (
             "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\nload(1)\n",
@@ -105,7 +110,7 @@ def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed:
             5,
             "not what arrives: 5 does",
         ),
-        ("a = b\nb = a\nDataLoader(data, 4, num_workers=a)\n", 0, "computes it"),
+        ("a = b\nb = a\nDataLoader(data, 4, num_workers=a)\n", 0, "takes it from b"),
     ],
 )
 def test_what_more_than_one_place_decides_is_left_alone(tmp_path: Path, text: str, seen: int, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from autoopt.export.script_patch.editing import given
+from autoopt.export.script_patch.elsewhere import is_imported
 from autoopt.export.script_patch.source import NoHonestEditError, Source
 
 
@@ -25,7 +26,7 @@ def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | 
     return None
 
 
-def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression:
+def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression | None:
     scope: cst.CSTNode = source.scope(name)
     found = source.assignments(name.value, scope)
     if not found and isinstance(scope, cst.FunctionDef) and _parameter(scope, name.value) is not None:
@@ -33,6 +34,8 @@ def _assigned(source: Source, name: cst.Name) -> cst.BaseExpression:
             return _handed_in(source, scope, name.value)
     elif not found:
         found = source.assignments(name.value, source.tree)
+    if not found and is_imported(source, name.value):
+        return None
     if len(found) != 1 or found[0].value is None or _changed_otherwise(source, name.value):
         raise _several(source, name)
     return found[0].value

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import libcst as cst
 
 from autoopt.export.script_patch.editing import given
 from autoopt.export.script_patch.source import NoHonestEditError, Source
+from autoopt.export.script_patch.user_files import UserFiles
 
 _PURE = frozenset(("abs", "bool", "float", "int", "max", "min", "round", "str"))
 """Builtins whose value depends on their arguments alone."""
@@ -55,11 +54,11 @@ class ScriptOptions:
 
     Args:
         command: the words of the script's command, which may give an option a value of its own.
-        others: reads the user's files that have options; called once, when first needed.
+        files: of the user; of these the ones that tell argparse of an option.
     """
 
     command: Sequence[str]
-    others: Callable[[], Sequence[Source]]
+    files: UserFiles
     _others: Sequence[Source] | None = None
     _found: dict[tuple[str, str], list[Option]] = field(default_factory=dict)
 
@@ -69,7 +68,7 @@ class ScriptOptions:
         if here:
             return here[0] if len(here) == 1 else None
         if self._others is None:
-            self._others = self.others()
+            self._others = self.files.with_text("add_argument")
         others = [option for other in self._others if other is not source for option in self._in(other, attribute)]
         return others[0] if len(others) == 1 else None
 
@@ -92,49 +91,6 @@ class ScriptOptions:
 def is_parsed(source: Source, value: cst.Attribute) -> bool:
     """Whether an attribute may be one of parsed options: ``args.x`` and ``self.args.x``, not ``self.x``."""
     return source.code(value.value) not in ("self", "cls")
-
-
-def files_with_options(first: Sequence[str], cwd: Path) -> Iterator[str]:
-    """The user's files that tell argparse of an option: these files and what they import out of the same folders.
-
-    Args:
-        first: files relative to ``cwd``; their folders and ``cwd`` are where modules are looked for.
-        cwd: the folder that the command runs in; files outside it are left out.
-    """
-    waiting = [name for name in dict.fromkeys(first) if not Path(name).is_absolute()]
-    roots = list(dict.fromkeys((*(Path(name).parent for name in waiting[:1]), Path())))
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            text = (cwd / name).read_text(encoding="utf-8")
-            tree = ast.parse(text)
-        except (OSError, ValueError, SyntaxError):
-            continue
-        if "add_argument" in text:
-            yield name
-        waiting += [found for module in _modules(tree, Path(name).parent, roots) for found in _files(module, cwd)]
-
-
-def _modules(tree: ast.Module, folder: Path, roots: Sequence[Path]) -> Iterator[Path]:
-    """Where the modules that a file imports would lie, without their suffix."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (root.joinpath(*alias.name.split(".")) for alias in node.names for root in roots)
-        elif isinstance(node, ast.ImportFrom):
-            above = [folder, *folder.parents][node.level - 1 : node.level] if node.level else roots
-            for root in above:
-                base = root.joinpath(*(node.module or "").split("."))
-                yield from (base, *(base / alias.name for alias in node.names))
-
-
-def _files(module: Path, cwd: Path) -> Iterator[str]:
-    for path in (module.parent / f"{module.name}.py", module / "__init__.py"):
-        if module.name and (cwd / path).is_file():
-            yield path.as_posix()
 
 
 def _all(source: Source) -> Iterator[Option]:

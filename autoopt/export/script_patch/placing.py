@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import libcst as cst
@@ -11,8 +12,9 @@ from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, giv
 from autoopt.export.script_patch.entry import entry_of
 from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
 from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
-from autoopt.export.script_patch.options import ScriptOptions, files_with_options
+from autoopt.export.script_patch.options import ScriptOptions
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.user_files import UserFiles
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
@@ -36,7 +38,8 @@ class Placing:
         self._sources = {} if sources is None else sources
         self.touched: Place | None = None
         self.notes: list[str] = []
-        self._options = ScriptOptions(sites.command, self._files_with_options)
+        first = [name for name in (self._entry(), *(site.file for site in sites.sites)) if name is not None]
+        self._options = ScriptOptions(sites.command, UserFiles(first, Path(sites.cwd), self._source))
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
@@ -151,10 +154,12 @@ class Placing:
         refused = [name for name in arguments if site.takes is not None and name not in (*site.takes, *named)]
         if refused:
             raise NoHonestEditError(f"{site.call} of {site.file}:{site.line} takes no {' and no '.join(refused)}")
-        for name, value in arguments.items():
-            text, there = self._literal(value), named.get(name)
+        texts = {name: self._literal(value) for name, value in arguments.items()}
+        for name, text in texts.items():
+            there = named.get(name)
             if there is not None:
-                self._value(edits, call, there, name, text, site, positions)
+                with _told_whole({other: text for other, text in texts.items() if other != name}):
+                    self._value(edits, call, there, name, text, site, positions)
             elif rest is not None:
                 edits.merge(rest, name, cst.parse_expression(text))
             else:
@@ -220,10 +225,6 @@ class Placing:
     def _note(self, text: str) -> None:
         if text and text not in self.notes:
             self.notes.append(text)
-
-    def _files_with_options(self) -> list[Source]:
-        names = [name for name in (self._entry(), *(site.file for site in self.sites.sites)) if name is not None]
-        return [self._source(name) for name in files_with_options(names, Path(self.sites.cwd))]
 
     @staticmethod
     def _literal(value: object) -> str:
@@ -365,6 +366,18 @@ class Placing:
     def _at(source: Source, spot: Spot) -> Place:
         lines = source.lines(spot.statement)
         return Place(file=source.name, line=lines.start.line, end_line=lines.end.line)
+
+
+@contextmanager
+def _told_whole(others: dict[str, str]) -> Iterator[None]:
+    """Where an argument is to be changed by hand, the change's other arguments are told as well."""
+    try:
+        yield
+    except NoHonestEditError as reason:
+        if not reason.by_hand or not others:
+            raise
+        beside = ", ".join(f"{name}={text}" for name, text in others.items())
+        raise NoHonestEditError(f"{reason}; beside it {beside}", by_hand=True) from None
 
 
 def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from autoopt.export.script_patch.elsewhere import made_elsewhere
 from autoopt.export.script_patch.following import followed
 from autoopt.export.script_patch.options import Option, ScriptOptions, is_parsed
 from autoopt.export.script_patch.source import NoHonestEditError, Source
@@ -65,7 +66,7 @@ def _made_at(
         if further is not None:
             return _made_at(source, further, options, text, seen, (*on_the_way, value))
     if not found:
-        raise NoHonestEditError(f"{source.name}:{line} computes it: {name}")
+        return Made(*made_elsewhere(source, value, options.files, options.command, text, seen))
     for option in found:
         option.not_given(options.command)
     words = " and ".join(dict.fromkeys(option.shown for option in found))
