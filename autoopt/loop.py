@@ -19,7 +19,8 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
 from autoopt.search.state import SearchState
 from autoopt.search.tuning import tune
-from autoopt.search.verify import Verification, seconds_due, verify
+from autoopt.search.verification_time import seconds_due
+from autoopt.search.verify import Verification, verify
 
 
 class Loop:

@@ -197,7 +197,7 @@ def test_what_is_left_of_a_stack_is_not_compared_beyond_the_budget(
     """Two changes were proved together, and the verification takes one of them out at the budget's end."""
     checked: list[tuple[str, ...]] = []
 
-    def check(context: RunContext, state: SearchState, end: float) -> tuple[verify.Verification, str]:
+    def check(context: RunContext, state: SearchState, end: float, doubted: bool) -> tuple[verify.Verification, str]:
         checked.append(tuple(state.incumbent.names()))
         return verify.Verification(speedup=Speedup()), "its losses are others"
 

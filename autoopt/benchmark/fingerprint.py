@@ -68,7 +68,7 @@ def _hash(found: list[tuple[str, torch.Tensor]], whole_numbers: bool) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     for path, tensor in found:
         hashed.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        flat = tensor.detach().reshape(-1)
+        flat = (tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()).reshape(-1)
         if flat.numel() > _WHOLE:
             flat = flat[:: flat.numel() // _STRIDED]
         hashed.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
@@ -109,6 +109,7 @@ class Coordinates:
         for place, (parameter, size, count) in enumerate(zip(self._parameters, self.sizes, self.counts, strict=True)):
             drawn = np.random.default_rng(mix(place, size)).choice(size, count, replace=False)
             self._indices.append(torch.from_numpy(np.sort(drawn)).to(parameter.device))
+        self._sparse = [False] * len(self._parameters)
 
     def weights(self) -> Array:
         """The sampled weights, one after another."""
@@ -116,6 +117,10 @@ class Coordinates:
 
     def gradients(self, scale: float = 1.0) -> Array:
         """The sampled gradients over ``scale``; NaN where a parameter has none."""
+        self._sparse = [
+            before if p.grad is None else p.grad.is_sparse
+            for before, p in zip(self._sparse, self._parameters, strict=True)
+        ]
         return self._sampled([parameter.grad for parameter in self._parameters]) / np.float32(scale)
 
     def _sampled(self, values: list[torch.Tensor | None]) -> Array:
@@ -128,18 +133,53 @@ class Coordinates:
             if value is None:
                 parts.append(torch.full(index.shape, float("nan"), device=index.device))
             else:
-                parts.append(value.reshape(-1)[index].float())
+                parts.append(_at(value, index).float())
         return torch.cat(parts).cpu().numpy() if parts else np.zeros(0, dtype=np.float32)
 
     def set_synthetic_gradients(self, seed: int | None, size: float) -> None:
-        """Gives each parameter a gradient drawn from the seed, the same in every process; zero where None."""
-        for place, parameter in enumerate(self._parameters):
+        """Gives each parameter a gradient drawn from the seed, the same in every process; zero where None.
+
+        One whose gradients were sparse (an embedding's) gets a sparse one, of the rows that are sampled.
+        """
+        for place, (parameter, index) in enumerate(zip(self._parameters, self._indices, strict=True)):
+            like = _sampled_rows(parameter, index) if self._sparse[place] else torch.empty_like(parameter)
+            values = like.coalesce().values() if like.is_sparse else like
             if seed is None:
-                parameter.grad = torch.zeros_like(parameter)
-                continue
-            generator = torch.Generator().manual_seed(mix(seed, place))
-            drawn = size * torch.randn(parameter.numel(), generator=generator).reshape(parameter.shape)
-            parameter.grad = torch.empty_like(parameter).copy_(drawn)
+                drawn = torch.zeros(values.shape)
+            else:
+                generator = torch.Generator().manual_seed(mix(seed, place))
+                drawn = size * torch.randn(values.numel(), generator=generator).reshape(values.shape)
+            if like.is_sparse:
+                drawn = drawn.to(values.device, values.dtype)
+                parameter.grad = torch.sparse_coo_tensor(
+                    like.indices(), drawn, like.shape, is_coalesced=True, check_invariants=False
+                )
+            else:
+                parameter.grad = like.copy_(drawn)
+
+
+def _at(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Elements of a tensor that is looked at as one row; of a sparse one without the rest."""
+    if not value.is_sparse:
+        return value.reshape(-1)[index]
+    if value.sparse_dim() != 1:
+        return value.to_dense().reshape(-1)[index]
+    value = value.coalesce()
+    rows, width = value.indices()[0], max(value[0].numel(), 1)
+    if not len(rows):
+        return torch.zeros(index.shape, device=index.device)
+    wanted = torch.div(index, width, rounding_mode="floor")
+    place = torch.searchsorted(rows, wanted).clamp(max=len(rows) - 1)
+    found = value.values().reshape(len(rows), -1)[place, index % width]
+    return torch.where(rows[place] == wanted, found, torch.zeros_like(found))
+
+
+def _sampled_rows(parameter: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """An empty sparse tensor in a parameter's form, of the rows that hold these elements."""
+    width = max(parameter[0].numel(), 1)
+    rows = torch.unique(torch.div(index, width, rounding_mode="floor"))
+    values = parameter.detach()[rows]
+    return torch.sparse_coo_tensor(rows[None], values, parameter.shape, is_coalesced=True, check_invariants=False)
 
 
 @contextmanager

@@ -50,6 +50,23 @@ def _annotated(parameter: inspect.Parameter, name: str) -> bool:
     return text.rpartition(".")[2] == name
 
 
+def takes_probabilities(loss: torch.Tensor) -> bool:
+    """Whether a loss was made by ``binary_cross_entropy`` of probabilities, as its history tells.
+
+    A low precision rounds a probability near 1 to 1 itself, from where no gradient leads back.
+    """
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().startswith("BinaryCrossEntropyBackward"):
+            return True
+        seen.add(node)
+        waiting += [before for before, _ in node.next_functions]
+    return False
+
+
 class Criterion:
     """A criterion as ``loss(model, batch)``."""
 

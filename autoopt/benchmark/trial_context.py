@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
@@ -13,7 +14,9 @@ from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Group, Place, join, variables
 from autoopt.benchmark.distributed.places import device_of, keep_to_cores
 from autoopt.benchmark.distributed.unused import unused_parameters
+from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.facts import workload_facts
+from autoopt.benchmark.losses import takes_probabilities
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
@@ -36,6 +39,7 @@ class Spec(Protocol):
     search_path: tuple[str, ...]
     memory_limit_bytes: int | None
     target: float | None
+    disturbed: float
 
     @property
     def rank(self) -> Place | None: ...
@@ -97,6 +101,8 @@ class TrialContext:
             build = importing.load(self.spec.workload, self.spec.search_path)
             _ = self.device  # only now, since the module may say which devices are to be seen; what it builds is on it
             workload = validation.build(build)
+        if self.spec.disturbed:
+            disturb(workload.model, self.spec.disturbed, self.seed, 0)
         self.build_seconds = perf_counter() - began
         return workload
 
@@ -156,6 +162,12 @@ class TrialContext:
     ) -> float | None:
         """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
         return ratio_with(self.training, change, dtype=dtype, matmul=matmul, rebatch=rebatch, seconds=seconds)
+
+    @property
+    def takes_probabilities(self) -> bool:
+        """Whether the loss is ``binary_cross_entropy`` of probabilities; one batch is taken from the loader for it."""
+        with self.training.autocast or nullcontext():
+            return takes_probabilities(self.training.loss(self.training.model, self.training.next()[0]))
 
     def unused_parameters(self) -> list[str]:
         """Trainable parameters that a step leaves without a gradient; needed to average those of several processes."""

@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader
 
 from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.distributed.replicate import compress
+from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.seeding import kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Sites
-from autoopt.script.disturbing import disturb
 from autoopt.script.frames import maker_place
 from autoopt.script.joints import Joints
 from autoopt.script.left_out import leave_out
@@ -41,12 +41,10 @@ class Applying:
         setup: what the plan changes; the empty one changes nothing.
         sites: of an earlier run; None while the script is watched for the first time.
         seed: of the order of samples of loaders that have no generator.
-        disturbed: whether the weights begin a rounding away from where the script puts them.
+        disturbed: so far away, over each weight, the weights begin from where the script puts them.
     """
 
-    def __init__(
-        self, joints: Joints, setup: Setup, sites: Sites | None, seed: int, *, disturbed: bool = False
-    ) -> None:
+    def __init__(self, joints: Joints, setup: Setup, sites: Sites | None, seed: int, *, disturbed: float = 0.0) -> None:
         self.joints, self.setup, self.sites, self.seed = joints, setup, sites, seed
         self._disturbed = disturbed
         self._calls: Counter[tuple[str, int]] = Counter()
@@ -174,7 +172,7 @@ class Applying:
         """Before the first training call of a model: its transforms, the optimizer's, and compilation."""
         setup = self.setup
         if self._disturbed:
-            disturb(model, self.seed, len(self.joints.roots))
+            disturb(model, self._disturbed, self.seed, len(self.joints.roots))
         before = {id(parameter): name for name, parameter in model.named_parameters()}
         for transform in setup.model:
             if transform(model) is not model:

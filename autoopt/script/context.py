@@ -110,6 +110,11 @@ class ScriptContext:
             return None  # what its models are called with was made of a batch by the script's own lines
         return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)  # type: ignore[arg-type]
 
+    @property
+    def takes_probabilities(self) -> bool:
+        """Whether a loss of the script is ``binary_cross_entropy`` of probabilities."""
+        return self.script.recording.takes_probabilities
+
 
 class Models(nn.Module):
     """Several root models as one, for what looks at parameters and modules."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from autoopt.benchmark.losses import takes_probabilities
 from autoopt.benchmark.transfer import samples_of
 from autoopt.script.watcher import Watcher
 
@@ -36,11 +37,16 @@ class MicroBatch(list[ModelCall]):
 
 
 class Recording(Watcher):
-    """Holds the calls of the script's first training step, and the host batch that it began with."""
+    """Holds the calls of the script's first training step, the host batch that it began with, and what its losses are.
+
+    Attributes:
+        takes_probabilities: a loss is made of probabilities (``benchmark.losses``).
+    """
 
     def __init__(self) -> None:
         self.batches: list[MicroBatch] = []
         self.host_batch: Any = None
+        self.takes_probabilities = False
         self._over = False
         self._next = True
         self._loads = False
@@ -62,6 +68,8 @@ class Recording(Watcher):
         self.batches[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
 
     def backward(self, loss: Any) -> None:
+        if not self._over and isinstance(loss, torch.Tensor):
+            self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
         if not self._loads:
             self._next = True
 

@@ -137,7 +137,7 @@ def _consider(
         predicted = predict(strategy, case, settings[0])
     except PLUGIN_ERRORS as error:  # a plugin's crash is a result, not the end
         return Skipped(strategy, Verdict.FAILED, plugin_error(error))
-    best = _best(strategy, predicted)
+    best = _best(strategy, predicted, case)
     if predicted is not None and best < threshold:
         return Skipped(
             strategy,
@@ -149,12 +149,23 @@ def _consider(
     return Proposal(strategy, predicted, settings[0])
 
 
-def _best(strategy: Strategy, predicted: Estimate | None) -> float:
+def _best(strategy: Strategy, predicted: Estimate | None, case: Case) -> float:
     """The most that may come of it; without a prediction of its own the ceiling says that."""
     if predicted is None:
         return inf
     own = type(strategy).predict is not Strategy.predict
-    return predicted.high * (1 + (DOUBT.get(predicted.kind, 0.0) if own else 0.0))
+    doubt = min(DOUBT.get(predicted.kind, 0.0), _share(strategy, case)) if own else 0.0
+    return predicted.high * (1 + doubt)
+
+
+def _share(strategy: Strategy, case: Case) -> float:
+    """Seconds of the stages that it shortens over those of a step: a doubt cannot be larger than what it is about."""
+    if case.pipeline is None or not case.pipeline.step_seconds:
+        return 1.0
+    seconds = {stage.name: stage.seconds * stage.parallel for stage in case.pipeline.stages}
+    if not strategy.stages & set(seconds):
+        return 1.0
+    return sum(seconds.get(name, 0.0) for name in strategy.stages) / case.pipeline.step_seconds
 
 
 def _refused(strategy: Strategy, case: Case, setting: JsonDict) -> str:

@@ -143,6 +143,7 @@ class Proof:
                 plan,
                 self.state,
                 seconds=self.context.allocation.trial,
+                more_seconds=self.context.allocation.trial,
                 deadline=self.deadline,
                 purpose=f"trial {number}: without {changes_text((change,))}",
             )

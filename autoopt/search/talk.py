@@ -11,7 +11,7 @@ from autoopt.search.planner import plugin_error
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import PATIENCE
-from autoopt.strategy import Case, Strategy
+from autoopt.strategy import Case, Risk, Strategy
 
 
 class Talk:
@@ -93,10 +93,13 @@ class Talk:
         trials = len(state.trials)
         gain = self._look(candidate, remaining)
         trial = state.trials[trials]
-        better = gain is not None and gain > self.best + log1p(context.min_gain)
+        lost = trial.verdict is Verdict.QUALITY_LOST
+        better = gain is not None and not lost and gain > self.best + log1p(context.min_gain)
         if better and gain is not None:
             self.best = gain
         self._answer(trial.model_copy(update={"verdict": Verdict.KEPT}) if better else trial)
         failure = state.looks[-1].failure
         if failure is not None and failure.kind == "timeout":
             self.goes_on = False  # another setting of it would take as long, of less time
+        if lost and self.strategy.risk is Risk.EXACT:
+            self.goes_on = False  # that it changes what is learnt is no matter of the setting

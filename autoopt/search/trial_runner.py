@@ -34,6 +34,10 @@ CONFIRMED = 1
 OnProgress = Callable[[JsonDict], None]
 
 
+ROUNDED = 2.0**-8
+"""What bfloat16 rounds off, over each weight: so far away begins what stands for another seed."""
+
+
 class TrialRunner:
     """Starts trials.
 
@@ -282,12 +286,12 @@ class TrialRunner:
         if script is not None and script.sites is not None:
             bare = script.sites.model_copy(update={"sites": ()})
             alike = bool(script.sites.seeded and script.own_seeds)
-            script = script.model_copy(update={"disturbed": alike and seed != self.base.seed})
+            disturbed = ROUNDED if alike and seed != self.base.seed else 0.0
             if files is not None:
                 path = None if self.spec(plan).flags else script.path  # the patch sets its variables before torch comes
                 script = script.model_copy(update={"sites": bare, "patched": files, "path": path})
                 trained = Plan()
-            self.base = before.model_copy(update={"script": script})
+            self.base = before.model_copy(update={"script": script, "disturbed": disturbed})
         try:
             process = self.launch(trained, label, seed)
         finally:
@@ -297,12 +301,19 @@ class TrialRunner:
         finally:
             process.close()
 
-    def ask(self, plan: Plan, task: str, *, timeout: float, label: str, **arguments: Any) -> JsonDict:
-        """Runs one task in a trial of its own; what a script's data draw is the same in every probe."""
+    def ask(
+        self, plan: Plan, task: str, *, timeout: float, label: str, disturbed: float = 0.0, **arguments: Any
+    ) -> JsonDict:
+        """Runs one task in a trial of its own; what a script's data draw is the same in every probe.
+
+        Args:
+            disturbed: so far away, over each weight, the weights begin.
+        """
         before = self.base
+        self.base = before.model_copy(update={"disturbed": disturbed})
         if before.script is not None and task == PROBE:
             drawn = before.script.model_copy(update={"same_draws": True})
-            self.base = before.model_copy(update={"script": drawn})
+            self.base = self.base.model_copy(update={"script": drawn})
         try:
             process = self.launch(plan, label)
         finally:

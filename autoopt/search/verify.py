@@ -30,18 +30,15 @@ from autoopt.search.first_training import train_first
 from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+from autoopt.search.verification_time import OVER, SEEDS, compared_by, exact, may_be_checked, may_be_compared, proved
 from autoopt.strategy import Risk
 
-SEEDS = 2
 MOST_SEEDS = 4
 """Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
 while the headline's interval is wide."""
 
 FRESH_SEEDS = 1000
 """Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
-
-OVER = 0.05
-"""Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
 
 AGAIN = "measured again"
 UNTIL_ERROR = 0.05
@@ -72,30 +69,25 @@ def verify(context: RunContext, state: SearchState, aa: AAControl, end: float) -
         end: of the budget, on the run's clock.
     """
     notes: list[str] = []
+    doubted = False  # whole trainings have shown another training where probes had not
     while state.found:
-        found, trouble = _check(context, state, end)
+        found, trouble = _check(context, state, end, doubted)
         if trouble is None:
             if len(state.found) == 1 and found.speedup.throughput is not None:
                 state.measured_again(state.found[0].strategy, found.speedup.throughput)
             return found.model_copy(update={"notes": tuple(notes) + found.notes, "fell_back": bool(notes)})
+        doubted = doubted or bool(found.best_runs)
         given_up = _riskiest(context, state)
         state.revise(given_up.strategy, _verdict(found, trouble), trouble)
         notes.append(f"{given_up.strategy} was taken out again by the verification: {trouble}")
         state.incumbent = state.without(given_up.strategy)
-        if state.found and not _may_be_checked(context, state, end):
+        if state.found and not may_be_checked(context, state, end, trained=doubted):
             notes.append(_give_up_all(state, given_up.strategy))
         if not state.found:
             state.incumbent = state.baseline  # without what made it fit, where that was left out
     if not context.stopping() and context.now() + context.allocation.verification(1) / 2 <= end:
         train_first(context, state)  # it waited for a plan to be trained beside it, and none came
     return _nothing_kept(context, state, aa, notes)
-
-
-def _may_be_checked(context: RunContext, state: SearchState, end: float) -> bool:
-    """Whether the incumbent was proved against the baseline itself, or can be: what is left of a stack was not."""
-    if _proved(state) is not None:
-        return True
-    return not context.stopping() and context.now() + _short(context, state) <= end + OVER * context.allocation.budget
 
 
 def _give_up_all(state: SearchState, given_up: str) -> str:
@@ -108,9 +100,16 @@ def _give_up_all(state: SearchState, given_up: str) -> str:
     return f"{left} was taken out as well: {why}"
 
 
-def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verification, str | None]:
-    """One plan against the baseline. The sentence says why it does not pass, None where it does."""
+def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -> tuple[Verification, str | None]:
+    """One plan against the baseline. The sentence says why it does not pass, None where it does.
+
+    Args:
+        doubted: probes have passed a plan of which this one is a part, and its training was another one.
+    """
     plan, gate = state.incumbent, context.gate
+    level = gate.quality(plan, state.baseline, state.facts, state.objective)  # while there is time for a probe
+    if level is not None and level.passed is False:
+        return Verification(speedup=Speedup(), quality=level), level.detail
     comparison = state.with_fixed_costs(_compared(context, state, end))
     if comparison.decision is Decision.FAILED and comparison.failure and comparison.failure.side == "candidate":
         return Verification(speedup=Speedup()), comparison.failure.reason
@@ -120,9 +119,6 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
     trains_otherwise = gate.risk_over(plan, state.baseline) in (Risk.TRAINING, Risk.MODEL)
     if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
-    level = gate.quality(plan, state.baseline, state.facts, state.objective)
-    if level is not None and level.passed is False:
-        return Verification(speedup=Speedup(), quality=level), level.detail
     pairs: list[TrainedPair] = []
     quality = level
     known = context.gate.trained_first(state.incumbent) if level is not None and level.passed else None
@@ -140,16 +136,28 @@ def _check(context: RunContext, state: SearchState, end: float) -> tuple[Verific
         seen = _evidence(context, state, pairs, level)
         quality = judge_runs(seen, state.objective, state.noise, otherwise=trains_otherwise)
     if quality is not None and quality.passed is False:
-        return Verification(speedup=Speedup(), quality=quality), quality.detail
+        return _not_passed(quality, level, pairs), quality.detail
+    if doubted and not pairs and not exact(context, state) and quality is not None:
+        why = "a plan with more changes trained otherwise, and no time was left to train this one"
+        quality = quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})
     if (quality is None or quality.passed is None) and not gate.accept_undecided:
         why = quality.detail if quality is not None else "there was no time to train it"
         undecided = quality or Quality(method="not_tested", level="undecided", detail=why)
-        return Verification(speedup=Speedup(throughput=comparison.estimate), quality=undecided), why
+        return _not_passed(undecided, level, pairs, comparison.estimate), why
     found = _verification(context, state, comparison, quality, pairs)
     ratio = found.speedup.time_to_target or found.speedup.throughput
     if ratio is not None and ratio.high < 1.0:
         return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
     return found, None
+
+
+def _not_passed(
+    quality: Quality, level: Quality | None, pairs: list[TrainedPair], throughput: Estimate | None = None
+) -> Verification:
+    """A plan whose quality does not pass; with its trainings, where probes had passed it and they did not."""
+    doubted = level is not None and level.passed is True
+    runs = tuple(pair.best for pair in pairs) if doubted else ()
+    return Verification(speedup=Speedup(throughput=throughput), quality=quality, best_runs=runs)
 
 
 def _evidence(
@@ -167,43 +175,15 @@ def _evidence(
     )
 
 
-def seconds_due(context: RunContext, state: SearchState) -> float:
-    """Seconds that the verification of the incumbent still needs: pairs of processes, and trainings in turns."""
-    return _trainings_due(context, state) + (0.0 if _proved(state) else _short(context, state))
-
-
-def _short(context: RunContext, state: SearchState) -> float:
-    """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
-    return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
-
-
-def _trainings_due(context: RunContext, state: SearchState) -> float:
-    if context.gate.trained_first(state.incumbent) is not None:
-        return 0.0
-    allocation, speedup = context.allocation, state.speedup_so_far
-    risk = context.gate.risk_over(state.incumbent, state.baseline)
-    # trained alone it would be seen to train, and verified by nothing: in turns comes before a finer ablation
-    trainings = max(allocation.last_trainings(risk, speedup), allocation.in_turns(speedup))
-    return trainings + state.dearer_start(state.incumbent)
-
-
-def _proved(state: SearchState) -> Comparison | None:
-    """The proof of the incumbent, where it was compared with the baseline itself."""
-    found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    same = found is not None and (found.incumbent.plan, found.candidate.plan) == (state.baseline, state.incumbent)
-    return found if same else None
-
-
 def _compared(context: RunContext, state: SearchState, end: float) -> Comparison:
     """The final plan against the baseline: fresh pairs of processes where there is time for two, else its proof.
 
     The bounds of the proof hold at whatever time it ended.
     """
-    proof = _proved(state)
-    room = end - context.now() - _trainings_due(context, state)
-    if proof is not None and room < _short(context, state):
+    proof = proved(state)
+    if proof is not None and not may_be_compared(context, state, end):
         return proof
-    by = _compared_by(context, state, end)
+    by = compared_by(context, state, end)
     return context.compare(
         "comparison",
         state.baseline,
@@ -214,24 +194,6 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
         purpose="verification",
         until_error=UNTIL_ERROR,
     )
-
-
-def _compared_by(context: RunContext, state: SearchState, end: float) -> float:
-    """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
-
-    What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
-    trained alone instead of in turns.
-    """
-    allocation, speedup = context.allocation, state.speedup_so_far
-    now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    first = context.gate.trained_first(state.incumbent) is not None
-    by = end - (SEEDS - first) * (allocation.in_turns(speedup) + dearer)
-    if by - now >= short:  # two seeds, each trained in turns, make the headline
-        return by
-    if first:
-        return max(end, now + short)
-    by = end - allocation.in_turns(speedup) - dearer
-    return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
 
 
 def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Estimate | None) -> TrainedPair | None:
@@ -326,7 +288,7 @@ def _verification(
             trained=trained,
             throughput=comparison.estimate,
             end_to_end_verified=verified,
-            detail=detail_of(goal_of(objective.metric, pairs), before, after, trained, headline, level)
+            detail=detail_of(goal_of(objective, pairs), before, after, trained, headline, level)
             + over_planned_run(same_steps(comparison, evidence, objective), found),
         ),
         quality=quality,
@@ -377,5 +339,13 @@ def _verdict(found: Verification, trouble: str) -> Verdict:
 
 
 def _riskiest(context: RunContext, state: SearchState) -> Change:
-    """The change that goes first where the plan as a whole does not pass: the riskiest, and of those the last."""
-    return max(reversed(state.found), key=lambda change: context.runner.registry[change.strategy].risk.rank)
+    """The change that goes first where the plan as a whole does not pass: the riskiest, and of those the last.
+
+    Of one class of risk the one that computes in the lowest precision.
+    """
+
+    def risk(change: Change) -> tuple[int, float]:
+        alone = state.baseline.with_change(change)
+        return context.runner.registry[change.strategy].risk.rank, context.gate.rounding(alone)
+
+    return max(reversed(state.found), key=risk)

@@ -45,7 +45,6 @@ class ScriptSpec(Record):
     for autoopt (the run directory). ``patched``: files to be read in place of those
     that are there, their text by path. ``python_path``: folders that its interpreter looks at before all others.
     ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.seeds``).
-    ``disturbed``: its weights begin a rounding away from where it puts them (``autoopt.script.disturbing``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
     run by an interpreter of its own. ``same_draws``: what its datasets draw for a batch follows from the batch alone,
@@ -61,7 +60,6 @@ class ScriptSpec(Record):
     patched: dict[str, str] = Field(default_factory=dict)
     python_path: tuple[str, ...] = ()
     own_seeds: bool = True
-    disturbed: bool = False
     entry: str = "autoopt.script.execute"
     path: tuple[str, ...] | None = None
     same_draws: bool = False
@@ -87,6 +85,7 @@ class TrialSpec(Record):
     ``processes``: that train together; ``rank``: which of them this is, in the spec of each.
     ``devices``: those that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: those that its parent sees.
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
+    ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.disturbing``).
     """
 
     workload: str
@@ -103,6 +102,7 @@ class TrialSpec(Record):
     processes: int = 1
     rank: Rank | None = None
     devices: str | None = None
+    disturbed: float = 0.0
 
 
 class Call(Record):

@@ -33,7 +33,13 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with Launcher(fork_server=False) as launcher:
 
         def start(
-            name: str, *words: str, sites: Sites | None = None, plan: Plan | None = None, seed: int = 0, **script: Any
+            name: str,
+            *words: str,
+            sites: Sites | None = None,
+            plan: Plan | None = None,
+            seed: int = 0,
+            disturbed: float = 0.0,
+            **script: Any,
         ) -> TrialProcess:
             command = (sys.executable, name, *words)
             spec = TrialSpec(
@@ -41,6 +47,7 @@ def start_script(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 plan=plan or Plan(),
                 directory=str(folder),
                 seed=seed,
+                disturbed=disturbed,
                 script=ScriptSpec(command=command, sites=sites, folders=(str(folder),), **script),
             )
             return launcher.start(spec, log=tmp_path / "script.log", timeout=120.0)

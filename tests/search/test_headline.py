@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Plan, Verdict
-from autoopt.search.accept.headline import timed_pairs
+from autoopt.search.accept.headline import goal_of, timed_pairs
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.testing.fakes import Behaviour
 from made_up import OBJECTIVE, run
@@ -43,3 +43,16 @@ def test_a_target_that_was_met_earlier_by_chance_is_no_speed() -> None:
     assert before == pytest.approx(after)
     ((before, after),) = timed_pairs([pair], OBJECTIVE, otherwise=True)
     assert before > 1.3 * after
+
+
+def test_without_a_target_a_training_that_went_on_counts_as_far_as_the_other_went() -> None:
+    """A first training whose baseline was cut off by its seconds, where the faster plan came further."""
+    objective = OBJECTIVE.model_copy(update={"target": None})
+    pair = TrainedPair(
+        baseline=run(0, to=None, steps=480, training_seconds=19.2, fixed_seconds=0.0, evaluation_seconds=0.0),
+        best=run(0, to=None, steps=600, training_seconds=12.0, fixed_seconds=0.0, evaluation_seconds=0.0),
+    )
+    ((before, after),) = timed_pairs([pair], objective, otherwise=False)
+    assert before / after == pytest.approx(2.0)
+    assert timed_pairs([pair], objective, otherwise=True) == []
+    assert goal_of(objective, [pair]) == "the same number of steps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoopt.records import Estimate, Quality, Record, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.interleaved import TrainedPair
-from autoopt.search.compare.comparison import SideFailure
+from autoopt.search.compare.comparison import LossPath, SideFailure
 
 
 class Evidence(Record):
@@ -21,6 +21,7 @@ class Evidence(Record):
     ``memory_limit_bytes``: of the device; None where it is not known.
     ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
     ``accept_undecided``: the user takes what is not proven.
+    ``rounded``: losses of the incumbent whose weights begin a rounding apart; empty where nobody asked for them.
     ``alpha_accept``: the level that the run's error budget leaves for keeping a change of training.
     """
 
@@ -35,6 +36,7 @@ class Evidence(Record):
     memory_limit_bytes: int | None = None
     level: Quality | None = None
     accept_undecided: bool = False
+    rounded: LossPath = LossPath()
     alpha_accept: float = 0.05
 
     def paired(self) -> list[tuple[TrainingRun, TrainingRun]]:

@@ -10,16 +10,21 @@ from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
-from autoopt.search.accept.judge import before_quality, judge, required_runs
+from autoopt.search.accept.judge import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Clock, Trainings
-from autoopt.search.compare.comparison import Comparison, SideFailure
+from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.error_budget import ALPHA
 from autoopt.strategy import Risk
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, None: 2.0**-23}
 MOST_ROUNDS = 8
+
+_SUMS = 8 * ROUNDING[None]
+"""What float32 sums round off that are added up in another order."""
+_PRODUCTS: dict[str | None, float] = {"medium": 2.0**-8, "high": 2.0**-11}
+"""What products round off, by torch's name for their precision."""
 
 
 @dataclass
@@ -81,6 +86,9 @@ class Gate:
             if not wanted or not gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
         evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
+        steps = may_be_rounding(risk, comparison, evidence)
+        if steps:
+            evidence = evidence.model_copy(update={"rounded": self._rounded(incumbent, plan, steps)})
         return judge(risk, comparison, evidence, objective, noise)
 
     def quality(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective) -> Quality | None:
@@ -101,8 +109,21 @@ class Gate:
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
         return level_of(
-            risk, before, after, objective, deterministic=facts.dataset.deterministic, epsilon=self._epsilon(incumbent)
+            risk, before, after, objective, deterministic=facts.dataset.deterministic, epsilon=self.rounding(incumbent)
         )
+
+    def probed(self, plan: Plan) -> bool:
+        """Whether the quality level of a plan costs no further probe."""
+        return self.probes is None or self.probes.has(plan)
+
+    def _rounded(self, incumbent: Plan, plan: Plan, steps: int) -> LossPath:
+        """Losses of the incumbent from weights that differ by what the plan's arithmetic rounds off."""
+        precision = self.registry.fold(plan).precision
+        size = ROUNDING[precision.dtype] if precision.dtype else _PRODUCTS.get(precision.matmul, _SUMS)
+        try:
+            return self.probes.rounded(incumbent, size, steps) if self.probes is not None else LossPath()
+        except TrialFailed:
+            return LossPath()
 
     def risk_over(self, plan: Plan, incumbent: Plan) -> Risk:
         """The class of the riskiest change that the plan has and the incumbent has not."""
@@ -130,7 +151,7 @@ class Gate:
             candidate_runs=self.trainings.of(plan),
             in_turns=beside,
             deterministic=facts.dataset.deterministic,
-            epsilon=self._epsilon(incumbent),
+            epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
             memory_limit_bytes=self.memory_limit_bytes,
@@ -145,7 +166,8 @@ class Gate:
             else None,
         )
 
-    def _epsilon(self, plan: Plan) -> float:
+    def rounding(self, plan: Plan) -> float:
+        """Relative error of one operation in the precision that a plan computes in."""
         return ROUNDING.get(self.registry.fold(plan).precision.dtype, ROUNDING[None])
 
     def _steps_differ(self, plan: Plan) -> bool:

@@ -23,19 +23,22 @@ def to_target_or_planned(comparison: Comparison, evidence: Evidence, objective: 
 def timed_pairs(pairs: list[TrainedPair], objective: Objective, *, otherwise: bool) -> list[tuple[float, float]]:
     """Seconds of the baseline and of the plan in each pair of trainings that came to the same end.
 
+    Without a target both are timed as far as the shorter one went: the plan's may have gone on.
+
     Args:
         otherwise: the plan takes other steps by its class, and is timed by its own. Of one that takes the baseline's,
             the step at which the target is met differs by chance (draws of augmentation, rounding). That is credited
             to neither side: both are taken to the mean of the two, each by the seconds of its own steps.
     """
-    alike = [pair for pair in pairs if objective.target is not None or pair.baseline.steps == pair.best.steps]
+    goal = objective.target is not None
+    alike = [pair for pair in pairs if goal or not otherwise or pair.baseline.steps == pair.best.steps]
     both = [(parts_to(pair.baseline, objective), parts_to(pair.best, objective)) for pair in alike]
     found = []
     for old, new in both:
         if old is None or new is None:
             continue
         if not otherwise:
-            steps = (old.steps + new.steps) / 2
+            steps = (old.steps + new.steps) / 2 if goal else min(old.steps, new.steps)
             old, new = old.planned(steps), new.planned(steps)
         found.append((old.seconds, new.seconds))
     return found
@@ -72,8 +75,10 @@ def by_ratio(seconds: Estimate | None, speedup: Estimate | None) -> Estimate | N
     )
 
 
-def goal_of(metric: str | None, pairs: list[TrainedPair]) -> str:
-    if metric is None:
+def goal_of(objective: Objective, pairs: list[TrainedPair]) -> str:
+    """How far trainings went, in words."""
+    metric = objective.metric
+    if metric is None or objective.target is None:
         return "the same number of steps"
     return f"{metric} and some way beyond it" if pairs and all(pair.best.past for pair in pairs) else metric
 

@@ -16,6 +16,7 @@ from autoopt.records import Noise, Objective, Quality, Verdict
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.late import fell_after_target
 from autoopt.search.accept.loss_paths import (
+    as_rounded,
     common,
     first_not_finite,
     same_on_average,
@@ -260,12 +261,29 @@ def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:
         quality = same_to_rounding(paths, evidence.epsilon, again)
     else:
         quality = same_within_tolerance(paths)
+        own = common(before.losses, evidence.rounded)
+        if quality.passed is False and own is not None and as_rounded(paths, own):
+            told = f"{quality.detail}, no more than a rounding of its first weights takes the incumbent"
+            quality = quality.model_copy(update={"passed": True, "detail": told})
         if quality.passed is False and evidence.level is not None and evidence.level.passed and parted_late(paths):
             told = f"{quality.detail}, which trainings of several seeds have to decide"
             quality = quality.model_copy(update={"passed": True, "detail": told})
     if quality.passed:
         return judge_whole_runs(quality, evidence)
     return quality
+
+
+def may_be_rounding(risk: Risk, comparison: Comparison, evidence: Evidence) -> int:
+    """Steps over which the incumbent itself, a rounding apart, would tell why losses part; 0 where that is not asked.
+
+    That is where probes show the same training but for rounding, and losses part all the same: of a training that is
+    unstable at first, and of networks that are trained against each other.
+    """
+    level, paths = evidence.level, common(comparison.incumbent.losses, comparison.candidate.losses)
+    if risk is not Risk.NUMERIC or paths is None or level is None or level.passed is not True:
+        return 0
+    parted = not evidence.rounded.losses and _paths(risk, comparison, evidence).passed is False
+    return int(paths.steps[-1]) + 1 if parted else 0
 
 
 def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: Noise) -> Quality:

@@ -107,8 +107,8 @@ def same_to_rounding(paths: Common, epsilon: float, again: Common | None = None)
 
 def same_within_tolerance(paths: Common) -> Quality:
     """Same training but for rounding: the smoothed path stays within the tolerance, from the first step on."""
-    first = np.abs(paths.difference[:2]).max()
-    if first > PATH_TOLERANCE * max(paths.scale, float(np.abs(paths.before[:2]).max())):
+    first, rounded = _first_difference(paths)
+    if not rounded:
         return Quality(
             method="loss_path",
             passed=False,
@@ -120,6 +120,11 @@ def same_within_tolerance(paths: Common) -> Quality:
     return _deviation(paths)
 
 
+def same_in_windows(paths: Common) -> Quality:
+    """Windows of the two paths agree within the tolerance or what scatter explains."""
+    return _deviation(paths)
+
+
 def same_on_average(paths: Common, again: Common | None = None) -> Quality:
     """Random samples: windows of the two paths agree within the tolerance or what chance explains.
 
@@ -127,6 +132,21 @@ def same_on_average(paths: Common, again: Common | None = None) -> Quality:
     """
     quality = _deviation(paths, again)
     return quality.model_copy(update={"detail": quality.detail + " (samples are random, so compared on average)"})
+
+
+def as_rounded(paths: Common, own: Common) -> bool:
+    """Whether two paths part no sooner and no further than one of them does from itself, begun a rounding apart.
+
+    Args:
+        own: the path, and that from weights that differ by a rounding.
+    """
+    return _first_difference(paths)[1] and _deviation(paths, own).passed is True
+
+
+def _first_difference(paths: Common) -> tuple[float, bool]:
+    """The larger of the first two differences, on weights alike but for rounding; and whether rounding explains it."""
+    first = float(np.abs(paths.difference[:2]).max())
+    return first, first <= PATH_TOLERANCE * max(paths.scale, float(np.abs(paths.before[:2]).max()))
 
 
 def farthest(paths: Common) -> float:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autoopt.records import JsonDict, Plan
-from autoopt.records.messages import Probe, samples_read
+from autoopt.records.messages import Block, Probe, samples_read
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.levels import ProbeResult
 from autoopt.search.accept.trainings import Steps
+from autoopt.search.compare.comparison import LossPath
 from autoopt.search.trial_runner import PROBE
 
+LOSSES = "autoopt.benchmark.tasks:probe_losses"
 STEPS = 64
 SECONDS = 4.0
 """Steps of a probe, and the seconds that each of its parts may take."""
@@ -56,6 +58,10 @@ class Probes:
         """Whether there is any: the first is the incumbent's."""
         return bool(self._seen)
 
+    def has(self, plan: Plan) -> bool:
+        """Whether a plan was probed, at the weights that are kept now."""
+        return any((key, count) == (plan.key, len(self.weights)) for key, _, count in self._seen)
+
     def pair(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult]:
         """The probes of both, the candidate's over as many steps as the incumbent's.
 
@@ -64,6 +70,25 @@ class Probes:
         """
         before = self._probe(incumbent, None)
         return before, self._probe(candidate, before.probe.steps, samples_read(before.probe.epochs))
+
+    def rounded(self, plan: Plan, size: float, steps: int) -> LossPath:
+        """Losses of a plan whose weights begin a rounding apart: as far as its training may part by chance.
+
+        Args:
+            size: of the rounding, over each weight.
+            steps: so many optimizer steps, at most ``STEPS``.
+
+        Raises:
+            TrialFailed: the trial ended badly.
+        """
+        steps = min(steps, STEPS)
+        key = {"plan": plan.model_dump(mode="json"), "rounded": size, "steps": steps}
+        ask: dict[str, Any] = {"timeout": PROBE_TIMEOUT, "label": "rounded", "disturbed": size, "steps": steps}
+        block = self._steps.step(
+            "probe", key, lambda: Block.model_validate(self._runner.ask(plan, LOSSES, **ask)), Block
+        )
+        first = block.first_step
+        return LossPath(steps=tuple(range(first, first + len(block.losses))), losses=block.losses)
 
     def _probe(self, plan: Plan, steps: int | None, samples: int = 0) -> ProbeResult:
         wanted = steps or 0

@@ -3,7 +3,7 @@
 Trainings that round otherwise, or draw otherwise, part by chance: what one learns at step 500 the other learns at 600,
 and two networks that are trained against each other (a GAN) part for good. How far chance alone takes them is what the
 baseline's own trainings show, which begin from other seeds or, of a script that sets its own, from weights that differ
-by a rounding (``autoopt.script.disturbing``). Rates of the rule: ``docs/measuring.md``.
+by a rounding (``autoopt.benchmark.disturbing``). Rates of the rule: ``docs/measuring.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autoopt.search.accept.loss_paths import (
     common,
     error_of_mean,
     farthest,
-    same_on_average,
+    same_in_windows,
     same_within_tolerance,
     windows,
 )
@@ -49,7 +49,7 @@ def apart(evidence: Evidence) -> list[tuple[int, float, Quality]]:
     found = []
     for before, after in evidence.paired_with_incumbent():
         paths = common(_path(before), _path(after))
-        whole = same_on_average(paths) if paths is not None else None
+        whole = same_in_windows(paths) if paths is not None else None
         if paths is not None and whole is not None and whole.passed is False:
             found.append((after.seed, farthest(paths), whole))
     return found
@@ -68,9 +68,9 @@ def parted_late(paths: Common) -> bool:
 def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
     """The quality that probes have shown, unless whole trainings show another training.
 
-    Where the losses of one seed alone differ, that is told, and decides only where no chance explains it. Of several
-    seeds, what lies off in the same direction in all of them, by more than the baseline's own trainings do from each
-    other, is another training.
+    Where the losses of one seed alone differ, that is told, and decides only where no chance explains it: of what
+    rounds otherwise, whatever is gross wants a further seed. Of several seeds, what lies off in the same direction in
+    all of them, by more than the baseline's own trainings do from each other, is another training.
 
     Args:
         quality: what is known without whole trainings.
@@ -91,6 +91,9 @@ def judge_whole_runs(quality: Quality, evidence: Evidence) -> Quality:
     told = f"in training from seed {seed}: {whole.detail}"
     beside = _Beside.of(evidence) if len(pairs) >= FEWEST_SEEDS else None
     if beside is None:
+        if share > GROSS and len(pairs) < FEWEST_SEEDS and quality.level == "equivalent":
+            why = f"quality undecided: {told}, where probes saw the same but for rounding: a further seed has to tell"
+            return quality.model_copy(update={"level": "undecided", "passed": None, "detail": why})
         if len(differing) == len(pairs) >= FEWEST_SEEDS or share > GROSS:
             return whole.model_copy(update={"method": "loss_path", "detail": told})
         return _told(quality, f"{told}, which one seed does not decide")

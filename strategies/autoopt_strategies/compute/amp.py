@@ -27,7 +27,7 @@ class Amp(Strategy):
     When it helps: matrix products take most of the step and the device multiplies the low precision faster;
         memory-bound operators gain too, since activations are half as large.
     When it does not: many tiny operators, where casting costs more than it saves; a device without units
-        for it; input-bound steps.
+        for it; input-bound steps; a loss of probabilities, which a low precision rounds to 0 and 1.
     What it costs: about three decimal digits; the metric is checked against the baseline. float16 can
         overflow, so the scaler skips steps.
     Source: Micikevicius et al., "Mixed precision training", ICLR 2018;
@@ -47,6 +47,11 @@ class Amp(Strategy):
         now = low_precision(case)
         if now and not case.setup.precision.dtype:
             return Applies.no(f"the workload trains in {now} already")
+        if case.inspected(self.name).get("probabilities"):
+            return Applies.no(
+                "the loss is binary_cross_entropy of probabilities, which a low precision rounds to 0 and 1 "
+                "(torch refuses it under autocast on CUDA): give logits to binary_cross_entropy_with_logits"
+            )
         dtypes = case.workload.model.dtypes
         if dtypes and not any(dtype == "float32" for dtype in dtypes):
             return Applies.no(f"the parameters are {', '.join(dtypes)}, autocast works on float32")
@@ -89,6 +94,8 @@ class Amp(Strategy):
         """Forward and backward under autocast over those without, tried on copies of the model."""
         if live.setup.precision.dtype is not None or live.training.scaler is not None:
             return {}
+        if live.takes_probabilities:
+            return {"probabilities": True}
         device = live.training.device.torch
         wanted = ("bfloat16", "float16") if device.type == "cuda" else ("bfloat16",)
         return {key: ratio for name in wanted for key, ratio in _tried(live, name).items()}

@@ -1,7 +1,7 @@
-"""Weights that begin a rounding apart: what another seed is to a script that sets its own.
+"""Weights that begin a rounding apart: what another seed is to a script that sets its own, and what rounding may do.
 
 Trainings of such a script are alike, so that they tell nothing of how far chance takes them. A change of the first
-weights as small as what bfloat16 rounds off is one that no training may depend on; how far it takes a training is
+weights as small as what an arithmetic rounds off is one that no training may depend on; how far it takes a training is
 what rounding may.
 """
 
@@ -12,14 +12,12 @@ from torch import nn
 
 from autoopt.benchmark.seeding import mix
 
-SIZE = 2.0**-8
-"""Standard deviation, over each weight."""
 
-
-def disturb(model: nn.Module, seed: int, number: int) -> None:
+def disturb(model: nn.Module, size: float, seed: int, number: int) -> None:
     """Changes the parameters of a model in place, the same in every process with this seed.
 
     Args:
+        size: standard deviation of a change, over its weight.
         seed: of the trial.
         number: of the model among those of the script.
     """
@@ -28,4 +26,4 @@ def disturb(model: nn.Module, seed: int, number: int) -> None:
         for parameter in model.parameters():
             if parameter.requires_grad and parameter.is_floating_point():
                 drawn = torch.randn(parameter.shape, generator=generator)
-                parameter.mul_((1 + SIZE * drawn).to(parameter.device, parameter.dtype))
+                parameter.mul_((1 + size * drawn).to(parameter.device, parameter.dtype))

@@ -1,0 +1,87 @@
+"""What the verification of a plan still needs, in seconds: pairs of processes, probes, and trainings in turns."""
+
+from __future__ import annotations
+
+from autoopt.search.compare.comparison import Comparison
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.strategy import Risk
+
+SEEDS = 2
+"""Seeds that baseline and final plan are trained from, where there is time."""
+
+OVER = 0.05
+"""Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
+
+
+def seconds_due(context: RunContext, state: SearchState) -> float:
+    """Seconds that the verification of the incumbent still needs: pairs of processes, and trainings in turns."""
+    return _trainings_due(context, state) + (0.0 if proved(state) else _short(context, state))
+
+
+def proved(state: SearchState) -> Comparison | None:
+    """The proof of the incumbent, where it was compared with the baseline itself."""
+    found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
+    same = found is not None and (found.incumbent.plan, found.candidate.plan) == (state.baseline, state.incumbent)
+    return found if same else None
+
+
+def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:
+    """Whether there is time for a short comparison of the incumbent with the baseline, and then for its trainings."""
+    return end - context.now() - _trainings_due(context, state) >= _short(context, state)
+
+
+def may_be_checked(context: RunContext, state: SearchState, end: float, *, trained: bool) -> bool:
+    """Whether the incumbent can be proved against the baseline itself: what is left of a stack was not.
+
+    Args:
+        trained: no probe is believed on what is left, unless it is exact.
+    """
+    needed = 0.0 if proved(state) is not None else _short(context, state) + _probe_due(context, state)
+    if trained and not exact(context, state):
+        needed += context.allocation.in_turns(state.speedup_so_far)
+    if not needed:
+        return True
+    return not context.stopping() and context.now() + needed <= end + OVER * context.allocation.budget
+
+
+def exact(context: RunContext, state: SearchState) -> bool:
+    """Whether what was kept changes no result at all, by its class."""
+    return context.gate.risk_over(state.incumbent, state.baseline) is Risk.EXACT
+
+
+def compared_by(context: RunContext, state: SearchState, end: float) -> float:
+    """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
+
+    What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
+    trained alone instead of in turns.
+    """
+    allocation, speedup = context.allocation, state.speedup_so_far
+    now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
+    first = context.gate.trained_first(state.incumbent) is not None
+    by = end - (SEEDS - first) * (allocation.in_turns(speedup) + dearer)
+    if by - now >= short:  # two seeds, each trained in turns, make the headline
+        return by
+    if first:
+        return max(end, now + short)
+    by = end - allocation.in_turns(speedup) - dearer
+    return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
+
+
+def _short(context: RunContext, state: SearchState) -> float:
+    """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
+    return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
+
+
+def _probe_due(context: RunContext, state: SearchState) -> float:
+    return 0.0 if context.gate.probed(state.incumbent) else context.allocation.probe + context.allocation.start_seconds
+
+
+def _trainings_due(context: RunContext, state: SearchState) -> float:
+    if context.gate.trained_first(state.incumbent) is not None:
+        return 0.0
+    allocation, speedup = context.allocation, state.speedup_so_far
+    risk = context.gate.risk_over(state.incumbent, state.baseline)
+    # trained alone it would be seen to train, and verified by nothing: in turns comes before a finer ablation
+    trainings = max(allocation.last_trainings(risk, speedup), allocation.in_turns(speedup))
+    return trainings + state.dearer_start(state.incumbent)
