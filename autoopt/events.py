@@ -68,6 +68,17 @@ class FirstLook(Event):
     shares: dict[str, float]
 
 
+class Opportunities(Event):
+    """What may shorten a script's step, before anything is measured.
+
+    ``at_most``: strategies by the speedup that is left to them where their stages took no time, the largest first.
+    ``unknown``: strategies that have to look into the model or its data before they can say whether they apply.
+    """
+
+    at_most: tuple[tuple[float, tuple[str, ...]], ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
 class BaselineMeasured(Event):
     baseline: Configuration
 

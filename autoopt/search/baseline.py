@@ -17,6 +17,7 @@ from autoopt.search.budget_allocation import NOISE_AT_MOST
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
+from autoopt.search.first_process import FirstProcess, opportunities
 from autoopt.search.first_training import may_wait, train_first, wait
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.recollection import known_noise, recall
@@ -24,7 +25,7 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
-from autoopt.simplify.stage_profile import Description, describe
+from autoopt.simplify.stage_profile import Description
 
 
 def objective_of(facts: WorkloadFacts, options: Options) -> Objective:
@@ -85,14 +86,15 @@ def described(context: RunContext, options: Options) -> SearchState:
     Raises:
         BaselineFailed: the baseline cannot be built.
     """
+    first = FirstProcess(context.runner)
     try:
         if context.runner.base.script is not None:
-            sites = context.run.step("sites", {}, lambda: _watched(context), Sites)
+            sites = context.run.step("sites", {}, lambda: _watched(first), Sites)
             context.runner.knows(sites)
             if sites.step_seconds is not None:
                 known = {"steps": sites.steps, "step_seconds": sites.step_seconds, "shares": sites.shares}
                 context.announce(FirstLook(at=context.now(), **known))
-        found = context.run.step("inspect", {}, lambda: describe(context.runner), Description)
+        found = context.run.step("inspect", {}, first.description, Description)
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built") from failure
     context.announce(EnvironmentRead(at=context.now(), environment=found.environment))
@@ -107,6 +109,10 @@ def described(context: RunContext, options: Options) -> SearchState:
         sites=context.runner.watched(),
         processes=most,
     )
+    if state.sites is not None and state.sites.shares:
+        registry = context.runner.registry
+        seen = opportunities(registry, state.case(registry, None, None), context.choice, 1 + context.min_gain)
+        context.announce(seen.model_copy(update={"at": context.now()}))
     if least > 1:
         state.adopt(context.run.step("together", {"processes": least}, lambda: together(context.runner, least), Plan))
     context.warn(state, *context.runner.registry.warnings, *state.facts.warnings)
@@ -145,8 +151,8 @@ def together(runner: TrialRunner, processes: int) -> Plan:
     return Plan(changes=(Change(strategy="ddp", setting=setting),))
 
 
-def _watched(context: RunContext) -> Sites:
-    sites = context.runner.watched()
+def _watched(first: FirstProcess) -> Sites:
+    sites = first.sites()
     assert sites is not None, "it is a script"
     return sites
 

@@ -9,12 +9,13 @@ from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
 from autoopt.script.advice import advice_of
 from autoopt.search.baseline import check_devices, objective_of, together
 from autoopt.search.configuration import configuration
+from autoopt.search.first_process import FirstProcess
 from autoopt.search.planner import Choice, build_queue
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.stage_profile import Description, StageProfile, describe, doubt_of, least_doubtful, profile_stages
+from autoopt.simplify.stage_profile import Description, StageProfile, doubt_of, least_doubtful, profile_stages
 
 SECONDS = 20.0
 UNSET = "not set"
@@ -27,8 +28,8 @@ def profile(runner: TrialRunner, options: Options, choice: Choice, *, traces: st
         TrialFailed: the baseline does not train.
     """
     began = time.monotonic()
-    sites = runner.watched()
-    description = describe(runner)
+    first = FirstProcess(runner)
+    sites, description = first.sites(), first.description()
     least, most = options.processes
     check_devices(most, description.environment)
     plan = together(runner, least) if least > 1 else Plan()

@@ -88,10 +88,13 @@ class TrialRunner:
         }
         return self.base.model_copy(update=changed)
 
-    def watched(self) -> Sites | None:
+    def watched(self, then: Callable[[AnyTrial, Sites], None] | None = None) -> Sites | None:
         """The sites of a script, seen in a first run of it; None where the workload is not a script.
 
         From then on its trials know them.
+
+        Args:
+            then: asks more of the process that was watched, which ends after it; not called where there is none.
 
         Raises:
             TrialFailed: it does not train.
@@ -99,7 +102,11 @@ class TrialRunner:
         if self.base.script is None:
             return None
         if self.base.script.sites is None:
-            self.knows(Sites.model_validate(self.ask(Plan(), SITES, timeout=WATCH_SECONDS, label="watch")))
+            with self.trial(Plan(), "watch") as process:
+                sites = Sites.model_validate(process.call(SITES, timeout=WATCH_SECONDS))
+                if then is not None:
+                    then(process, sites)
+            self.knows(sites)
         return self.base.script.sites
 
     def knows(self, sites: Sites | None) -> None:

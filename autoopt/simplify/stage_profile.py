@@ -117,12 +117,21 @@ def describe(runner: Trials) -> Description:
         TrialFailed: the baseline cannot be built or set up.
     """
     with runner.trial(Plan(), "inspect") as process:
-        facts = WorkloadFacts.model_validate(process.call(f"{BENCHMARK}:facts", timeout=120.0))
-        environment = Environment.model_validate(process.call(f"{BENCHMARK}:environment", timeout=60.0))
-        try:
-            peaks = Peaks.model_validate(process.call(f"{SIMPLIFY}:measure_peaks", timeout=120.0))
-        except TrialFailed:  # without peaks there are no ceilings, which the report says; the rest goes on
-            peaks = Peaks()
+        return described_by(process)
+
+
+def described_by(process: Process) -> Description:
+    """The same of a process of the baseline that has been started.
+
+    Raises:
+        TrialFailed: it cannot tell.
+    """
+    facts = WorkloadFacts.model_validate(process.call(f"{BENCHMARK}:facts", timeout=120.0))
+    environment = Environment.model_validate(process.call(f"{BENCHMARK}:environment", timeout=60.0))
+    try:
+        peaks = Peaks.model_validate(process.call(f"{SIMPLIFY}:measure_peaks", timeout=120.0))
+    except TrialFailed:  # without peaks there are no ceilings, which the report says; the rest goes on
+        peaks = Peaks()
     return Description(facts=facts, environment=environment.model_copy(update={"peaks": peaks}))
 
 

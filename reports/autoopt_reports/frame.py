@@ -16,6 +16,7 @@ from autoopt_reports.terminal import (
     encodable,
     fit,
     look_text,
+    opportunity_texts,
     ratio_text,
     trial_change,
     trial_outcome,
@@ -182,7 +183,8 @@ def _trials(state: State, elapsed: float, width: int, rows: int, marks: Marks) -
         lines.append(Text(fit(encodable(state.detail, marks), width, marks), style="bold"))
     lines += [trial_line(trial, width, marks) for trial in list(state.trials)[: rows - len(lines)]]
     if not lines:
-        lines.append(Text("none yet", style="dim"))
+        found = ["none yet"] if state.opportunities is None else opportunity_texts(state.opportunities)
+        lines = [Text(fit(encodable(text, marks), width, marks), style="dim") for text in found[:rows]]
     return lines + [Text("") for _ in range(rows - len(lines))]
 
 

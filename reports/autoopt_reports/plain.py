@@ -15,6 +15,7 @@ from autoopt.events import (
     Kept,
     NoiseMeasured,
     Noted,
+    Opportunities,
     PhaseStarted,
     RoundMeasured,
     RunEnded,
@@ -33,6 +34,7 @@ from autoopt_reports.terminal import (
     encodable,
     look_text,
     marks_for,
+    opportunity_texts,
     ratio_text,
     trial_change,
     trial_outcome,
@@ -163,6 +165,11 @@ def _first_look(event: Event) -> str:
     return f"first look at {event.steps} steps: {look_text(event)}"
 
 
+def _opportunities(event: Event) -> str:
+    assert isinstance(event, Opportunities)
+    return "opportunities: " + "; ".join(opportunity_texts(event))
+
+
 def _phase(event: Event) -> str:
     assert isinstance(event, PhaseStarted)
     round_ = f", round {event.round}" if event.round else ""
@@ -266,6 +273,7 @@ _LINES: dict[type[Event], Callable[[Event], str]] = {
     BaselineMeasured: _baseline,
     NoiseMeasured: _noise,
     FirstLook: _first_look,
+    Opportunities: _opportunities,
     RoundMeasured: _round,
     TrialStarted: _started,
     TrialEnded: _ended,

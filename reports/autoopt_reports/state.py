@@ -16,6 +16,7 @@ from autoopt.events import (
     Kept,
     NoiseMeasured,
     Noted,
+    Opportunities,
     Phase,
     PhaseStarted,
     RoundMeasured,
@@ -54,6 +55,7 @@ class State:
     phase_round: int = 0
     detail: str = ""
     look: FirstLook | None = None
+    opportunities: Opportunities | None = None
     baseline: Configuration | None = None
     noise: Noise | None = None
     round: Round | None = None
@@ -130,6 +132,11 @@ def _environment(state: State, event: Event) -> None:
 def _first_look(state: State, event: Event) -> None:
     assert isinstance(event, FirstLook)
     state.look = event
+
+
+def _opportunities(state: State, event: Event) -> None:
+    assert isinstance(event, Opportunities)
+    state.opportunities = event
 
 
 def _phase(state: State, event: Event) -> None:
@@ -227,6 +234,7 @@ _HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
     BaselineMeasured: _baseline,
     NoiseMeasured: _noise,
     FirstLook: _first_look,
+    Opportunities: _opportunities,
     RoundMeasured: _round,
     TrialStarted: _started,
     TrialProgress: _progress,

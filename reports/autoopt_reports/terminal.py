@@ -8,13 +8,15 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
-from autoopt.events import FirstLook
+from autoopt.events import FirstLook, Opportunities
 from autoopt.records import Estimate, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
 
 _LEAST_SHARE = 0.05
+_NAMED = 6
+"""Strategies that have to look closer first, as many as are named."""
 STYLES = {
     Verdict.KEPT: "bold blue",
     Verdict.NO_GAIN: "dim",
@@ -118,6 +120,16 @@ def look_text(look: FirstLook) -> str:
         if share >= _LEAST_SHARE
     ]
     return ", ".join([f"{units.duration(look.step_seconds)} a step", *stages])
+
+
+def opportunity_texts(found: Opportunities) -> list[str]:
+    """``2.2× at most: workers, cache`` for each group, and the strategies that have to look closer first."""
+    texts = [f"{units.ratio(value)} at most: {', '.join(names)}" for value, names in found.at_most]
+    more = len(found.unknown) - _NAMED
+    if found.unknown:
+        told = ", ".join(found.unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        texts.append(f"to be looked into: {told}")
+    return texts or ["none that the first steps show"]
 
 
 def trial_change(trial: Trial, longest: int = 60) -> str:

@@ -374,6 +374,18 @@ def test_the_first_look_ranks_stages_by_what_there_is_to_gain() -> None:
     assert f"First look: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_opportunities_are_told_before_anything_is_measured() -> None:
+    found = e.Opportunities(at_most=((2.5, ("workers", "cache")), (1.2, ("amp",))), unknown=("a", *"bcdefgh"))
+    told = ["2.50× at most: workers, cache", "1.20× at most: amp", "to be looked into: a, b, c, d, e, f and 2 more"]
+    assert describe(found) == "opportunities: " + "; ".join(told)
+    state = State()
+    state.update(found)
+    frame = Console(width=100, file=io.StringIO())
+    frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
+    assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
+    assert describe(e.Opportunities()) == "opportunities: none that the first steps show"
+
+
 def test_what_is_good_to_know_is_no_warning(golden: Callable[[str], Result]) -> None:
     state, note = State(), e.Noted(at=3.0, text="the metric is val_loss")
     state.update(note)

@@ -13,8 +13,10 @@ from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
 from autoopt.script.interpreter import runs_here
+from autoopt.search.first_process import FirstProcess
 from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import TrialRunner
+from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher, TrialProcess
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 from tests.script.conftest import sites_of
@@ -85,6 +87,24 @@ def test_a_forked_script_finds_what_it_finds_in_its_own_interpreter(runner: Tria
         assert told(fresh) == ours
     assert ours["name"] == "__main__"
     assert ours["main"] is True
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "again"), [("plain.py", ["100000"], False), ("gan.py", ["--epochs", "9999"], True)]
+)
+def test_the_process_that_is_watched_tells_what_another_would(
+    launcher: Launcher, folder: Path, tmp_path: Path, script: str, words: list[str], again: bool
+) -> None:
+    runner = runner_of(launcher, folder, tmp_path, script, *words)
+    first = FirstProcess(runner)
+    assert first.sites() is not None
+    found = first.description()
+    assert bool([*(tmp_path / "logs").glob("*-inspect.log")]) is again, (
+        "a turn of two optimizers is one step once it is known"
+    )
+    one, other = ({**each.facts.model_dump(), "available_ram_bytes": 0} for each in (found, describe(runner)))
+    assert {name: (value, other[name]) for name, value in one.items() if value != other[name]} == {}
+    assert found.environment.peaks.matmul_fp32_flops_per_second
 
 
 def test_what_a_script_sets_before_torch_keeps_it_in_an_interpreter_of_its_own(

@@ -1,0 +1,100 @@
+"""The first process of a run: a script is watched in it, and, where that changes nothing, asked for what it is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from autoopt.errors import TrialFailed
+from autoopt.events import Opportunities
+from autoopt.records import Sites
+from autoopt.registry import Registry
+from autoopt.search.planner import Choice, build_queue
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.simplify.stage_profile import Description, Process, describe, described_by
+from autoopt.strategy import Case, Risk, Strategy
+
+_STAGES = {
+    "data": {"storage", "preparation", "collate", "pin"},
+    "copy": {"pin", "copy"},
+    "other": {"host"},
+    "forward": {"forward"},
+    "backward": {"backward"},
+    "optimizer": {"optimizer"},
+}
+"""Stages as strategies name them, by what a script's first look tells apart."""
+
+
+class FirstProcess:
+    """What the first process of a workload shows.
+
+    Args:
+        runner: starts it.
+    """
+
+    def __init__(self, runner: TrialRunner) -> None:
+        self._runner = runner
+        self._found: Description | None = None
+
+    def sites(self) -> Sites | None:
+        """The sites of a script; None where the workload is not one.
+
+        Raises:
+            TrialFailed: it does not train.
+        """
+        return self._runner.watched(self._ask)
+
+    def description(self) -> Description:
+        """Facts and peaks: of the process that was watched, else of one that is started for them.
+
+        Raises:
+            TrialFailed: the baseline cannot be built or set up.
+        """
+        return self._found or describe(self._runner)
+
+    def _ask(self, process: Process, sites: Sites) -> None:
+        if _steps_as_ever(sites):
+            with suppress(TrialFailed):  # what is wrong shows in a process that nobody watches
+                self._found = described_by(process)
+
+
+def _steps_as_ever(sites: Sites) -> bool:
+    """Whether the first step was the same as in a process that knows the sites: that of a single optimizer."""
+    evaluated = any(site.options.get("mode") == "eval" for site in sites.of("model"))
+    return len(set(sites.period)) == 1 and not evaluated
+
+
+def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:
+    """Strategies that may shorten a step of a script, by what its first look leaves them to gain at most.
+
+    Args:
+        registry: of all strategies.
+        case: of the script as it is, before anything was measured.
+        choice: of the user among them.
+        least: a speedup; what can bring no more than that is left out.
+    """
+    shares = case.sites.shares if case.sites is not None else {}
+
+    def bound(strategy: Strategy) -> float:
+        share = sum(share for stage, share in shares.items() if _STAGES.get(stage, set()) & set(strategy.stages))
+        return 1 / max(1 - share, 1e-3)
+
+    def worth(case: Case) -> list[Strategy]:
+        proposed = [proposal.strategy for proposal in build_queue(registry, case, choice, least).proposals]
+        return [each for each in proposed if each.risk in (Risk.EXACT, Risk.NUMERIC) and bound(each) >= least]
+
+    ranked: dict[float, list[str]] = {}
+    known = worth(case)
+    for strategy in known:
+        ranked.setdefault(bound(strategy), []).append(strategy.name)
+    unknown = [strategy for strategy in worth(_with_findings(registry, case)) if strategy not in known]
+    return Opportunities(
+        at_most=tuple((value, tuple(ranked[value])) for value in sorted(ranked, reverse=True)),
+        unknown=tuple(strategy.name for strategy in sorted(unknown, key=bound, reverse=True)),
+    )
+
+
+def _with_findings(registry: Registry, case: Case) -> Case:
+    """The case in which every strategy that looks into the model or its data has found there what it looks for."""
+    found = {name: each.example.inspected for name, each in registry.items() if each.example is not None}
+    return replace(case, workload=case.workload.model_copy(update={"inspected": found}))
