@@ -76,7 +76,9 @@ def opportunities(registry: Registry, case: Case, choice: Choice, least: float) 
     shares = case.sites.shares if case.sites is not None else {}
 
     def bound(strategy: Strategy) -> float:
-        share = sum(share for stage, share in shares.items() if _STAGES.get(stage, set()) & set(strategy.stages))
+        # what lies between the stages is most of all the script's own lines: few of them are an operator's issuing
+        own = set(strategy.stages) - ({"host"} if len(strategy.stages) > 1 else set())
+        share = sum(share for stage, share in shares.items() if _STAGES.get(stage, set()) & own)
         return 1 / max(1 - share, 1e-3)
 
     def worth(case: Case) -> list[Strategy]:
