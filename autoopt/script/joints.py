@@ -44,6 +44,7 @@ class Joints:
         on_root: called with each root before its first training call.
         on_optimizer: called with each optimizer once it is made.
         scaled: whether a gradient scaler takes part.
+        within_step: an optimizer's step with a closure is under way.
         trains_in_eval: whether models train in evaluation mode; else one that is called so with gradients on counts as
             training once an optimizer has stepped and no other model was called.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
@@ -66,7 +67,8 @@ class Joints:
         self._unheld = self._rootless = 0
         self.scaled = False
         self._in_scaler = self._nested = False
-        self._in_step = self._closures = False
+        self._closures = False
+        self.within_step = False
         self._before_step: Any = None
         self._depth = 0
 
@@ -187,7 +189,7 @@ class Joints:
     def _trains(self, args: Any, kwargs: Any) -> None:
         roles = self.roles
         samples = roles.trained()
-        if self._in_step:
+        if self.within_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self.loaders.given and not roles.known)
         self.session.samples += samples if roles.known else count_of(args) or count_of(kwargs)
@@ -296,18 +298,18 @@ class Joints:
             self._before_step = register_optimizer_step_pre_hook(self._optimizer_steps)
 
     def _optimizer_steps(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._in_step = bool(args or kwargs)  # a closure, which calls the models within the step
-        self._closures = self._closures or self._in_step
+        self.within_step = bool(args or kwargs)  # a closure, which calls the models within the step
+        self._closures = self._closures or self.within_step
 
     def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._nested:
             return
         if self.session.plain.on and not self._in_scaler:
             if self.anchor is None or self._ends(optimizer):
-                self._in_step = False
+                self.within_step = False
                 self.session.plain.ended()
             return
-        self._in_step = False
+        self.within_step = False
         if self._before_step is not None and self.session.steps >= SETTLED and not self._closures:
             self._before_step.remove()
             self._before_step = None

@@ -35,7 +35,7 @@ from autoopt.script.imported import when_imported
 from autoopt.script.joints import Joints
 from autoopt.script.left_out import stands_alone
 from autoopt.script.missing import not_found
-from autoopt.script.period import period_of
+from autoopt.script.period import Passes, period_of
 from autoopt.script.seen import Seen, grouped, loader_options, site_of, taken_by
 from autoopt.script.watcher import Watcher
 from autoopt.simplify.forced import CALLS
@@ -67,7 +67,7 @@ class Observer(Watcher):
         self._lines: Counter[Any] = Counter()
         self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
-        self._backwards = 0
+        self._passes = Passes()
         self._late = False  # parameters were given their shapes by a first call
         self._watching = True
 
@@ -211,8 +211,10 @@ class Observer(Watcher):
             self._note("evaluation", found, type(model).__name__)
 
     def backward(self, loss: Any) -> None:
-        self._backwards += 1
-        self._here("loss", "backward")
+        found = user_place()
+        if self._watching:
+            self._passes.backward(found, within_step=self.joints.within_step)
+            self._note("loss", found, "backward")
 
     def stepped(self, optimizer: Optimizer) -> None:
         if not self._watching:
@@ -220,6 +222,7 @@ class Observer(Watcher):
         index = next((i for i, known in enumerate(self.joints.optimizers) if known is optimizer), None)
         if index is not None:
             self._order.append(index)
+            self._passes.stepped()
         found = user_place()
         self._use(self._made.get(optimizer), found)
         self._note("step", found, "step")
@@ -248,7 +251,8 @@ class Observer(Watcher):
             sites=sites,
             steps=steps,
             period=period,
-            accumulation=self._backwards / whole if self._order else 1,
+            accumulation=self._passes.accumulation,
+            backwards=self._passes.per_turn(max(len(period), 1)),
             seeded=self.seeded,
         )
         return found.model_copy(update={"not_found": not_found(found)})

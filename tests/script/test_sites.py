@@ -10,7 +10,7 @@ from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
 from autoopt.script.advice import advice_of
-from autoopt.script.period import anchor_of, period_of
+from autoopt.script.period import Passes, anchor_of, period_of
 from autoopt.search.compare.arm import TrialArm
 from scripted import BF16, REGISTRY
 from tests.script.conftest import SCRIPTS, StartScript, sites_of
@@ -59,7 +59,7 @@ def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> N
     with start_script("gan.py", "--epochs", "100000") as process:
         sites = sites_of(process)
     assert sites.period == (0, 1)
-    assert sites.accumulation == pytest.approx(3, abs=0.3)
+    assert (sites.accumulation, sites.backwards) == (1, 3), "real, made up, and the other's: three terms, none added up"
     assert {site.name for site in sites.of("model")} == {"Critic", "Sequential"}
     with start_script("gan.py", "--epochs", "100000", sites=sites) as process:
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
@@ -72,9 +72,29 @@ def test_batches_without_a_loader_and_accumulation(start_script: StartScript) ->
         sites = sites_of(process)
     assert not sites.of("loader_training")
     assert lines(sites, "batch_without_loader") == [line_of("get_batch.py", "model(X, Y)")]
-    assert sites.accumulation == pytest.approx(4, abs=0.5)
+    assert (sites.accumulation, sites.backwards) == (4, 4)
     assert any("DataLoader" in missing.what and "workers" in missing.then for missing in sites.not_found)
     assert sites.seeded is False
+
+
+def test_batches_that_one_step_adds_up_are_one_step(start_script: StartScript) -> None:
+    with start_script("accumulating.py") as process:
+        sites = sites_of(process, steps=8)  # of 160 samples in batches of 16: four, four and two batches
+    assert sites.accumulation == pytest.approx(10 / 3)
+    (train,), (valid,) = sites.of("loader_training"), sites.of("loader_validation")
+    assert (train.file, train.calls, valid.calls) == ("accumulating_data.py", (0,), (1,))
+    assert train.per_step == pytest.approx(10 / 3, rel=0.1)
+    assert [site.options["enabled"] for site in sites.of("autocast")] == [False]
+    with start_script("accumulating.py", sites=sites) as process:
+        facts = process.ready.facts
+        assert (facts.accumulation, facts.batch_size) == (4, 16)
+        blocks = [
+            process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=3) for _ in range(2)
+        ]
+    assert [(block["steps"], block["samples"], len(block["losses"])) for block in blocks] == [(3, 160, 3)] * 2
+    found = placed(sites, Plan(changes=(BF16, FUSED)), REGISTRY, "cpu")
+    assert [change.how for change in found.patch.changes] == ["patched", "patched"], found.patch.changes
+    assert "+cfg = SimpleNamespace(epochs=100000, accumulate=4, amp=True," in found.patch.diff
 
 
 def test_a_script_that_wanders_and_looks_before_it_trains(start_script: StartScript) -> None:
@@ -98,7 +118,9 @@ def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartS
     with start_script("closures.py") as process:
         sites = sites_of(process)
     assert [site.name for site in sites.of("optimizer")] == ["LBFGS"]
-    assert sites.accumulation > 1
+    assert sites.accumulation == 1
+    assert sites.backwards is not None
+    assert sites.backwards > 1
     assert sites.of("model")[0].function == "Fit.__init__"
     assert sites.shares.get("data", 0.0) < 0.1, "between its closures an optimizer works, and makes no batch"
 
@@ -117,6 +139,34 @@ def test_a_closure_that_is_called_several_times_is_one_step(start_script: StartS
 def test_the_period_of_several_optimizers(order: list[int], period: tuple[int, ...], anchor: int | None) -> None:
     assert period_of(order) == period
     assert anchor_of(period) == anchor
+
+
+def test_passes_are_counted_by_the_line_and_the_optimizer_that_they_are_for() -> None:
+    shared = Passes()
+    for _ in range(12):  # one loss, two optimizers; watched until the first of a last turn has stepped
+        shared.backward(7)
+        shared.stepped()
+        shared.stepped()
+    shared.backward(7)
+    shared.stepped()
+    assert (shared.accumulation, shared.per_turn(2)) == (1, 1)
+    critic = Passes()
+    for _ in range(3):  # a critic that is trained three times, on two losses each
+        for _ in range(3):
+            critic.backward("real")
+            critic.backward("fake")
+            critic.stepped()
+        critic.backward("generator")
+        critic.stepped()
+    assert (critic.accumulation, critic.per_turn(4)) == (1, 7)
+    lightning = Passes()
+    for _ in range(4):  # three passes between steps and a fourth in the next one's closure
+        for _ in range(3):
+            lightning.backward(1)
+        lightning.backward(1, within_step=True)
+        lightning.stepped()
+    assert (lightning.accumulation, lightning.per_turn(1)) == (4, 4)
+    assert (Passes().accumulation, Passes().per_turn(1)) == (1, None)
 
 
 def tree_of(folder: Path) -> dict[str, object]:

@@ -159,7 +159,7 @@ class Placing:
             there = named.get(name)
             if there is not None:
                 with _told_whole({other: text for other, text in texts.items() if other != name}):
-                    self._value(edits, call, there, name, text, site, positions)
+                    self.set_where_made(edits, call, there, name, text, site, positions)
             elif rest is not None:
                 edits.merge(rest, name, cst.parse_expression(text))
             else:
@@ -211,7 +211,7 @@ class Placing:
             raise NoHonestEditError(f"{site.file}:{site.line} passes arguments on with two stars that were not seen")
         return stars[0]
 
-    def _value(
+    def set_where_made(
         self, edits: Edits, call: cst.Call, there: cst.Arg, name: str, text: str, site: Site, positions: tuple[str, ...]
     ) -> None:
         """Changes an argument that the call has, where its value is made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from autoopt.export.script_patch.own_autocast import turn_on
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.records import Place, Site
@@ -24,7 +25,8 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
         NoHonestEditError: forward pass, loss and backward pass do not stand below one another in one block.
     """
     if placing.sites.of("autocast"):
-        raise NoHonestEditError("the script has an autocast of its own: set its dtype there")
+        turn_on(placing, precision, device)
+        return
     losses, used = placing.sites_of("loss"), [ways for site in placing.sites_of("model") for ways in _ways(site)]
     if precision.loss_scaling and len(losses) > 1:
         raise NoHonestEditError(f"{len(losses)} lines compute gradients: which scaler is whose is not known")
