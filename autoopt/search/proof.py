@@ -135,7 +135,9 @@ class Proof:
         for change in reversed(changes):
             halves = tuple(other for other in changes if other is not change)
             without = candidate_plan(self.context.runner.registry, before, halves)
-            if self.context.now() + self.context.allocation.comparison > self.deadline:
+            # what is left would have to be tested as a plan of its own; without the time for that the whole stands
+            last = min(self.deadline, self.context.tested_by(self.state, without))
+            if self.context.now() + self.context.allocation.comparison > last:
                 return
             comparison = self.context.compare(
                 "comparison",
@@ -144,7 +146,7 @@ class Proof:
                 self.state,
                 seconds=self.context.allocation.trial,
                 more_seconds=self.context.allocation.trial,
-                deadline=self.deadline,
+                deadline=last,
                 purpose=f"trial {number}: without {changes_text((change,))}",
             )
             self.state.ablations.append(comparison)

@@ -15,8 +15,9 @@ OVER = 0.05
 
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
-    """Seconds that the verification of the incumbent still needs: pairs of processes, and trainings in turns."""
-    return _trainings_due(context, state) + (0.0 if proved(state) else _short(context, state))
+    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings in turns."""
+    tested = 0.0 if proved(state) else _short(context, state) + _probe_due(context, state)
+    return _trainings_due(context, state) + tested
 
 
 def proved(state: SearchState) -> Comparison | None:

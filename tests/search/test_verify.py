@@ -11,6 +11,8 @@ from autoopt.records import JsonDict, Plan, Verdict
 from autoopt.setup import Setup
 from autoopt.strategy import Risk
 from autoopt.testing.fakes import Behaviour
+from benchmarks.search.cases import CASES
+from benchmarks.search.minutes import simulated
 from simulated import World, product, strategy, verdicts
 
 GAINS = {"low": 1.5, "layout": 1.3, "exact": 1.2}
@@ -59,3 +61,14 @@ def test_what_is_left_of_a_plan_that_trained_otherwise_is_trained_or_given_up(tm
     if any("low" in plan.names() for plan, _ in world.runner.trained) and "layout" in best.names():
         assert any(plan == best for plan, _ in world.runner.trained)
     assert world.clock() <= 1.05 * budget
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_what_is_left_without_a_companion_is_tested_within_the_budget_or_the_whole_stands(
+    tmp_path: Path, seed: int
+) -> None:
+    """Slow steps: to leave a companion out takes half a minute, and what is left another one at the end."""
+    world = simulated(CASES["slow images"], 180.0, seed, tmp_path)
+    outcome = world.go()
+    assert "amp" in outcome.best.plan.names()
+    assert world.clock() <= 1.02 * 180.0
