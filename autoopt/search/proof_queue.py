@@ -13,7 +13,7 @@ from math import exp
 from autoopt.records import Change, Quality, Verdict
 from autoopt.search.accept.quality import FEWEST_SEEDS
 from autoopt.search.candidate import Candidate
-from autoopt.search.first_training import expected, train_first
+from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
@@ -54,14 +54,6 @@ class Costs:
         """Seconds of the probes that follow its proof: what leaves the training as it is, is asked then."""
         exact = self.context.gate.risk_over(screened.candidate.plan, self.state.incumbent) is Risk.EXACT
         return self.probes() if exact else 0.0
-
-    def first_training(self, screened: Screened) -> float:
-        """Seconds of the baseline's first training in turns with it, where that is due before its quality is known."""
-        context, state = self.context, self.state
-        if state.trained is not None or context.gate.risk_over(screened.candidate.plan, state.incumbent) is Risk.EXACT:
-            return 0.0
-        seconds = expected(context, state)
-        return seconds * (1 + 1 / max(exp(screened.gain), 1.0)) + context.allocation.start_seconds
 
     def trainings(self, screened: Screened) -> float:
         """Seconds of the trainings that prove its quality where probes do not tell."""

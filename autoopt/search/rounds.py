@@ -144,10 +144,8 @@ class Rounds:
     def _latest(self, found: Sequence[Screened]) -> float:
         """Until when may be looked at more, so that the proof of the best that was found fits; on the run's clock."""
         best = self._costs.in_order(screened for screened in found if screened.plain)[:1]
-        costs = self._costs
-        needed = (costs.pairs(s) + costs.probes() + costs.first_training(s) for s in best)
-        ends = (costs.deadline(exp(s.gain)) for s in best)
-        return min((deadline - seconds for deadline, seconds in zip(ends, needed, strict=True)), default=inf)
+        needed = ((self._costs.deadline(exp(s.gain)), self._costs.pairs(s) + self._costs.probes()) for s in best)
+        return min((deadline - seconds for deadline, seconds in needed), default=inf)
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
