@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Result
+from autoopt.export.script_patch import patch_of
+from autoopt.records import Change, Plan, Result
+from autoopt.registry import load_strategies
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.parent import Launcher
+from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 SCRIPT = Path(__file__).parent / "scripts" / "walked.py"
 WITHOUT = """
@@ -56,16 +61,45 @@ def test_a_script_is_optimized_patched_trained_and_put_back(tmp_path: Path) -> N
     assert result.patch.diff == (out / "patch.diff").read_text()
     assert "-            gc.collect()" in result.patch.diff
 
-    assert called(project, "-m", "autoopt", "apply", str(out)).stdout == "train.py\n"
+    goes_on_with(project, out)
+
+
+def goes_on_with(project: Path, run: Path) -> None:
+    """The patch put on, trained with by itself, taken off; and the plan trained with in its place."""
+    before = tree(project)
+    assert called(project, "-m", "autoopt", "apply", str(run)).stdout == "train.py\n"
     assert tree(project).keys() == before.keys()
     trained = called(project, "-c", WITHOUT, "train.py", "--epochs", "2")
     assert trained.stdout.count("valid accuracy") == 2
     (project / "last.pt").unlink()
-    called(project, "-m", "autoopt", "revert", str(out))
+    called(project, "-m", "autoopt", "revert", str(run))
     assert tree(project) == before
 
-    plan = ("--plan", str(out / "plan.json"))
+    plan = ("--plan", str(run / "plan.json"))
     planned = called(project, "-m", "autoopt", "run", *plan, "--", sys.executable, "train.py", "--epochs", "2")
     assert planned.stdout == trained.stdout, "the same training, with the plan and with the patch"
     (project / "last.pt").unlink()
     assert tree(project) == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_patch_and_the_plan_of_a_run_are_the_same_training(tmp_path: Path) -> None:
+    project, run = tmp_path / "project", tmp_path / "run"
+    project.mkdir(), run.mkdir()
+    shutil.copy(SCRIPT, project / "train.py")
+    command, registry = (sys.executable, "train.py", "--epochs", "20"), load_strategies([])
+    script = ScriptSpec(command=command, folders=(str(project),))
+    base = TrialSpec(workload="train.py", directory=str(project), script=script)
+    with Launcher(fork_server=False) as launcher:
+        sites = TrialRunner(launcher, base, registry, run / "logs").watched()
+    assert sites is not None
+    (collected,) = [site for site in sites.of("forced") if site.call == "gc.collect"]
+    calls = [f"{collected.file}:{collected.line} gc.collect"]
+    plan = Plan(changes=(Change(strategy="forced_calls", setting={"calls": calls}),))
+    patch = patch_of(sites, plan, registry, "cpu")
+    golden = json.loads((Path(__file__).parent / "golden" / "win.json").read_text())
+    written = {"sites": sites.model_dump(mode="json"), "patch": patch.model_dump(mode="json")}
+    (run / "result.json").write_text(json.dumps({**golden, **written}))
+    (run / "plan.json").write_text(plan.model_dump_json())
+    goes_on_with(project, run)

@@ -42,10 +42,21 @@ class Applying:
         sites: of an earlier run; None while the script is watched for the first time.
         seed: of the order of samples of loaders that have no generator.
         disturbed: so far away, over each weight, the weights begin from where the script puts them.
+        compared: the script's data are to be the same under every setup; else what it draws itself stands, as it does
+            with the setup in its own lines.
     """
 
-    def __init__(self, joints: Joints, setup: Setup, sites: Sites | None, seed: int, *, disturbed: float = 0.0) -> None:
-        self.joints, self.setup, self.sites, self.seed = joints, setup, sites, seed
+    def __init__(
+        self,
+        joints: Joints,
+        setup: Setup,
+        sites: Sites | None,
+        seed: int,
+        *,
+        disturbed: float = 0.0,
+        compared: bool = True,
+    ) -> None:
+        self.joints, self.setup, self.sites, self.seed, self._compared = joints, setup, sites, seed, compared
         self._disturbed = disturbed
         self._calls: Counter[tuple[str, int]] = Counter()
         self._orders = 0
@@ -64,7 +75,7 @@ class Applying:
             raise WorkloadError(reason)
         apply_flags(self.setup)
         leave_out(self.setup.flags.get("leave_out", ()))
-        if self.sites is not None:
+        if self.sites is not None and self._compared:
             own_draws(self.seed)
         self.joints.loaders.merged = self._merged
         if self.setup.batch.learning_rate_factor != 1.0:
@@ -101,7 +112,7 @@ class Applying:
             options = self._of_training(options)
         elif self.setup.evaluation:
             options = consistent({**options, **self.setup.evaluation})
-        if options.get("generator") is None:
+        if options.get("generator") is None and self._compared:
             # torch's global generator is drawn from at moments that depend on the workers: each loader gets its own
             self._orders += 1
             seed = mix(self.seed, torch.initial_seed(), "order", self._orders)

@@ -66,7 +66,8 @@ class LoaderJoint:
         def iterate(self: Any) -> Any:
             if session.standing or joint._changing:
                 return opened(self)
-            joint._draw(self)
+            if session.stops:  # compared with others; a training for real draws what the script's lines draw
+                joint._draw(self)
             training = roles.serves_training(self)
             if training:
                 session.data_begin()

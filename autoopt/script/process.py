@@ -60,7 +60,7 @@ class Script:
             MetricReader(self.command.metric, self.session.metric).install()
         elif stops:
             overhear(self.session.line)
-        Applying(self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed).install()
+        Applying(self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops).install()
         self.joints.install()
 
     def stop_recording(self) -> None:
