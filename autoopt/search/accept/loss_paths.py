@@ -89,7 +89,7 @@ def same_to_rounding(paths: Common, epsilon: float, again: Common | None = None)
     difference = np.abs(paths.difference)
     first = paths.steps < paths.steps[0] + FIRST_STEPS
     wrong = difference > np.where(first, early, late)
-    passed = not wrong[first].any() and float(np.median(difference)) <= late and _deviation(paths).passed is True
+    passed = not wrong[first].any() and float(np.median(difference)) <= late and same_in_windows(paths).passed is True
     if passed:
         detail = f"same losses to rounding over {len(difference)} steps"
     else:
@@ -117,12 +117,7 @@ def same_within_tolerance(paths: Common) -> Quality:
             margin=PATH_TOLERANCE * paths.scale,
             detail=f"on the same weights and the same batch the loss differs by {first:.3g}: another loss is computed",
         )
-    return _deviation(paths)
-
-
-def same_in_windows(paths: Common) -> Quality:
-    """Windows of the two paths agree within the tolerance or what scatter explains."""
-    return _deviation(paths)
+    return same_in_windows(paths)
 
 
 def same_on_average(paths: Common, again: Common | None = None) -> Quality:
@@ -130,7 +125,7 @@ def same_on_average(paths: Common, again: Common | None = None) -> Quality:
 
     ``again``: the incumbent against itself in another process, whose differences are chance.
     """
-    quality = _deviation(paths, again)
+    quality = same_in_windows(paths, again)
     return quality.model_copy(update={"detail": quality.detail + " (samples are random, so compared on average)"})
 
 
@@ -140,7 +135,7 @@ def as_rounded(paths: Common, own: Common) -> bool:
     Args:
         own: the path, and that from weights that differ by a rounding.
     """
-    return _first_difference(paths)[1] and _deviation(paths, own).passed is True
+    return _first_difference(paths)[1] and same_in_windows(paths, own).passed is True
 
 
 def _first_difference(paths: Common) -> tuple[float, bool]:
@@ -179,7 +174,7 @@ def windows(difference: Array) -> list[Array]:
     return [*start, *np.array_split(rest, max(1, round(len(rest) / max(usual, 1))))]
 
 
-def _deviation(paths: Common, again: Common | None = None) -> Quality:
+def same_in_windows(paths: Common, again: Common | None = None) -> Quality:
     """The largest difference of window means beyond what the scatter inside the windows explains."""
     difference = paths.difference
     cut = windows(difference)
