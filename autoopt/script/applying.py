@@ -21,8 +21,8 @@ from autoopt.benchmark.loader import check_workers, consistent, recollate, reord
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.seeding import kept_random_state, mix
 from autoopt.errors import WorkloadError
-from autoopt.records import Sites
-from autoopt.script.frames import maker_place
+from autoopt.records import Site, Sites
+from autoopt.script.frames import Found, maker_place
 from autoopt.script.joints import Joints
 from autoopt.script.left_out import leave_out
 from autoopt.script.moves import UnblockedMoves
@@ -31,6 +31,12 @@ from autoopt.script.sayable import unsayable
 from autoopt.setup import Distributed, Setup
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def _makes(site: Site, found: Found) -> bool:
+    """Whether a site is of the call at this place; one of earlier records may not know where its call ends."""
+    here = (site.file, site.line) == (found.place.file, found.place.line)
+    return here and site.end_column in (None, found.end_column)
 
 
 class Applying:
@@ -58,7 +64,7 @@ class Applying:
     ) -> None:
         self.joints, self.setup, self.sites, self.seed, self._compared = joints, setup, sites, seed, compared
         self._disturbed = disturbed
-        self._calls: Counter[tuple[str, int]] = Counter()
+        self._calls: Counter[tuple[str, int, int | None]] = Counter()
         self._orders = 0
         self._autocast: Any = None
         self._updated: list[Optimizer] = []
@@ -144,11 +150,11 @@ class Applying:
         found = maker_place(loader)
         if found is None or self.sites is None:
             return None
-        line = (found.place.file, found.place.line)
-        call = self._calls[line]
-        self._calls[line] += 1
+        place = (found.place.file, found.place.line, found.end_column)
+        call = self._calls[place]
+        self._calls[place] += 1
         own, others = (
-            [site for site in self.sites.of(kind) if (site.file, site.line) == line]
+            [site for site in self.sites.of(kind) if _makes(site, found)]
             for kind in ("loader_training", "loader_validation")
         )
         if own and (not others or any(call in site.calls for site in own)):

@@ -27,10 +27,14 @@ _folder = ""
 
 @dataclass(frozen=True)
 class Found:
-    """A place in the user's code; ``direct``: nothing but torch lies between it and what it calls."""
+    """A place in the user's code; ``direct``: nothing but torch lies between it and what it calls.
+
+    ``end_column``: in its last line, where the call ends, as :class:`Site` has it.
+    """
 
     place: Place
     direct: bool
+    end_column: int | None = None
 
 
 def user_place(frame: FrameType | None = None) -> Found | None:
@@ -44,7 +48,7 @@ def user_place(frame: FrameType | None = None) -> Found | None:
     while frame is not None:
         name = frame.f_code.co_filename
         if is_users(name):
-            return Found(place_of(frame), direct)
+            return Found(place_of(frame), direct, _position(frame)[2])
         direct = direct and name.startswith((_OWN, *_TORCH))
         frame = frame.f_back
     return None
@@ -110,12 +114,17 @@ def called_by_user(depth: int = 2) -> bool:
 
 def place_of(frame: FrameType) -> Place:
     """The lines of the call that a frame is at, and its function."""
-    line, end = frame.f_lineno, frame.f_lineno
-    positions = frame.f_code.co_positions()
-    start, stop, _, _ = next(islice(positions, frame.f_lasti // 2, None), (None, None, None, None))
-    if start is not None and stop is not None and start <= stop:
-        line, end = start, stop
+    line, end, _ = _position(frame)
     return Place(file=shown(frame.f_code.co_filename), line=line, end_line=end, function=frame.f_code.co_qualname)
+
+
+def _position(frame: FrameType) -> tuple[int, int, int | None]:
+    """First and last line of the call that a frame is at, and the column of its end where the interpreter knows it."""
+    positions = frame.f_code.co_positions()
+    start, stop, _, column = next(islice(positions, frame.f_lasti // 2, None), (None, None, None, None))
+    if start is not None and stop is not None and start <= stop:
+        return start, stop, column
+    return frame.f_lineno, frame.f_lineno, None
 
 
 def names_of(*wanted: object) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Observer(Watcher):
         # by identity: what users make may have a hash of its own, or none yet
         self._made: MutableMapping[Any, Seen] = WeakIdKeyDictionary()
         self._modules: MutableMapping[Any, Found] = WeakIdKeyDictionary()
-        self._lines: Counter[Any] = Counter()
+        self._calls: Counter[Any] = Counter()
         self._loaders: list[tuple[weakref.ref[Any], Seen]] = []
         self._order: list[int] = []
         self._passes = Passes()
@@ -144,10 +144,10 @@ class Observer(Watcher):
         if not found.direct and (original := self._rebuilt_from(loader)) is not None:
             self._made[loader] = original
             return
-        line = (found.place.file, found.place.line)
+        call = (found.place.file, found.place.line, found.end_column)
         seen = Seen("loader_training", found, call=type(loader).__name__, name=type(loader.dataset).__name__)
-        seen.calls, seen.takes = [self._lines[line]], taken_by(loader)
-        self._lines[line] += 1
+        seen.calls, seen.takes = [self._calls[call]], taken_by(loader)
+        self._calls[call] += 1
         self._made[loader] = seen
         self._loaders.append((weakref.ref(loader), seen))
 

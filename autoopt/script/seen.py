@@ -59,10 +59,10 @@ def loader_options(loader: Any) -> JsonDict:
 
 
 def grouped(seen: list[Seen]) -> list[Seen]:
-    """Loaders that the same line makes, of one kind, as one site."""
+    """Loaders that the same call makes, of one kind, as one site."""
     groups: dict[Any, Seen] = {}
     for item in seen:
-        key = (item.kind, item.found.place.file, item.found.place.line)
+        key = (item.kind, item.found.place.file, item.found.place.line, item.found.end_column)
         first = groups.setdefault(key, item)
         if first is not item:
             first.calls += item.calls
@@ -92,6 +92,7 @@ def site_of(seen: Seen, steps: float) -> Site:
         callers=tuple(seen.callers),
         calls=tuple(seen.calls),
         takes=seen.takes,
+        end_column=seen.found.end_column,
         per_step=seen.count / steps if counted else None,
         seconds_per_step=seen.seconds / steps if seen.kind == "forced" else None,
     )

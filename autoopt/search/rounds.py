@@ -25,6 +25,7 @@ from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
+from autoopt.search.spending import named, without_a_look
 from autoopt.search.stack import look_at_close, look_at_stacks
 from autoopt.search.state import Part, SearchState
 from autoopt.search.strategy_search import search_settings, seconds_of_trainings
@@ -259,13 +260,14 @@ class Rounds:
         """Why nothing more may be started: the user, or the budget. None while there is time."""
         if self.context.stopping():
             return Stop(reason=StopReason.INTERRUPTED, detail="stopped by the user; what was kept so far was checked")
-        deadline, allocation = self._costs.deadline(), self.context.allocation
-        again = AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0
-        if self.context.now() + allocation.comparison + again > deadline:
+        now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
+        needed = allocation.comparison + (AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0)
+        if now + needed > deadline:
             return Stop(
                 reason=StopReason.BUDGET,
-                detail=f"the search had {deadline:.0f} s of the {allocation.budget:.0f} s budget; "
-                f"{allocation.budget - deadline:.0f} s were kept back for ablation and verification",
+                detail=f"of the {deadline:.0f} s that the search had of the {allocation.budget:.0f} s budget "
+                f"{max(deadline - now, 0):.0f} s were left, and going on takes {needed:.0f} s; "
+                f"{allocation.budget - deadline:.0f} s are kept back for ablation and verification",
             )
         return None
 
@@ -277,6 +279,9 @@ class Rounds:
         over = self.over()
         if over and over.reason is StopReason.INTERRUPTED:
             return over
+        waiting = without_a_look(self.state)
+        if waiting and not over:
+            over = Stop(reason=StopReason.BUDGET, detail=f"there was no time left for {named(waiting)}")
         return at_the_ceiling(round_) or over or nothing_left(plan, self.threshold)
 
     @property
@@ -370,7 +375,7 @@ class Rounds:
         """Notes those that were left when the time was up."""
         for proposal in waiting:
             self.state.unseen[proposal.strategy.name] = self.context.allocation.look
-            self._not_tried(proposal, "no time for it in this budget: others promised more, or came first")
+            self._not_tried(proposal, "no time in this budget for a look at it and the proof of what it may show")
 
     def _not_tried(self, proposal: Proposal, reason: str) -> None:
         if proposal.strategy.name not in {trial.strategy for trial in self.state.trials}:

@@ -57,8 +57,7 @@ def spent_on(kind: str, purpose: str) -> str:
 
 def more_budget(state: SearchState) -> str:
     """A sentence on what more time would buy, with how much; empty where time held nothing back."""
-    tried = {trial.strategy for trial in state.trials}
-    unseen = {name: seconds for name, seconds in state.unseen.items() if name not in tried}
+    unseen = without_a_look(state)
     undecided = {t.id: t.strategy for t in state.trials if t.verdict is Verdict.INCONCLUSIVE}
     unproven = {number: seconds for number, seconds in state.unproven.items() if number in undecided}
     if not unseen and not unproven:
@@ -66,13 +65,20 @@ def more_budget(state: SearchState) -> str:
     seconds = sum(unseen.values()) + sum(unproven.values())
     parts = []
     if unseen:
-        parts.append(f"a look at {len(unseen)} that had none ({_named(unseen)})")
+        parts.append(f"a look at {len(unseen)} that had none ({named(unseen)})")
     if unproven:
-        parts.append(f"the proof of what did well and was not decided ({_named(undecided[n] for n in unproven)})")
+        parts.append(f"the proof of what did well and was not decided ({named(undecided[n] for n in unproven)})")
     return f"about {max(seconds / 60, 0.1):.1f} min more would buy {' and '.join(parts)}"
 
 
-def _named(names: Iterable[str]) -> str:
+def without_a_look(state: SearchState) -> dict[str, float]:
+    """Strategies that there was no time for, with the seconds that a look at each would have taken."""
+    tried = {trial.strategy for trial in state.trials}
+    return {name: seconds for name, seconds in state.unseen.items() if name not in tried}
+
+
+def named(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
     every = list(dict.fromkeys(names))
     more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
     return ", ".join(every[:MOST_NAMED]) + more

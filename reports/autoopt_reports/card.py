@@ -91,7 +91,7 @@ def _seconds(result: Result) -> tuple[str, float, float] | None:
     if before is not None and after is not None and estimate is result.speedup.time_to_target:
         return f"time {of_what}", before.value, before.value / factor
     if before is not None and not result.found:
-        return "time to target" if result.objective.metric else "the planned run", before.value, before.value
+        return f"time {of_what}", before.value, before.value
     step = result.baseline.step_seconds
     if step is None or (result.found and estimate is None):
         return None

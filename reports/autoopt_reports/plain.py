@@ -105,8 +105,8 @@ class PlainView:
         for verdict, words in _UNMEASURED.items():
             names = [ended.trial.strategy for ended in self._unmeasured if ended.trial.verdict is verdict]
             if names:
-                unique = ", ".join(dict.fromkeys(names))
-                self._print(self._unmeasured[-1].at, f"{words} (each reason is in the report): {name(unique, 600)}")
+                unique = ", ".join(str(name(each, 60)) for each in dict.fromkeys(names))
+                self._print(self._unmeasured[-1].at, f"{words} (each reason is in the report): {unique}")
         self._unmeasured = []
 
     def _elapsed(self) -> float:
@@ -233,6 +233,8 @@ def _kept(event: Event) -> str:
 
 def _verified(event: Event) -> str:
     assert isinstance(event, Verified)
+    if not event.best.plan.changes:
+        return "nothing was kept: there is no plan to verify"
     word = "verified end to end" if event.speedup.end_to_end_verified else "not verified end to end"
     return f"final plan {word}: {_speedup(event.speedup)}"
 

@@ -16,6 +16,8 @@ from autoopt_reports.view.trials import reason_words
 
 _LEAST_SHARE = 0.05
 _NAMED = 6
+_BOUND = 10.0
+"""A speedup above which what a strategy leaves of a step says next to nothing of what it will bring."""
 """Strategies that have to look closer first, as many as are named."""
 STYLES = {
     Verdict.KEPT: "bold blue",
@@ -123,8 +125,13 @@ def look_text(look: FirstLook) -> str:
 
 
 def opportunity_texts(found: Opportunities) -> list[str]:
-    """``2.2× at most: workers, cache`` for each group, and the strategies that have to look closer first."""
-    texts = [f"{units.ratio(value)} at most: {', '.join(names)}" for value, names in found.at_most]
+    """``2.2× at most: workers, cache`` for each group, and the strategies that have to look closer first.
+
+    Those that may shorten nearly all of a step come first: what is left of it without them is no bound of their gain.
+    """
+    unbound = [name for value, names in found.at_most if value > _BOUND for name in names]
+    texts = [f"no bound yet: {', '.join(unbound)}"] if unbound else []
+    texts += [f"{units.ratio(value)} at most: {', '.join(names)}" for value, names in found.at_most if value <= _BOUND]
     more = len(found.unknown) - _NAMED
     if found.unknown:
         told = ", ".join(found.unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")

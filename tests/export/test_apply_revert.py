@@ -55,6 +55,19 @@ def test_a_file_that_was_changed_since_is_left_alone(tmp_path: Path, capsys: pyt
     assert (tmp_path / "train.py").read_text() == theirs
 
 
+@pytest.mark.parametrize("command", ["apply", "revert"])
+def test_a_run_that_kept_nothing_has_no_plan_to_train_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    run = a_run(tmp_path, tmp_path / "run")
+    document = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**document, "best": document["baseline"]}))
+    assert main([command, str(run)]) == 2
+    told = capsys.readouterr().err
+    assert "kept no change" in told
+    assert "run --plan" not in told
+
+
 def test_a_run_without_a_patch_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "result.json").write_text(json.dumps(RESULT))
     assert main(["apply", str(tmp_path)]) == 2

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from autoopt.export.script_patch import placed
-from autoopt.records import Change, Plan, ScriptPatch, Site, Sites
+from autoopt.records import Change, Plan, ScriptPatch, Site, SiteKind, Sites
 from autoopt.registry import load_strategies
 
 REGISTRY = load_strategies([])
@@ -319,3 +319,24 @@ def test_a_default_of_two_loaders_gets_one_value(tmp_path: Path) -> None:
     assert [row.how for row in patch.changes] == ["patched", "plan only"]
     assert "decides another argument, too" in patch.changes[1].reason
     assert line_of(tmp_path, 'parser.add_argument("-j"').endswith("default=2)")
+
+
+@pytest.mark.parametrize("kind", ["loader_training", "loader_validation"])
+def test_calls_on_one_line_are_told_apart_by_where_they_end(tmp_path: Path, kind: SiteKind) -> None:
+    line = 'return data.DataLoader(train, shuffle="ü"), data.DataLoader(valid)'
+    (tmp_path / "train.py").write_text(f"from torch.utils import data\n\n\ndef loaders(train, valid):\n    {line}\n")
+    first, second = line.index("), ") + 1, len(line)
+    ends = {"loader_training": first + 4 + 1, "loader_validation": second + 4 + 1}  # bytes: one letter has two
+    here = {"file": "train.py", "line": 5, "end_line": 5, "call": "DataLoader"}
+    sites = tuple(Site(**here, kind=each, end_column=end) for each, end in ends.items())
+    found = Sites(command=("python", "train.py"), cwd=str(tmp_path), sites=sites)
+    change = WORKERS if kind == "loader_training" else Change(strategy="validation_loader", setting=WORKERS.setting)
+    patch = placed(found, Plan(changes=(change,)), REGISTRY, "cpu").patch
+    assert [row.how for row in patch.changes] == ["patched"]
+    options = ", num_workers=2)"
+    changed = [text[1:].strip() for text in patch.diff.splitlines() if text.startswith("+    ")]
+    expected = {
+        "loader_training": line.replace("), ", options + ", ", 1),
+        "loader_validation": line[:-1] + options,
+    }
+    assert changed == [expected[kind]]

@@ -86,3 +86,68 @@ def test_else_its_line_is_told(tmp_path: Path, autocast: str, more: dict[str, An
     (change,) = patch.changes
     assert (patch.diff, change.how, change.file, change.line) == ("", "by hand", "train.py", 9)
     assert "train.py:9 has an autocast of its own: write enabled=True" in change.reason
+
+
+ONE_FUNCTION = """\
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def run_epoch(model, batches, optimizer=None):
+    with torch.set_grad_enabled(optimizer is not None):
+        for x, y in batches:
+            LINES
+
+
+run_epoch(model, train, torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+
+
+def patched(folder: Path, text: str) -> ScriptPatch:
+    """The patch of bfloat16 on a script that calls ``model(x)`` once and ``loss.backward()`` in other lines."""
+    (folder / "train.py").write_text(text)
+    sites: list[Site] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        here: dict[str, Any] = {"file": "train.py", "line": number, "end_line": number}
+        if "model(x)" in line:
+            sites.append(Site(file="train.py", line=1, end_line=1, kind="model", call="Net", used=(Place(**here),)))
+        if "loss.backward()" in line:
+            sites.append(Site(**here, kind="loss", call="backward"))
+    found = Sites(command=("python", "train.py"), cwd=str(folder), sites=tuple(sites))
+    return placed(found, Plan(changes=(BF16,)), REGISTRY, "cpu").patch
+
+
+def added(patch: ScriptPatch) -> list[str]:
+    """The lines that a patch adds, without their indentation."""
+    return [line[1:].strip() for line in patch.diff.splitlines() if line.startswith("+") and line[1:2] == " "]
+
+
+def test_a_function_that_trains_and_evaluates_is_in_mixed_precision_where_it_trains(tmp_path: Path) -> None:
+    lines = ["scores = model(x)", "loss = cross_entropy(scores, y)", "if optimizer:", "    loss.backward()"]
+    patch = patched(tmp_path, ONE_FUNCTION.replace("LINES", "\n            ".join(lines)))
+    assert added(patch) == [
+        'with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.is_grad_enabled()):',
+        "scores = model(x)",
+        "loss = cross_entropy(scores, y)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["scores = model(x)", "if optimizer:", "    loss = cross_entropy(scores, y)", "    loss.backward()"],
+        ["loss = model(x)", "for _ in range(2):", "    loss.backward()"],
+        ["if optimizer:", "    loss = cross_entropy(model(x), y)", "else:", "    loss.backward()"],
+    ],
+    ids=["the loss elsewhere", "in a loop", "in another branch"],
+)
+def test_a_backward_pass_that_is_not_simply_chosen_is_left_alone(tmp_path: Path, lines: list[str]) -> None:
+    patch = patched(tmp_path, ONE_FUNCTION.replace("LINES", "\n            ".join(lines)))
+    assert (patch.diff, patch.changes[0].how) == ("", "plan only")
+
+
+def test_a_context_of_the_scripts_own_stays_with_autocast_beside_it(tmp_path: Path) -> None:
+    text = "import torch\n\nfor x, y in batches:\n    with ctx:\n        loss = model(x)\n    loss.backward()\n"
+    assert added(patched(tmp_path, text)) == ['with torch.autocast("cpu", dtype=torch.bfloat16), ctx:']
+    longer = text.replace("ctx:", "strategy.forward_context(step, epoch, model, scaler):")
+    assert 'with torch.autocast("cpu", dtype=torch.bfloat16):' in added(patched(tmp_path, longer))

@@ -19,7 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autoopt import events as e
-from autoopt.records import Estimate, Profile, Result, Speedup, Verdict
+from autoopt.records import Estimate, Plan, Profile, Result, Speedup, Verdict
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import html, sample
@@ -195,6 +195,24 @@ def test_what_was_set_aside_is_one_line_and_not_one_each(golden: Callable[[str],
         "does not apply here (each reason is in the report): pin_memory, channels_last",
         "not tried (each reason is in the report): cache",
     ]
+
+
+def test_all_names_that_were_set_aside_are_told_whole(golden: Callable[[str], Result]) -> None:
+    trial = golden("win").trials[0].model_copy(update={"verdict": Verdict.NOT_APPLICABLE})
+    names = [f"a_strategy_{number:03}" for number in range(99)]
+    stream = io.StringIO()
+    with PlainView(stream, Clock()) as view:
+        for strategy in names:
+            view(e.TrialEnded(at=60, trial=trial.model_copy(update={"strategy": strategy})))
+    assert stream.getvalue().rstrip().endswith(": " + ", ".join(names))
+
+
+def test_where_nothing_was_kept_no_plan_is_said_to_be_unverified(golden: Callable[[str], Result]) -> None:
+    result = golden("win")
+    best = result.best.model_copy(update={"plan": Plan()})
+    assert describe(e.Verified(at=9, best=best, speedup=result.speedup)) == (
+        "nothing was kept: there is no plan to verify"
+    )
 
 
 def test_every_kind_of_event_has_its_line() -> None:
@@ -383,6 +401,8 @@ def test_opportunities_are_told_before_anything_is_measured() -> None:
     frame = Console(width=100, file=io.StringIO())
     frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
     assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
+    nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
+    assert describe(nearly_all) == "opportunities: no bound yet: threads, amp, compile; 1.20× at most: cache"
     assert describe(e.Opportunities()) == "opportunities: none that the first steps show"
 
 

@@ -107,6 +107,27 @@ def test_without_a_metric_there_is_no_target_to_be_faster_to() -> None:
     shorter = WIN.baseline.model_copy(update={"trained_steps": 400})
     view = verdict_view(WIN.model_copy(update={"objective": objective, "baseline": shorter}))
     assert "run to step 400 of 90,000 takes" in str(view.support[0])
+    assert (str(view.headline), view.facts[0].label) == (
+        "2.31× faster for the same steps",
+        "time to step 400 of 90,000",
+    )
+
+
+def test_a_run_whose_end_is_not_known_is_not_said_to_have_been_trained_to_it() -> None:
+    objective = WIN.objective.model_copy(update={"metric": None, "target": None})
+    trained = WIN.baseline.model_copy(update={"trained_steps": 179})
+    workload = WIN.workload.model_copy(update={"max_steps": None})
+    result = WIN.model_copy(update={"objective": objective, "baseline": trained, "workload": workload})
+    view = verdict_view(result)
+    assert str(view.headline) == "2.31× faster for the same steps"
+    assert "run to step 179 takes" in str(view.support[0])
+    assert view.facts[0].label == "time to step 179"
+    objective = WIN.objective.model_copy(update={"target": None})
+    untold = result.baseline.model_copy(update={"metric": None})
+    never_told = result.model_copy(update={"objective": objective, "baseline": untold})
+    assert "run to step 179 takes" in str(verdict_view(never_told).support[0])
+    whole = result.model_copy(update={"workload": WIN.workload.model_copy(update={"max_steps": 179})})
+    assert str(verdict_view(whole).headline) == "2.31× faster over the planned run"
 
 
 def test_throughput_is_not_called_time_to_target() -> None:

@@ -53,7 +53,7 @@ class Net(nn.Module):
 class Trainer:
     def __init__(self, steps):
         self.steps = steps
-        self.loader = MovedLoader(Bits(), batch_size=16, shuffle=True)
+        self.unread, self.loader = MovedLoader(Bits()), MovedLoader(Bits(), batch_size=16, shuffle=True)
         self.model, self.teacher = Net(), None
         self.model.eval()(torch.zeros(1, 8))
         self.optimizer = Momentum(self.model.train().parameters(), lr=0.05)

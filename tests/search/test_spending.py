@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from autoopt.records import Plan, Round, StopReason
+from autoopt.search.planner import Queue
+from autoopt.search.rounds import Rounds
 from autoopt.search.spending import IDLE, more_budget, spending, spent_on
 from autoopt.storage.run import Took
 
@@ -52,3 +57,13 @@ def test_more_budget_buys_what_there_was_no_time_for(tmp_path: Path) -> None:
     assert "useless_11" in told or "more)" in told
     ample = World(tmp_path / "ample", strategy("slow"), speed=lambda plan: 0.7 ** len(plan.changes), budget=900.0)
     assert more_budget(ample.go().state) == ""
+
+
+def test_what_there_was_no_time_for_is_not_said_to_have_been_tried() -> None:
+    state = SimpleNamespace(unseen={"compile": 40.0, "workers": 9.0}, trials=[SimpleNamespace(strategy="workers")])
+    rounds: Any = SimpleNamespace(over=lambda: None, state=state, threshold=1.05)
+    round_ = Round(index=0, plan=Plan(), step_seconds=0.1, stages=(), bottleneck="forward")
+    stop = Rounds.stop(rounds, round_, Queue())
+    assert (stop.reason, stop.detail) == (StopReason.BUDGET, "there was no time left for compile")
+    state.unseen.clear()
+    assert Rounds.stop(rounds, round_, Queue()).reason is StopReason.EXHAUSTED

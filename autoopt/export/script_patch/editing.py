@@ -25,6 +25,9 @@ DATALOADER_POSITIONS = (
 """A DataLoader's arguments that may stand without their names."""
 
 
+_SHORT = 40
+"""Characters of the contexts of a ``with`` that another one is put beside."""
+
 Argument = tuple[cst.BaseExpression, Sequence[str]]
 """Value of an argument, and the names of those that may stand without one."""
 
@@ -189,12 +192,21 @@ class _Editor(cst.CSTTransformer):
     def _under(self, header: str, inner: list[Statement]) -> Statement:
         statement = self._parsed(f"{header}:\n    pass\n")
         assert isinstance(statement, cst.With)
+        if len(inner) == 1 and isinstance(inner[0], cst.With) and _plain_with(inner[0]):
+            first = statement.items[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+            return inner[0].with_changes(items=[first, *inner[0].items])
         leading = inner[0].leading_lines
         body = statement.body.with_changes(body=[inner[0].with_changes(leading_lines=()), *inner[1:]])
         return statement.with_changes(body=body, leading_lines=leading)
 
     def _parsed(self, text: str) -> Statement:
         return cst.parse_statement(text, config=self.edits.source.tree.config_for_parsing)
+
+
+def _plain_with(statement: cst.With) -> bool:
+    """Whether another context can be entered first within the same line, which stays short."""
+    contexts = sum(len(cst.Module([]).code_for_node(item)) for item in statement.items)
+    return statement.asynchronous is None and not isinstance(statement.lpar, cst.LeftParen) and contexts < _SHORT
 
 
 def given(call: cst.Call, positions: Sequence[str] = ()) -> dict[str, cst.Arg]:

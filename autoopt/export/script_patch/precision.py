@@ -34,7 +34,7 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
     for site in losses:
         source = placing.edits(site.file).source
         call = source.call(site, "backward")
-        back = source.line_of(call)
+        back, chosen = _block_of(source, call, used)
         earlier = [_index_in(source, other, back) for other in losses if other is not site]
         begin = max((index for index in earlier if index is not None and index < back.index), default=-1)
         forward = {way: _first_index_in(source, way, back) for way in used}
@@ -44,10 +44,30 @@ def place_precision(placing: Placing, precision: Precision, device: str) -> None
             # what is called after the last backward pass of a step, such as for a picture of it, leads to no loss
             covered += [way for way, index in forward.items() if index is not None and index > back.index]
         if within:
-            _wrap(placing, source, precision, device, (call, back, sorted(within.values())))
+            _wrap(placing, source, precision, device, (call, back, sorted(within.values())), training_alone=chosen)
     missing = [way[0] for way in used if way not in covered]
     if missing or not used:
         _refuse(placing, losses[0], missing)
+
+
+def _block_of(source: Source, call: cst.Call, used: list[Way]) -> tuple[Spot, bool]:
+    """The statement that holds a backward pass, in the block that calls a model above it.
+
+    Returns:
+        The statement, and whether the backward pass stands under an ``if`` in it: what is above it then runs in
+        evaluations, too, as where one function does both and is given an optimizer or none.
+    """
+    own = back = source.line_of(call)
+    chosen = False
+    while all(index is None or index > back.index for index in (_first_index_in(source, way, back) for way in used)):
+        above = source.parent(back.suite)
+        chosen = chosen or isinstance(above, (cst.If, cst.Else))
+        if not isinstance(above, (cst.If, cst.Else, cst.With)):
+            return own, False
+        back = source.line_of(above)
+    if back is own or _loss_made_at(source, call, 0, back) is not None:
+        return back, chosen
+    return own, False
 
 
 def _ways(site: Site) -> list[Way]:
@@ -63,18 +83,26 @@ def _first_index_in(source: Source, way: Way, back: Spot) -> int | None:
 
 
 def _wrap(
-    placing: Placing, source: Source, precision: Precision, device: str, found: tuple[cst.Call, Spot, list[int]]
+    placing: Placing,
+    source: Source,
+    precision: Precision,
+    device: str,
+    found: tuple[cst.Call, Spot, list[int]],
+    *,
+    training_alone: bool,
 ) -> None:
     """Autocast from the first forward pass to the loss of one backward pass.
 
     Args:
         found: its call and statement, and the statements that call a model, in their order.
+        training_alone: evaluations run these statements, too, and stay as they are.
     """
     call, back, forward = found
     torch_name = placing.edits(source.name).source.module_name("torch")
     if torch_name is None:
         raise NoHonestEditError(f"{source.name} does not import torch as a whole")
-    header = f'with {torch_name}.autocast("{device}", dtype={torch_name}.{precision.dtype})'
+    enabled = f", enabled={torch_name}.is_grad_enabled()" if training_alone else ""
+    header = f'with {torch_name}.autocast("{device}", dtype={torch_name}.{precision.dtype}{enabled})'
     edits = placing.edits(source.name)
     first = Spot(back.suite, forward[0], back.suite.body[forward[0]])  # type: ignore[arg-type]
     above = [index for index in forward if index < back.index]
@@ -139,17 +167,22 @@ def _loss_made(source: Source, call: cst.Call, first: Spot, back: Spot) -> int:
     """Index of the last statement before the backward pass that makes what it starts from."""
     if first.index >= back.index:
         raise NoHonestEditError("forward and backward pass share a statement")
+    made = _loss_made_at(source, call, first.index, back)
+    return first.index if made is None else made
+
+
+def _loss_made_at(source: Source, call: cst.Call, first: int, back: Spot) -> int | None:
+    """The same from a statement on; None where none of them does."""
     assert isinstance(call.func, cst.Attribute)
     names = {node.value for node in source.all_of(cst.Name, call.func.value)}
-    last = first.index
-    for index in range(first.index, back.index):
+    for index in reversed(range(first, back.index)):
         statement = back.suite.body[index]
         made = {
             source.code(target.target) for node in source.all_of(cst.Assign, statement) for target in node.targets
         } | {source.code(node.target) for node in source.all_of(cst.AugAssign, statement)}
         if made & names:
-            last = index
-    return last
+            return index
+    return None
 
 
 def _scale(placing: Placing, source: Source, call: cst.Call, torch_name: str, device: str) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
 
-from autoopt.records import Place
+from autoopt.records import Place, Site
 
 Suite = cst.Module | cst.IndentedBlock
 Node = TypeVar("Node", bound=cst.CSTNode)
@@ -82,7 +82,7 @@ class Source:
         """The call on these lines.
 
         Args:
-            place: lines of the call, as the interpreter gave them.
+            place: lines of the call, as the interpreter gave them; a site tells calls on the same lines apart.
             called: the last part of the name that is called; empty where any will do.
 
         Raises:
@@ -93,6 +93,8 @@ class Source:
         named = [node for node in found if self.called(node) in names] if called else found
         if len(named) > 1:  # of calls within one another the outer one
             named = [node for node in named if not any(self._inside(node, other) for other in named)]
+        if len(named) > 1 and isinstance(place, Site) and place.end_column is not None:
+            named = [node for node in named if self._end_column(node) == place.end_column]
         if len(named) != 1:
             what = f"{len(named)} calls of {called or 'anything'}"
             raise NoHonestEditError(f"{self.name}:{place.line} has {what} on its lines")
@@ -120,6 +122,11 @@ class Source:
     def _on(self, node: cst.CSTNode, place: Place) -> bool:
         lines = self.lines(node)
         return bool(lines.start.line == place.line and lines.end.line == place.end_line)
+
+    def _end_column(self, node: cst.CSTNode) -> int:
+        """Where a node ends in its last line, in bytes."""
+        end = self.lines(node).end
+        return len(self.text[end.line - 1][: end.column].encode())
 
     def _inside(self, node: cst.CSTNode, other: cst.CSTNode) -> bool:
         above = self.parent(node)
