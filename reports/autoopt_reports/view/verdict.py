@@ -49,7 +49,7 @@ class VerdictView:
 def judged(result: Result) -> tuple[Estimate | None, str, str]:
     """The estimate that decides, its path, and what it is a speedup of."""
     if result.speedup.time_to_target is not None:
-        of_what = "for the same steps" if _without_target(result) else "to target"
+        of_what = "to target" if _has_target(result) else "for the same steps"
         if result.speedup.planned_steps is not None or _to_the_end(result):
             of_what = "over the planned run"
         return result.speedup.time_to_target, "/speedup/time_to_target", of_what
@@ -135,11 +135,11 @@ def _qualifiers(result: Result, status: Status) -> tuple[Phrase, ...]:
 
 
 def target_phrase(result: Result) -> Phrase:
-    """``accuracy at least 0.93``, or just the metric where no value was set."""
+    """``accuracy at least 0.93``, or the step up to which both sides were trained where there is no value to reach."""
     objective, over = result.objective, result.speedup.planned_steps
     if over is not None and status_of(result) == "faster":
         return say("the end of its {} planned steps", number(over, units.count, "/speedup/planned_steps"))
-    if objective.metric is None or _without_target(result):
+    if objective.metric is None or objective.target is None:
         trained, planned = result.baseline.trained_steps, result.workload.max_steps
         if trained is None or _to_the_end(result):
             return say("its planned end")
@@ -147,8 +147,6 @@ def target_phrase(result: Result) -> Phrase:
         if planned is None:
             return say("step {}", step)
         return say("step {} of {}", step, number(planned, units.count, "/workload/max_steps"))
-    if objective.target is None:
-        return say("{}", name(objective.metric, 60))
     bound = "at least" if objective.mode == "max" else "at most"
     return say(
         "{} " + bound + " {}", name(objective.metric, 60), number(objective.target, units.plain, "/objective/target")
@@ -156,15 +154,13 @@ def target_phrase(result: Result) -> Phrase:
 
 
 def _to_the_end(result: Result) -> bool:
-    """Whether the times of a run without a metric are those of all the steps that the user plans."""
+    """Whether the times of a run without a target are those of all the steps that the user plans."""
     trained, planned = result.baseline.trained_steps, result.workload.max_steps
-    return _without_target(result) and planned is not None and (trained is None or trained >= planned)
+    return not _has_target(result) and planned is not None and (trained is None or trained >= planned)
 
 
-def _without_target(result: Result) -> bool:
-    """Whether there is nothing that times could be to: no metric, or none that the baseline was seen to tell."""
-    objective = result.objective
-    return objective.metric is None or (objective.target is None and result.baseline.metric is None)
+def _has_target(result: Result) -> bool:
+    return result.objective.metric is not None and result.objective.target is not None
 
 
 def _fitted(result: Result) -> Phrase | None:
@@ -242,7 +238,7 @@ def _facts(result: Result) -> tuple[Fact, ...]:
     metric = result.objective.metric or "metric"
     facts = [
         Fact(
-            f"time to {target_phrase(result)}" if _without_target(result) else "time to target",
+            "time to target" if _has_target(result) else f"time to {target_phrase(result)}",
             number(
                 b_time.value if b_time else None,
                 units.duration,
