@@ -57,6 +57,8 @@ def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] =
     except (WorkloadError, UsageError, EnvironmentLacks):
         if options.out is None and not measured_anything(directory):
             shutil.rmtree(directory.path, ignore_errors=True)  # the message says it all: no litter
+            with contextlib.suppress(OSError):  # other runs lie in it
+                directory.path.parent.rmdir()
         raise
 
 

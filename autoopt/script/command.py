@@ -42,7 +42,16 @@ def spec_of(target: str | None, words: Sequence[str]) -> str:
             f"{target} is a function that describes the run: it takes no words of its own, got {shlex.join(words)}",
             hint=f"a script takes words behind --, {_EXAMPLE}",
         )
-    return shlex.join([target, *words]) if words or _is_script(target) else target
+    if not words and not _is_script(target):
+        return target
+    spec = shlex.join([target, *words])
+    if command_of(spec) is None:
+        if target.partition("=")[0].isidentifier() and "=" in target:
+            hint = f"variables are set before it: {target} autoopt optimize -- {shlex.join(words)}"
+        else:
+            hint = f"name the Python script that it runs, {_EXAMPLE}"
+        raise UsageError(f"autoopt listens in Python, torchrun and accelerate launch, not in {target}", hint=hint)
+    return spec
 
 
 def command_of(spec: str) -> tuple[str, ...] | None:

@@ -164,7 +164,8 @@ def _cause(error: AutooptError) -> str:
 def trimmed(error: BaseException) -> str:
     """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
     for link in _chain(error):
-        link.__traceback__ = _without_own(link.__traceback__)
+        misread = isinstance(link, SyntaxError)  # which names its file and line itself
+        link.__traceback__ = _without_own(link.__traceback__, otherwise=None if misread else link.__traceback__)
     return "".join(traceback.format_exception(error, limit=-40)).rstrip()
 
 
@@ -178,11 +179,11 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or link.__context__
 
 
-def _without_own(trace: TracebackType | None) -> TracebackType | None:
-    start = trace
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+def _without_own(trace: TracebackType | None, otherwise: TracebackType | None) -> TracebackType | None:
+    """Args: otherwise: what it is where all frames are autoopt's, or of what runs a script for it."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((*_OWN, "<frozen ")):
         trace = trace.tb_next
-    return trace if trace is not None else start
+    return trace if trace is not None else otherwise
 
 
 def hung(message: str, log: str, where: str) -> Failure:

@@ -265,7 +265,7 @@ class TrialProcess(Answering):
         if failure.exit_code and not self.spec.plan.changes:
             kinds: dict[int, type[AutooptError]] = {2: UsageError, 3: WorkloadError, 4: EnvironmentLacks}
             kind = kinds.get(failure.exit_code, AutooptError)
-            detail = failure.detail or (self.tail() if self.spec.script is not None else "")  # what the script says
+            detail = failure.detail or (_of_the_script(self.tail(), failure.message) if self.spec.script else "")
             return kind(failure.message, hint=failure.hint, detail=detail)
         return TrialFailed(failure.failure, failure.message, where=failure.where, detail=failure.detail or self.tail())
 
@@ -279,6 +279,13 @@ class TrialProcess(Answering):
             file.seek(max(self._log_start if self._log_start <= size else 0, size - most))
             return file.read().decode("utf-8", "replace").replace("\0", "").rstrip()
         return ""
+
+
+def _of_the_script(printed: str, message: str) -> str:
+    """What a script has printed itself, before it was refused for the reason that is the message."""
+    refused = printed.rfind("\nautoopt.errors.")
+    begins = printed.rfind("Traceback (most recent call last):", 0, refused) if refused >= 0 else -1
+    return (printed[:begins] if begins >= 0 else printed).rstrip().removesuffix(message).rstrip()
 
 
 def _high_water(pid: int) -> int | None:

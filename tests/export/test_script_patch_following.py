@@ -73,6 +73,14 @@ WORKERS = Edit("loader", arguments={"num_workers": 2})
             "Trainer(data).loader()\n",
             "    def __init__(self, data, workers=2):",
         ),
+        (
+            "class Data(LightningDataModule):\n    def __init__(self, size=4, workers: int = 0):\n"
+            "        super().__init__()\n        self.save_hyperparameters()\n"
+            "    def train_dataloader(self):\n"
+            "        return DataLoader(data, self.hparams.size, num_workers=self.hparams.workers)\n"
+            "fit(Data(8))\n",
+            "    def __init__(self, size=4, workers: int = 2):",
+        ),
     ],
 )
 def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed: str) -> None:
@@ -109,6 +117,13 @@ def test_a_value_is_changed_where_it_is_made(tmp_path: Path, text: str, changed:
             "def load(workers=0):\n    return DataLoader(data, 4, num_workers=workers)\nload()\n",
             5,
             "not what arrives: 5 does",
+        ),
+        (
+            "class Data(LightningDataModule):\n    def __init__(self, workers: int = 0):\n"
+            "        self.save_hyperparameters('size')\n    def train_dataloader(self):\n"
+            "        return DataLoader(data, num_workers=self.hparams.workers)\nfit(Data())\n",
+            0,
+            "takes it from self.hparams.workers, which no one line was seen to set",
         ),
         ("a = b\nb = a\nDataLoader(data, 4, num_workers=a)\n", 0, "takes it from b"),
     ],
@@ -155,6 +170,30 @@ def test_arguments_of_a_trainer_that_are_passed_on_or_read_from_the_command(tmp_
     site = site_of(text, "parser.", kind="trainer", call="TrainingArguments")
     with pytest.raises(NoHonestEditError, match="add --bf16 True --dataloader_num_workers 2 to it") as caught:
         placed(tmp_path, text, site, bf16)
+    assert caught.value.by_hand
+
+
+@pytest.mark.parametrize(
+    ("call", "command", "told"),
+    [
+        (
+            "parse_yaml_file(path)",
+            ("python", "train.py", "conf/run.yaml"),
+            'train.py:1 reads it from a file: write "bf16": true, "dataloader_num_workers": 2 into conf/run.yaml',
+        ),
+        ("parse_json_file(path)", ("python", "train.py"), "give what it makes bf16=True, dataloader_num_workers=2"),
+        ("parse_dict(read())", ("python", "train.py", "a.yaml"), "train.py:1 has no call of TrainingArguments: give"),
+    ],
+)
+def test_arguments_of_a_trainer_that_a_parser_makes_are_told(
+    tmp_path: Path, call: str, command: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"wanted, = parser.{call}\n")
+    site = Site(kind="trainer", call="TrainingArguments", file="train.py", line=1, end_line=1)
+    placing = Placing(Sites(command=command, cwd=str(tmp_path), sites=(site,)))
+    with pytest.raises(NoHonestEditError) as caught:
+        placing.place(Edit("trainer", arguments={"bf16": True, "dataloader_num_workers": 2}))
+    assert told in str(caught.value)
     assert caught.value.by_hand
 
 

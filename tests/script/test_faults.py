@@ -19,19 +19,27 @@ from tests.script.conftest import StartScript, sites_of
         ("asks", "standard input"),
         ("exits", "left by itself before its first training step: wrong words"),
         ("spawns", "several processes"),
+        ("misread", "SyntaxError: invalid syntax"),
         ("never", "without having called a model in training"),
         ("updates_itself", "no optimizer of torch was made"),
         ("calls_no_model", "no model that holds its parameters was called"),
     ],
 )
-def test_a_script_that_does_not_train_says_why(start_script: StartScript, how: str, said: str) -> None:
+def test_a_script_that_does_not_train_says_why(start_script: StartScript, folder: Path, how: str, said: str) -> None:
+    (folder / "misread.py").write_text("import torch\n\n\ndef half(:\n    return torch.zeros(1)\n")
     with pytest.raises(AutooptError) as caught:
-        start_script("faulty.py", how)
+        start_script("misread.py" if how == "misread" else "faulty.py", how)
     assert said in caught.value.message
     assert isinstance(caught.value, WorkloadError | TrialFailed)
     if how == "exits":
         assert "wrong words" in caught.value.detail, "what the script printed"
         assert "Traceback" not in caught.value.detail
+    if how in ("spawns", "never", "no_torch"):
+        assert caught.value.message not in caught.value.detail, "the error is told once"
+        assert "Traceback" not in caught.value.detail
+    if how == "misread":
+        assert caught.value.detail.lstrip().startswith('File "'), "the place in the script alone"
+        assert caught.value.detail.count('File "') == 1
     if how == "fails":
         assert "faulty.py" in caught.value.detail, "the script's own traceback"
 
@@ -73,11 +81,19 @@ def test_a_command_line_says_which_form_it_has() -> None:
     [
         ("m:build", ("--epochs", "1"), "takes no words of its own"),
         (None, (), "nothing to train"),
+        ("bash", ("train.sh",), "not in bash"),
+        ("./run", ("--epochs", "3"), r"not in \./run"),
     ],
 )
 def test_words_that_do_not_fit_are_usage(target: str | None, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         spec_of(target, words)
+
+
+def test_variables_in_front_of_a_command_are_set_before_autoopt() -> None:
+    with pytest.raises(UsageError) as caught:
+        spec_of("CUDA_VISIBLE_DEVICES=1", ("python", "train.py"))
+    assert "CUDA_VISIBLE_DEVICES=1 autoopt optimize -- python train.py" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("spec", ["torchrun --nproc-per-node 2 train.py", "python -I train.py"])

@@ -86,7 +86,7 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         placing.place(Edit("trainer", arguments=arguments))
         return
     if unsaid:
-        raise NoHonestEditError(f"no line of the script says it: {unsaid}")
+        raise NoHonestEditError(f"what it changes is not said by any one line of a script: {unsaid}")
     for edit in edits:
         placing.place(edit)
     if precision is not None:

@@ -21,6 +21,8 @@ def followed(source: Source, value: cst.BaseExpression) -> cst.BaseExpression | 
         if value.value.value == "self":
             return _own(source, value)
         return _field(source, value)
+    if isinstance(value, cst.Attribute) and source.code(value.value) == "self.hparams":
+        return _hyperparameter(source, value)
     if isinstance(value, cst.Subscript) and isinstance(value.value, cst.Name):
         return _entry(source, value)
     return None
@@ -110,6 +112,22 @@ def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
     if set_elsewhere or any(call.args for call in made):
         return None
     return kept
+
+
+def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
+    """What Lightning keeps under ``self.hparams``: a parameter of the class, where its constructor saves them all."""
+    function = source.scope(value)
+    owner = source.class_of(function) if isinstance(function, cst.FunctionDef) else None
+    parts = owner.body.body if owner is not None else ()
+    init = next((part for part in parts if isinstance(part, cst.FunctionDef) and part.name.value == "__init__"), None)
+    name, asked = value.attr.value, source.code(value)
+    if owner is None or init is None or _parameter(init, name) is None or _changed_otherwise(source, asked):
+        return None
+    saved = [call for call in source.all_of(cst.Call, init) if source.code(call.func) == "self.save_hyperparameters"]
+    made = any(source.called(call) == owner.name.value for call in source.all_of(cst.Call))
+    if len(saved) != 1 or any(argument.keyword is None for argument in saved[0].args) or not made:
+        return None
+    return _handed_in(source, init, name)
 
 
 def _targets(source: Source, part: cst.AnnAssign | cst.Assign) -> list[str]:

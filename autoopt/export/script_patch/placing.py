@@ -14,6 +14,7 @@ from autoopt.export.script_patch.imports import after_import_of, first_import, l
 from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
 from autoopt.export.script_patch.options import ScriptOptions
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
+from autoopt.export.script_patch.trainers import made_otherwise, unclipped
 from autoopt.export.script_patch.user_files import UserFiles
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
@@ -65,7 +66,7 @@ class Placing:
             "left_out": self._left_out,
         }
         places[edit.at](edit)
-        if self._unclipped():
+        if unclipped(self.sites, self.edits, self.files):
             raise NoHonestEditError("Lightning does not clip the gradients of a fused optimizer in mixed precision")
 
     def trainers_arguments(self, recipe: Recipe) -> JsonDict:
@@ -168,26 +169,9 @@ class Placing:
     def _trainer(self, edit: Edit) -> None:
         site = self.site("trainer")
         source = self.edits(site.file).source
-        if not source.names(site, site.call) and source.names(site, "parse_args_into_dataclasses"):
-            words = " ".join(f"--{name} {value}" for name, value in edit.arguments.items())
-            where = f"{site.file}:{site.line}"
-            raise NoHonestEditError(f"{where} reads it from the command: add {words} to it", by_hand=True)
+        if not source.names(site, site.call):
+            raise made_otherwise(source, site, edit.arguments, self.sites.command)
         self._arguments(edit, site, ())
-
-    def _unclipped(self) -> bool:
-        """Whether these edits make Lightning refuse to clip gradients, which an optimizer may have scaled."""
-        fused = any("fused" in named for edits in self.files.values() for named in edits.arguments.values())
-        for site in self.sites.of("trainer") if fused else ():
-            source = self.edits(site.file).source
-            if site.call != "Trainer" or not source.names(site, site.call):
-                continue
-            call = source.call(site, site.call)
-            there, new = given(call), self.files[site.file].arguments.get(call, {}).get("precision")
-            old = there["precision"].value if "precision" in there else None
-            precision = new[0] if new is not None else old
-            if "gradient_clip_val" in there and precision is not None and "mixed" in source.code(precision):
-                return True
-        return False
 
     def _call(self, source: Source, site: Site) -> cst.Call:
         """The call that made what a site is of; of an optimizer the line may pick the class as it runs."""
