@@ -44,8 +44,8 @@ def ratio_with(
         seconds: for all of it; a few turns are made however long they take.
 
     Returns:
-        The median over turns; None where copies do not fit or are not trained by the loss, where the model is
-        compiled, or where either fails.
+        The median over turns, 1 where nothing is changed; None where copies do not fit or are not trained by the loss,
+        where the model is compiled, or where either fails.
     """
     if training.setup.compile is not None or not _fits(training):
         return None
@@ -53,10 +53,12 @@ def ratio_with(
     try:
         with torch.random.fork_rng(devices=devices):
             plain = copy.deepcopy(training.model)
-            changed = copy.deepcopy(training.model)
-            changed = change(changed) if change is not None else changed
             batch = training.next()[0]
             usual = training.autocast or nullcontext()
+            if change is None and dtype is None and matmul is None and rebatch is None:
+                return _unchanged(training, lambda: _once(training, plain, batch, usual, None), seconds)
+            changed = copy.deepcopy(training.model)
+            changed = change(changed) if change is not None else changed
             another = rebatch(batch) if rebatch is not None else batch
             other = torch.autocast(training.device.torch.type, dtype=dtype) if dtype is not None else usual
             return _turns(
@@ -96,6 +98,15 @@ def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmu
     if all(parameter.grad is None for parameter in model.parameters()):
         raise _NotTrainedError
     return passed
+
+
+def _unchanged(training: Training, plain: Callable[[], float], seconds: float) -> float:
+    """Passes for these seconds, one at least, with nothing to be held against: what is asked of them is beside them."""
+    end = training.device.now() + seconds
+    plain()
+    while training.device.now() < end:
+        plain()
+    return 1.0
 
 
 def _turns(training: Training, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:

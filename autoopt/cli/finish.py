@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from autoopt.options import Options
 from autoopt.records import Profile, Result, StopReason
 from autoopt.trackers import following
 from autoopt_reports import console, html
-from autoopt_reports.live import make_view
+from autoopt_reports.live import QuietView, make_view
+from autoopt_reports.plain import PlainView
 
 REPORT_FILE = "report.html"
 PROFILE_FILE = "profile.html"
@@ -43,6 +45,11 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
     if options.open and page is not None:
         show(page)
     return INTERRUPTED if result.stop.reason is StopReason.INTERRUPTED else 0
+
+
+def lines_view(options: Options) -> QuietView | PlainView:
+    """What tells of a profile while it is made: a line for each thing that is known; of quiet ones nothing."""
+    return QuietView() if options.quiet else PlainView(sys.stderr, time.monotonic)
 
 
 def finish_profile(profile: Profile, options: Options) -> int:

@@ -48,10 +48,12 @@ def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[s
     with stdout_kept():
         check_command(spec, options)  # before torch is imported
     from autoopt.api import profile_run
-    from autoopt.cli.finish import finish_profile
+    from autoopt.cli.finish import finish_profile, lines_view
     from autoopt.profilers import check_tools
 
     check_tools(named)
-    with stdout_kept():
-        profile = profile_run(spec, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())))
+    with lines_view(options) as view, stdout_kept():
+        profile = profile_run(
+            spec, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())), announce=view
+        )
     return finish_profile(profile, options)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import autoopt
 from autoopt.errors import EnvironmentLacks, TrialFailed
+from autoopt.events import Listener
 from autoopt.export.script_patch import patch_of
 from autoopt.options import Options
 from autoopt.profilers import profile_with
@@ -30,11 +31,13 @@ def profile_run(
     *,
     tools: Sequence[str] = (),
     on_profiled: Callable[[Profiled], None] = lambda found: None,
+    announce: Listener = lambda event: None,
 ) -> Profile:
     """Benchmark and simplify only; writes profile.json and a trace, nothing is tried.
 
     Args:
         tools: profilers to run afterwards (``autoopt.profilers.TOOLS``), each told to ``on_profiled``.
+        announce: gets what is known early, such as where the time of a script's first steps goes.
 
     Raises:
         AutooptError: the workload cannot be built, or fails.
@@ -48,7 +51,7 @@ def profile_run(
     with alone, Launcher(compiler_cache=directory.compiler_cache) as launcher:
         runner = TrialRunner(launcher, base, registry, directory.logs)
         try:
-            found = profile(runner, options, choice, traces=str(directory.traces))
+            found = profile(runner, options, choice, traces=str(directory.traces), announce=announce)
         except TrialFailed as failure:
             raise BaselineFailed(failure, "while it was profiled") from failure
         profilers = []

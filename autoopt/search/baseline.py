@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoopt.errors import EnvironmentLacks, TrialFailed
-from autoopt.events import BaselineMeasured, EnvironmentRead, FirstLook, NoiseMeasured
+from autoopt.events import BaselineMeasured, EnvironmentRead, NoiseMeasured
 from autoopt.options import Options
 from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Sites
 from autoopt.records.facts import WorkloadFacts
@@ -17,7 +17,7 @@ from autoopt.search.budget_allocation import NOISE_AT_MOST
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
-from autoopt.search.first_process import FirstProcess, opportunities
+from autoopt.search.first_process import FirstProcess, first_look, opportunities
 from autoopt.search.first_training import may_wait, train_first, wait
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.recollection import known_noise, recall
@@ -91,9 +91,9 @@ def described(context: RunContext, options: Options) -> SearchState:
         if context.runner.base.script is not None:
             sites = context.run.step("sites", {}, lambda: _watched(first), Sites)
             context.runner.knows(sites)
-            if sites.step_seconds is not None:
-                known = {"steps": sites.steps, "step_seconds": sites.step_seconds, "shares": sites.shares}
-                context.announce(FirstLook(at=context.now(), **known))
+            look = first_look(sites, context.now())
+            if look is not None:
+                context.announce(look)
         found = context.run.step("inspect", {}, first.description, Description)
     except TrialFailed as failure:
         raise BaselineFailed(failure, "while it was built") from failure

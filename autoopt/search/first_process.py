@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from autoopt.errors import TrialFailed
-from autoopt.events import Opportunities
+from autoopt.events import FirstLook, Opportunities
 from autoopt.records import Sites
 from autoopt.registry import Registry
 from autoopt.search.planner import Choice, build_queue
@@ -62,6 +62,17 @@ def _steps_as_ever(sites: Sites) -> bool:
     """Whether the first step was the same as in a process that knows the sites: that of a single optimizer."""
     evaluated = any(site.options.get("mode") == "eval" for site in sites.of("model"))
     return len(set(sites.period)) == 1 and not evaluated
+
+
+def first_look(sites: Sites, at: float) -> FirstLook | None:
+    """Where the time of a script's first steps went; None where they were not timed.
+
+    Args:
+        at: seconds of the run.
+    """
+    if sites.step_seconds is None:
+        return None
+    return FirstLook(at=at, steps=sites.steps, step_seconds=sites.step_seconds, shares=sites.shares)
 
 
 def opportunities(registry: Registry, case: Case, choice: Choice, least: float) -> Opportunities:

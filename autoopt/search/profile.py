@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 
+from autoopt.events import EnvironmentRead, Listener, PhaseStarted
 from autoopt.options import Options
 from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
+from autoopt.records.facts import WorkloadFacts
 from autoopt.script.advice import advice_of
 from autoopt.search.baseline import check_devices, objective_of, together
 from autoopt.search.configuration import configuration
-from autoopt.search.first_process import FirstProcess
+from autoopt.search.first_process import FirstProcess, first_look, opportunities
 from autoopt.search.planner import Choice, build_queue
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
@@ -17,19 +19,42 @@ from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile, doubt_of, least_doubtful, profile_stages
 
+NOTHING = Plan()
 SECONDS = 20.0
 UNSET = "not set"
 
 
-def profile(runner: TrialRunner, options: Options, choice: Choice, *, traces: str | None = None) -> Profile:
+def profile(
+    runner: TrialRunner,
+    options: Options,
+    choice: Choice,
+    *,
+    traces: str | None = None,
+    announce: Listener = lambda event: None,
+) -> Profile:
     """Measures the baseline from the inside and asks every strategy for its prediction.
+
+    Args:
+        traces: a folder for a short torch.profiler trace.
+        announce: gets what is known before the stages are measured, as soon as it is.
 
     Raises:
         TrialFailed: the baseline does not train.
     """
     began = time.monotonic()
     first = FirstProcess(runner)
-    sites, description = first.sites(), first.description()
+    announce(PhaseStarted(at=0.0, phase="benchmark"))
+    sites = first.sites()
+    look = first_look(sites, time.monotonic() - began) if sites is not None else None
+    if look is not None:
+        announce(look)
+    description = first.description()
+    announce(EnvironmentRead(at=time.monotonic() - began, environment=description.environment))
+    if sites is not None and look is not None:
+        case = _state(runner, options, description.facts, description).case(runner.registry, None, None)
+        seen_so_far = opportunities(runner.registry, case, choice, 1 + options.min_gain)
+        announce(seen_so_far.model_copy(update={"at": time.monotonic() - began}))
+    announce(PhaseStarted(at=time.monotonic() - began, phase="simplify"))
     least, most = options.processes
     check_devices(most, description.environment)
     plan = together(runner, least) if least > 1 else Plan()
@@ -65,16 +90,7 @@ def _predictions(
     baseline: Plan,
 ) -> tuple[Prediction, ...]:
     facts = description.facts.model_copy(update={"inspected": seen.inspected})
-    state = SearchState(
-        facts=facts,
-        environment=description.environment,
-        objective=objective_of(facts, options),
-        planned_steps=facts.max_steps,
-        sites=runner.watched(),
-        baseline=baseline,
-        incumbent=baseline,
-        processes=options.processes[1],
-    )
+    state = _state(runner, options, facts, description, baseline)
     plan = build_queue(runner.registry, state.case(runner.registry, pipeline, None), choice, 1 + options.min_gain)
     found = {
         p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)
@@ -89,3 +105,18 @@ def _predictions(
             reason=item.reason,
         )
     return tuple(found[name] for name in runner.registry if name in found)
+
+
+def _state(
+    runner: TrialRunner, options: Options, facts: WorkloadFacts, description: Description, baseline: Plan = NOTHING
+) -> SearchState:
+    return SearchState(
+        facts=facts,
+        environment=description.environment,
+        objective=objective_of(facts, options),
+        planned_steps=facts.max_steps,
+        sites=runner.watched(),
+        baseline=baseline,
+        incumbent=baseline,
+        processes=options.processes[1],
+    )

@@ -52,6 +52,12 @@ def test_three_dear_layers_cost_three_times_one() -> None:
     assert ratio_with(training_of(), seconds=20.0) == pytest.approx(1.0)
 
 
+def test_where_nothing_is_changed_a_slow_pass_is_made_once() -> None:
+    training, before = training_of(), Layer.clock
+    assert ratio_with(training, seconds=0.5) == 1.0
+    assert Layer.clock - before == 1.0
+
+
 def test_the_training_stays_as_it_was() -> None:
     training = training_of()
     state = {name: value.clone() for name, value in training.model.state_dict().items()}

@@ -13,7 +13,7 @@ import pytest
 
 from autoopt.cli import main
 from autoopt.errors import EnvironmentLacks, WorkloadError
-from autoopt.events import Warned
+from autoopt.events import FirstLook, Warned
 from autoopt.options import Options
 from autoopt.records import Profile, Result
 from autoopt_reports import sample
@@ -38,8 +38,9 @@ class Engine:
         self.calls.append((str(run), accept_changed))
         return self._answer()
 
-    def profile_run(self, spec: str, options: Options, **profilers: object) -> Profile:
+    def profile_run(self, spec: str, options: Options, *, announce: Any, **profilers: object) -> Profile:
         self.calls.append((spec, options))
+        announce(FirstLook(at=3.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5}))
         print("printed by the user's code")
         return sample.profile()
 
@@ -246,8 +247,12 @@ def test_profile_prints_its_document(engine: Engine, capfd: pytest.CaptureFixtur
     assert main(["profile", "m:b", "--json", "--device", "cpu"]) == 0
     out, err = capfd.readouterr()
     assert Profile.model_validate_json(out)
-    assert err == "printed by the user's code\n"
+    look, _, printed = err.partition("\n")
+    assert look.startswith("[   0:03] first look at 24 steps: 60.0 ms a step, data 50.0 %"), "as soon as it is known"
+    assert printed == "printed by the user's code\n"
     assert engine.calls == [("m:b", Options(json=True, device="cpu"))]
+    assert main(["profile", "m:b", "--json", "--quiet"]) == 0
+    assert capfd.readouterr().err == "printed by the user's code\n"
 
 
 def test_profile_prints_a_summary(engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
