@@ -29,6 +29,7 @@ from autoopt.records import JsonDict
 from autoopt.records.facts import WorkloadFacts
 from autoopt.script.goal import Enough, Goal
 from autoopt.script.metric import direction_of, name_of
+from autoopt.script.planned import steps_per_epoch
 from autoopt.script.probe import probe
 from autoopt.script.process import Script
 from autoopt.script.ranks import meet, without_waiting
@@ -191,7 +192,7 @@ class ScriptTraining:
         self.accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
         per_epoch = _length(loaders[0]) if loaders else None
-        per_epoch = None if per_epoch is None else max(per_epoch // self.accumulation, 1)
+        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, self.accumulation)
         every = per_epoch or max((total or 100) // 10, 1)
         self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, self.accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Sized
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import DataLoader
 
 from autoopt.script.frames import is_users
 
+_Rest = Literal["stepped", "dropped"]
 _TRAINERS = frozenset(
     (
         "transformers.trainer.Trainer",
@@ -31,6 +32,7 @@ def planned_steps(batches_per_step: int) -> int | None:
 
     Returns:
         What a library's trainer tells, else the product of the loops' lengths; None where a loop does not tell its own.
+        Of a pass over a loader whose batches are added up, its last ones count as the loop's own lines treat them.
     """
     total, loads = 1, False
     frame: FrameType | None = sys._getframe(1)
@@ -43,12 +45,79 @@ def planned_steps(batches_per_step: int) -> int | None:
                 length = _length(loop, frame)
                 if length is None:
                     return None
-                total *= length[0]
-                loads = loads or length[1]
+                count, loaded = length
+                rest = _remainder(loop, frame.f_lineno) if loaded and batches_per_step > 1 else None
+                total *= count if rest is None else _steps(count, batches_per_step, rest)
+                loads = loads or (loaded and rest is None)
         frame = frame.f_back
     if total == 1:
         return None
     return max(total // max(batches_per_step, 1), 1) if loads else total
+
+
+def steps_per_epoch(batches: int, batches_per_step: int) -> int:
+    """Training steps of a pass over a loader; called as :func:`planned_steps` is.
+
+    Args:
+        batches: that the loader gives.
+        batches_per_step: that one training step takes.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    rest: _Rest | None = None
+    while frame is not None and rest is None:
+        if is_users(frame.f_code.co_filename):
+            rests = (_remainder(loop, frame.f_lineno) for loop in _loops(frame))
+            rest = next((each for each in rests if each is not None), None)
+        frame = frame.f_back
+    return _steps(batches, batches_per_step, rest or "dropped")
+
+
+def _steps(batches: int, batches_per_step: int, rest: _Rest) -> int:
+    more = batches_per_step - 1 if rest == "stepped" else 0
+    return max((batches + more) // max(batches_per_step, 1), 1)
+
+
+def _remainder(loop: ast.AST, line: int) -> _Rest | None:
+    """What a loop does with batches that are left where their number is no multiple of a step's.
+
+    Args:
+        loop: over batches.
+        line: in its body, at which it steps.
+
+    Returns:
+        ``stepped``: with those that there are, as the condition on its length tells, or accelerate does; ``dropped``:
+        its counter begins anew with each pass; None where neither is seen: the next pass goes on counting.
+    """
+    if not isinstance(loop, ast.For):
+        return None
+    for node in ast.walk(loop):
+        if isinstance(node, ast.With) and _holds(node, line) and "accumulate" in _entered(node):
+            return "stepped"
+        if isinstance(node, ast.If) and (_holds(node, line) or (node.lineno < line and _skips(node))):
+            parts = list(ast.walk(node.test))
+            counted = [part.left for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
+            if counted and any(isinstance(part, ast.Call) and _called(part) == "len" for part in parts):
+                return "stepped"
+            if counted and not isinstance(node.test, ast.BoolOp):
+                return "dropped" if set().union(*map(_names, counted)) & _names(loop.target) else None
+    return None
+
+
+def _entered(node: ast.With) -> set[str]:
+    """Names of the functions whose contexts a block is under."""
+    return {_called(item.context_expr) for item in node.items if isinstance(item.context_expr, ast.Call)}
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _holds(node: ast.If | ast.With, line: int) -> bool:
+    return node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+
+
+def _skips(node: ast.If) -> bool:
+    return isinstance(node.body[-1], ast.Continue)
 
 
 def _of_trainer(frame: FrameType) -> int | None:
