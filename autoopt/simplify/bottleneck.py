@@ -19,6 +19,8 @@ _CLASS = {
 }
 WITHIN_REACH = 1.25
 """A step this near its ceiling has no bottleneck: peaks are the best of many calls, no step is made of such alone."""
+_LEAST_EXPLAINED = 0.1
+"""Share of the measured step that the graph's own must make for one of its stages to be called the bottleneck."""
 _FULL_MEMORY = 0.95
 _DISPATCHES = 6
 
@@ -26,7 +28,8 @@ _DISPATCHES = 6
 def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
     """The stage whose absence would save the most; where none saves much, the heaviest on the critical path.
 
-    None where the step is within a quarter of its ceiling.
+    None where the step is within a quarter of its ceiling, and where the stages that could be measured are next to
+    nothing of it: what holds it back is not among them.
 
     Args:
         reach: the ceiling at the share of its peak that the machine gave meanwhile, where that is known.
@@ -35,6 +38,8 @@ def bottleneck(pipeline: Pipeline, reach: float | None = None) -> str | None:
     interruptions = sum(stage.seconds for stage in pipeline.stages if stage.name in INTERRUPTIONS)
     step = pipeline.simulate() + interruptions
     if not pipeline.stages or (ceiling and step <= ceiling * WITHIN_REACH):
+        return None
+    if step < _LEAST_EXPLAINED * pipeline.round.step_seconds:
         return None
     savings = {stage.name: pipeline.saving(stage.name) for stage in pipeline.stages}
     best = max(savings, key=lambda name: savings[name])

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.records import Deeper, Operator, Peaks, Plan, Round
+from autoopt.records import Deeper, Operator, Peaks, Plan, Round, Stage
 from autoopt.records.distributed import Communication, Spread
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse, communication
-from autoopt.simplify.bottleneck import classify
+from autoopt.simplify.bottleneck import bottleneck, classify
 from autoopt.simplify.ceilings import PRODUCT, of_peak, stage_ceilings
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
@@ -333,3 +333,10 @@ def test_the_share_of_its_peak_follows_from_the_product_that_was_timed() -> None
     assert of_peak(survey_of(product_seconds=half), PEAKS) == pytest.approx(0.5)
     assert of_peak(survey_of(product_seconds=half / 8), PEAKS) == 1.0
     assert of_peak(survey_of(), PEAKS) == 1.0
+
+
+def test_a_stage_that_is_nothing_of_the_step_is_no_bottleneck() -> None:
+    copy = Stage(name="copy", resource="link", seconds=3e-7, exposed_seconds=0.0, ceiling_seconds=0.0)
+    round_ = Round(index=0, plan=Plan(), step_seconds=0.09, stages=(copy,))
+    assert bottleneck(Pipeline(round_)) is None, "forward and backward could not be measured alone"
+    assert bottleneck(Pipeline(round_.model_copy(update={"step_seconds": 4e-7}))) == "copy"
