@@ -122,12 +122,16 @@ class Trial(Record):
 
 
 class Ablation(Record):
-    """Worth of a kept change: the final plan against itself without it, and it alone on the baseline."""
+    """Worth of a kept change: the final plan against itself without it, and it alone on the baseline.
+
+    ``beside``: other changes that were in the plan when ``without`` was measured, and were dropped thereafter.
+    """
 
     strategy: str
     setting: JsonDict = Field(default_factory=dict)
     without: Estimate | None = None
     alone: Estimate | None = None
+    beside: tuple[str, ...] = ()
 
 
 class Decided(Record):

@@ -7,6 +7,7 @@ from math import exp
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.compare.comparison import Decision
+from autoopt.search.decided import in_larger_plan
 from autoopt.search.proof import stands_out
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -28,7 +29,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         loser = _loser(context, state, rows)
         if loser is None:
             rows = [row for row in rows if Change(strategy=row.strategy, setting=row.setting) in state.found]
-            return rows, [*dropped, *_unproved(state, rows)]
+            return [_from_larger_plan(state, row) for row in rows], [*dropped, *_unproved(state, rows)]
         estimate = loser.without
         assert estimate is not None
         dropped.append(
@@ -37,6 +38,15 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
         )
         state.incumbent = state.without(loser.strategy)
     return [], dropped
+
+
+def _from_larger_plan(state: SearchState, row: Ablation) -> Ablation:
+    """The row with what leaving the change out showed before others were dropped, where that is all there is."""
+    larger = in_larger_plan(state, row.strategy) if row.without is None else None
+    if larger is None:
+        return row
+    seen, others = larger
+    return row.model_copy(update={"without": seen.estimate, "beside": others})
 
 
 def _unproved(state: SearchState, rows: list[Ablation]) -> list[str]:

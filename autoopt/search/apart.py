@@ -23,15 +23,12 @@ MORE = 2.0
 """A part may take so many times the pairs that what was seen of it promises: looks flatter what they find."""
 
 
-def take_apart(
-    context: RunContext, state: SearchState, before: Plan, deadline: float, latest: float = 0.0
-) -> list[str]:
+def take_apart(context: RunContext, state: SearchState, before: Plan, deadline: float) -> list[str]:
     """Leaves out the parts of the incumbent that were proved together, and drops what nothing supports.
 
     Args:
         before: the plan that the stack was proved on.
         deadline: on the run's clock.
-        latest: the same for strong parts, where that is later.
 
     Where there is no time to test what would be left, the whole stands but for what is decided to bring nothing.
 
@@ -42,7 +39,7 @@ def take_apart(
         state.together.clear()
         return []
     taking = _Taking(context, state, before, deadline)
-    taking.run(max(latest, deadline))
+    taking.run()
     kept = taking.left
     names = [change.strategy for change in state.incumbent.changes if change not in kept.changes]
     state.together = {name: part for name, part in state.together.items() if name in taking.doubtful}
@@ -70,13 +67,11 @@ class _Taking:
         self.seen: dict[str, float] = {}
         self._open = sorted(state.together, key=lambda name: -state.together[name].gain)
 
-    def run(self, latest: float) -> None:
-        """Strong parts first, until ``latest``; then the weak ones, until the deadline."""
+    def run(self) -> None:
+        """Strong parts first; then the weak ones."""
         weak = [name for name in self._open if self._pairs([name]) > STRONG_PAIRS]
-        deadline, self.deadline = self.deadline, latest
         for name in [name for name in self._open if name not in weak]:
             self._halve([name])
-        self.deadline = deadline
         self._halve(weak)
         whole, parts = self.state.incumbent, self.state.together
         if self.left == self.context.runner.registry.order(self.before):  # the whole was proved faster than that

@@ -147,11 +147,6 @@ class BudgetAllocation:
         needed = self.in_turns(speedup) + self.comparison
         return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
 
-    def latest(self, speedup: float = 1.0) -> float:
-        """When the last decision must be made for the final plan to be compared once more and trained alone."""
-        needed = self.verification(1, speedup) + self.comparison
-        return self.budget - min(needed, KEPT_BACK_AT_MOST * self.budget)
-
     def search_deadline(self, changes: int, speedup: float = 1.0) -> float:
         """When the search ends, on the run's clock."""
         return self.budget - self.kept_back(changes, speedup)

@@ -32,16 +32,29 @@ def _kept(state: SearchState, name: str) -> Decided | None:
     if name not in {change.strategy for change in state.found}:
         return None
     without = state.without(name)
-    for seen in _with_and_without(state, name):
-        if (seen.candidate.plan, seen.incumbent.plan) == (
-            state.incumbent,
-            without,
-        ) and seen.decision is Decision.ACCEPT:
+    for seen in with_and_without(state, name):
+        same = (seen.candidate.plan, seen.incumbent.plan) == (state.incumbent, without)
+        if same and seen.decision is Decision.ACCEPT:
             return Decided(strategy=name, verdict=Verdict.KEPT, by=f"the plan with and without it, {seen.reason}")
     alone = [trial for trial in state.trials if trial.strategy == name and not trial.companions]
     if any(trial.verdict is Verdict.KEPT for trial in alone):
         return Decided(strategy=name, verdict=Verdict.KEPT, by="its own proof")
+    larger = in_larger_plan(state, name)
+    if larger is not None and larger[0].decision is Decision.ACCEPT:
+        seen, others = larger
+        by = f"the plan with and without it, as {', '.join(others)} was in it, {seen.reason}"
+        return Decided(strategy=name, verdict=Verdict.KEPT, by=by)
     return Decided(strategy=name, by="kept as a part of what was proved together; leaving it out was not decided")
+
+
+def in_larger_plan(state: SearchState, name: str) -> tuple[Comparison, tuple[str, ...]] | None:
+    """What leaving out a change of the final plan showed while more was in the plan, and the names of that."""
+    for seen in with_and_without(state, name):
+        plan, final = seen.candidate.plan, state.incumbent
+        others = tuple(change.strategy for change in plan.changes if change not in final.changes)
+        if others and seen.estimate and all(change in plan.changes for change in final.changes):
+            return seen, others
+    return None
 
 
 def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:
@@ -62,10 +75,10 @@ def _refused(state: SearchState, name: str, measured: list[Trial]) -> Decided:
 
 def _left_out(state: SearchState, name: str) -> Comparison | None:
     """The latest comparison that refused it as a part of a larger plan."""
-    return next((seen for seen in _with_and_without(state, name) if seen.decision in LEFT_OUT), None)
+    return next((seen for seen in with_and_without(state, name) if seen.decision in LEFT_OUT), None)
 
 
-def _with_and_without(state: SearchState, name: str) -> Iterator[Comparison]:
+def with_and_without(state: SearchState, name: str) -> Iterator[Comparison]:
     """Comparisons of a plan with a strategy's change to the same plan without it, the latest first."""
     for seen in reversed([*state.comparisons.values(), *state.ablations]):
         plan = seen.candidate.plan

@@ -74,8 +74,7 @@ class Rounds:
     def _take_apart(self, before: Plan) -> None:
         """Drops what came in with others and is not shown to be needed."""
         context, state = self.context, self.state
-        latest = context.allocation.latest(state.speedup_so_far)
-        context.note(state, *take_apart(context, state, before, self._last_deadline(), latest))
+        context.note(state, *take_apart(context, state, before, self._last_deadline()))
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""

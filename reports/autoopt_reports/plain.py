@@ -243,6 +243,7 @@ def _ablated(event: Event) -> str:
     assert isinstance(event, AblationMeasured)
     ablation = event.ablation
     without = ratio_text(ablation.without) or units.NOT_MEASURED
+    without += f" (while {name(', '.join(ablation.beside), 80)} was in it)" if ablation.beside else ""
     alone = ratio_text(ablation.alone) or units.NOT_MEASURED
     return f"ablation {change_name(ablation.strategy, ablation.setting, (), 80)}: in the plan {without}, alone {alone}"
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from autoopt.options import Options
-from autoopt.records import Change, JsonDict, Plan
+from autoopt.records import Change, JsonDict, Plan, Verdict
 from autoopt.search.ablate import ablate
 from autoopt.search.apart import take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses
+from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
@@ -47,6 +48,21 @@ def test_what_came_in_with_others_and_brings_nothing_is_dropped(tmp_path: Path) 
     assert told.startswith("idle: proved together with others")
     assert not state.together, "what stays is proved"
     assert {c.incumbent.plan.names() for c in state.ablations} >= {("good", "idle"), ("strong", "idle")}
+
+
+def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_change(tmp_path: Path) -> None:
+    """With no time to ablate the smaller plan, all that had been measured of its changes was "not measured"."""
+    one = world(tmp_path, {"strong": 1.4, "good": 1.2, "idle": 1.0})
+    state = stack(one, {"strong": Part(0.34), "good": Part(0.18), "idle": Part(0.15)})
+    take_apart(one.context, state, Plan(), one.clock() + 400.0)
+    rows, _ = ablate(one.context, state, one.clock())
+    assert {row.strategy: row.beside for row in rows} == {"strong": ("idle",), "good": ("idle",)}
+    for row, true in zip(rows, (1.4, 1.2), strict=True):
+        assert row.without is not None
+        assert row.without.low < true < row.without.high
+    found = {one.strategy: one for one in decided(state)}
+    assert found["strong"].verdict is Verdict.KEPT
+    assert "as idle was in it" in found["strong"].by
 
 
 def test_weak_parts_are_left_out_all_at_once(tmp_path: Path) -> None:

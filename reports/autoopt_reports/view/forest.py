@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoopt.records import Result
+from autoopt.records import Ablation, Result
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, say
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,8 @@ class ForestRow:
     label: Name
     without: Interval | None
     alone: Interval | None
+    beside: Phrase | None = None
+    """Of ``without``: what else was in the plan then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ def forest_view(result: Result) -> Forest | None:
             change_name(a.strategy, a.setting, longest=90),
             interval(a.without, f"/ablation/{i}/without"),
             interval(a.alone, f"/ablation/{i}/alone"),
+            _beside(a),
         )
         for i, a in enumerate(result.ablation)
     ]
@@ -45,6 +48,11 @@ def forest_view(result: Result) -> Forest | None:
         else say("The noise floor was not measured.")
     )
     return Forest(_headline(rows, floor or 0.0), tuple(rows), band, words)
+
+
+def _beside(ablation: Ablation) -> Phrase | None:
+    others = ", ".join(ablation.beside)
+    return say("while {} was in the plan as well, dropped since", name(others, 80)) if others else None
 
 
 def _headline(rows: list[ForestRow], floor: float) -> Phrase:
