@@ -1,0 +1,38 @@
+"""What a terminal says before anything is measured: where the first steps spent their time, and what may pay."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from autoopt import events as e
+from autoopt_reports.frame import draw
+from autoopt_reports.plain import describe
+from autoopt_reports.state import State
+from autoopt_reports.terminal import Marks
+
+
+def test_the_first_look_ranks_stages_by_what_there_is_to_gain() -> None:
+    look = e.FirstLook(at=7.0, steps=24, step_seconds=0.06, shares={"forward": 0.3, "data": 0.5, "other": 0.01})
+    told = "60.0 ms a step, data 50.0 % (2.00× at most without it), forward 30.0 % (1.43× at most without it)"
+    assert describe(look) == f"first look at 24 steps: {told}"
+    state = State()
+    state.update(look)
+    frame = Console(width=140, file=io.StringIO())
+    frame.print(draw(state, 7.0, 60.0, 140, 24, Marks()))
+    assert f"First look: {told}" in frame.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_opportunities_are_told_before_anything_is_measured() -> None:
+    found = e.Opportunities(at_most=((2.5, ("workers", "cache")), (1.2, ("amp",))), unknown=("a", *"bcdefgh"))
+    told = ["2.50× at most: workers, cache", "1.20× at most: amp", "to be looked into: a, b, c, d, e, f and 2 more"]
+    assert describe(found) == "opportunities: " + "; ".join(told)
+    state = State()
+    state.update(found)
+    frame = Console(width=100, file=io.StringIO())
+    frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
+    assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
+    nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
+    assert describe(nearly_all) == "opportunities: no bound yet: threads, amp, compile; 1.20× at most: cache"
+    assert describe(e.Opportunities()) == "opportunities: none that the first steps show"
