@@ -22,13 +22,15 @@ class EstimateKind(StrEnum):
     """How an estimate came about.
 
     ``measured`` on running steps; a prediction is ``simulated`` on the pipeline graph, ``tried`` on a copy and put into
-    the graph, or ``declared`` by a strategy, which is a guess with no interval to show.
+    the graph, or ``declared`` by a strategy, which is a guess with no interval to show. A ``bound`` predicts nothing:
+    it is the most that the ceilings of the stages leave to gain.
     """
 
     MEASURED = "measured"
     SIMULATED = "simulated"
     TRIED = "tried"
     DECLARED = "declared"
+    BOUND = "bound"
 
 
 class Estimate(Record):

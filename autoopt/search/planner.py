@@ -107,10 +107,16 @@ def most_promising(proposals: tuple[Proposal, ...], seconds: Callable[[Proposal]
 
 
 def _promise(proposals: tuple[Proposal, ...]) -> dict[str, float]:
-    """Predicted speedups by strategy, the median of the others where there is none."""
-    known = sorted(p.predicted.value for p in proposals if p.predicted)
-    middle = known[len(known) // 2] if known else 1.0
-    return {p.strategy.name: p.predicted.value if p.predicted else middle for p in proposals}
+    """Predicted speedups by strategy; where there is none, the median of the others, or no more than a bound leaves."""
+    known = sorted(p.predicted.value for p in proposals if p.predicted and p.predicted.kind is not EstimateKind.BOUND)
+
+    def promised(predicted: Estimate | None) -> float:
+        if predicted is not None and (predicted.kind is not EstimateKind.BOUND or not known):
+            return predicted.value
+        middle = known[len(known) // 2] if known else 1.0
+        return min(middle, predicted.value) if predicted is not None else middle
+
+    return {proposal.strategy.name: promised(proposal.predicted) for proposal in proposals}
 
 
 def _consider(
@@ -142,11 +148,15 @@ def _consider(
         return Skipped(
             strategy,
             Verdict.NOT_TRIED,
-            f"cannot pay: predicted {predicted.value:.3f}x, at the very best {best:.3f}x, below {threshold:.3f}x",
+            f"cannot pay: {_told(predicted)}at the very best {best:.3f}x, below {threshold:.3f}x",
             settings[0],
             predicted,
         )
     return Proposal(strategy, predicted, settings[0])
+
+
+def _told(predicted: Estimate) -> str:
+    return "" if predicted.kind is EstimateKind.BOUND else f"predicted {predicted.value:.3f}x, "
 
 
 def _best(strategy: Strategy, predicted: Estimate | None, case: Case) -> float:
@@ -193,7 +203,7 @@ def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | Non
     """The strategy's own prediction, else the what-if of its stages at their ceiling: an upper bound.
 
     Numbers of its own, which neither the pipeline nor a try on a copy gave, are declared ones.
-    The default's interval reaches down to 1: a ceiling says what is possible, not what comes.
+    The default is a bound, from 1 to what the ceilings leave: it says what is possible, not what comes.
     """
     own = strategy.predict(case, setting)
     if own is not None:
@@ -209,7 +219,8 @@ def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | Non
         return None
     ceilings = {**_issued(case.pipeline.round, strategy.stages), **ceilings}
     gain = case.pipeline.gain(ceilings)
-    return Estimate(value=max(gain.value, 1.0), low=1.0, high=max(gain.high, 1.0), n=gain.n, kind=gain.kind)
+    most = max(gain.high, 1.0)
+    return Estimate(value=most, low=1.0, high=most, n=gain.n, kind=EstimateKind.BOUND)
 
 
 def _issued(round_: Round, stages: Iterable[str]) -> dict[str, float]:

@@ -91,6 +91,7 @@ def _predictions(
 ) -> tuple[Prediction, ...]:
     facts = description.facts.model_copy(update={"inspected": seen.inspected})
     state = _state(runner, options, facts, description, baseline)
+    state.profiles[seen.plan.key] = seen
     plan = build_queue(runner.registry, state.case(runner.registry, pipeline, None), choice, 1 + options.min_gain)
     found = {
         p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import log, log1p
 
 from autoopt.events import TrialEnded, TrialStarted
-from autoopt.records import Change, Estimate, Plan, Trial, Verdict
+from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
@@ -177,10 +177,15 @@ def announce_start(
             round=len(state.rounds),
             strategy=candidate.change.strategy,
             setting=candidate.change.setting,
-            predicted=candidate.predicted.value if candidate.predicted else None,
+            predicted=_expected(candidate.predicted),
             remaining=remaining,
         )
     )
+
+
+def _expected(predicted: Estimate | None) -> float | None:
+    """The speedup that is expected; None where no more than its bound is known."""
+    return None if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value
 
 
 def trial_of(

@@ -248,7 +248,7 @@ def joined(first: Block, second: Block) -> Block:
         for name in ("steps", "samples", "seconds", "step_seconds", "losses", "allocation_retries", "recompilations",
                      "late_seconds")
     }  # fmt: skip
-    for name in ("cpu_seconds", "foreign_cpu_seconds"):
+    for name in ("cpu_seconds", "foreign_cpu_seconds", "page_faults"):
         both = (getattr(first, name), getattr(second, name))
         more[name] = None if None in both else sum(both)
     return first.model_copy(update={**more, "stage_seconds": stages})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from autoopt.records import Estimate, JsonDict, Profile, Result, Site
+from autoopt.records import Estimate, EstimateKind, JsonDict, Profile, Result, Site
 from autoopt.records.comparing import Compared
 
 _SITES = {"loader_training", "model", "optimizer", "loss", "evaluation"}
@@ -16,6 +16,17 @@ def ratio(estimate: Estimate | None) -> JsonDict | None:
     if estimate is None:
         return None
     return {name: getattr(estimate, name) for name in ("value", "low", "high", "confidence", "n")}
+
+
+def _predicted(estimate: Estimate | None) -> JsonDict | None:
+    told = ratio(estimate)
+    return None if estimate is None or told is None else {**told, "kind": estimate.kind.value}
+
+
+def _rank(predicted: Estimate | None) -> tuple[bool, float]:
+    if predicted is None:
+        return False, 0.0
+    return predicted.kind is not EstimateKind.BOUND, predicted.value
 
 
 def profiled(found: Profile) -> JsonDict:
@@ -51,18 +62,19 @@ def _run(directory: str | None) -> str | None:
 def opportunities(found: Profile) -> JsonDict:
     """Changes to try, the largest predicted gain first; then what only a person can change.
 
-    ``predicted`` is a speedup of the step at its very best, not a promise. ``how``: whether ``apply`` can put the
-    change on the script, only a plan can, or a person must.
+    ``predicted`` is a speedup of the step, not a promise; of the kind ``bound`` it is the most that the ceilings of its
+    stages leave, where nothing is predicted: these come last. ``how``: whether ``apply`` can put the change on the
+    script, only a plan can, or a person must.
     """
     able = [each for each in found.predictions if each.applies and not each.reason]
-    ranked = sorted(able, key=lambda each: each.predicted.value if each.predicted else 0.0, reverse=True)
+    ranked = sorted(able, key=lambda each: _rank(each.predicted), reverse=True)
     return {
         "run": _run(found.reproduce.run_directory),
         "changes": [
             {
                 "strategy": each.strategy,
                 "setting": each.setting,
-                "predicted": ratio(each.predicted),
+                "predicted": _predicted(each.predicted),
                 "file": each.file,
                 "line": each.line,
                 "how": each.how,

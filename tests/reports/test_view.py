@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from autoopt import records as r
 from autoopt_reports import html, sample
 from autoopt_reports.view import report_view, units
+from autoopt_reports.view.profile import profile_view
 from autoopt_reports.view.quality import claim_of, quality_view
 from autoopt_reports.view.text import change_name, clip, interval, name, say, setting_text
 from autoopt_reports.view.verdict import status_of, verdict_view
@@ -395,3 +396,15 @@ def test_metrics_of_trainings_of_different_lengths_are_not_held_against_each_oth
     apart = report_view(further.model_copy(update={"best": elsewhere})).verdict
     assert "not measured beside the baseline's" in " ".join(str(line) for line in apart.support)
     assert next(fact for fact in apart.facts if fact.label == "accuracy").after.missing
+
+
+def test_what_a_bound_leaves_is_told_as_at_most_and_comes_after_what_is_predicted() -> None:
+    bound = r.Estimate(value=9.5, low=1.0, high=9.5, n=1, kind=r.EstimateKind.BOUND)
+    profile = sample.profile()
+    rows = (r.Prediction(strategy="allocator", predicted=bound), *profile.predictions)
+    view = profile_view(profile.model_copy(update={"predictions": rows}))
+    open_ = [row for row in view.expectations if row.applies]
+    assert [row.label.text.split()[0] for row in open_] == ["workers", "amp", "allocator", "prefetch"]
+    assert str(view.expectations[2].predicted and view.expectations[2].predicted.text) == "at most 9.5×"
+    alone = profile_view(profile.model_copy(update={"predictions": rows[:1]}))
+    assert not any("is expected of" in str(line) for line in (alone.headline, *alone.support))

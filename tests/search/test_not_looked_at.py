@@ -10,7 +10,7 @@ import pytest
 
 from autoopt.records import Estimate, EstimateKind, JsonDict, Plan, Verdict
 from autoopt.registry import Registry, Source
-from autoopt.search.planner import Choice, build_queue
+from autoopt.search.planner import Choice, build_queue, most_promising
 from autoopt.setup import Setup
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.strategy import Case, Risk, Strategy
@@ -65,3 +65,29 @@ def test_a_doubt_of_the_graph_is_no_larger_than_the_stages_it_is_about(share: fl
     assert bool(queue.proposals) is tried
     if not tried:
         assert "cannot pay" in queue.skipped[0].reason
+
+
+class Silent(Strategy):
+    """One that predicts nothing: the ceilings of its stages bound it."""
+
+    name, risk, stages = "silent", Risk.EXACT, frozenset({"forward", "backward", "optimizer"})
+
+    def apply(self, setup: Setup, setting: JsonDict) -> Setup:
+        return setup
+
+
+class Certain(Input):
+    name = "certain"
+
+    def predict(self, case: Case, setting: JsonDict) -> Estimate | None:
+        return Estimate(value=1.3, low=1.25, high=1.35, n=1, kind=EstimateKind.SIMULATED)
+
+
+def test_a_bound_is_no_prediction_and_goes_before_none() -> None:
+    queue = build_queue(Registry([Source(Silent(), "test"), Source(Certain(), "test")]), sample_case(), Choice(), 1.01)
+    silent, certain = queue.proposals
+    assert silent.predicted is not None
+    assert silent.predicted.kind is EstimateKind.BOUND
+    assert silent.predicted.value == silent.predicted.high > 1.3  # or there would be nothing to tell apart
+    assert most_promising((silent, certain), lambda proposal: 1.0 if proposal is certain else 1.1) is certain
+    assert most_promising((silent,), lambda proposal: 1.0) is silent

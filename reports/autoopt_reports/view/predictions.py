@@ -50,8 +50,8 @@ def predictions_view(result: Result) -> Predictions | None:
     rows = []
     for index, trial in enumerate(result.trials):
         p, r = trial.predicted, trial.throughput
-        if p is None or r is None or min(p.value, r.value) <= 0:
-            continue
+        if p is None or r is None or p.kind is EstimateKind.BOUND or min(p.value, r.value) <= 0:
+            continue  # a bound predicts nothing that could be held against it
         predicted, realized = interval(p, f"/trials/{index}/predicted"), interval(r, f"/trials/{index}/throughput")
         assert predicted is not None
         assert realized is not None

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from autoopt.records import Profile, Profiled
+from autoopt.records import EstimateKind, Profile, Profiled
 from autoopt_reports.view import units
 from autoopt_reports.view.closing import AdviceView, Detail, advice_views, commands, machine_lines, peak_lines
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline, with_kind
@@ -163,8 +163,17 @@ def _expectations(profile: Profile) -> tuple[Expectation, ...]:
         )
         for i, p in enumerate(profile.predictions)
     ]
-    rows.sort(key=lambda row: (not row.applies, -((row.predicted.value.value or 0.0) if row.predicted else 0.0)))
+    rows.sort(key=lambda row: (not row.applies, not _predicts(row), -_speedup(row)))
     return tuple(rows)
+
+
+def _speedup(row: Expectation) -> float:
+    return (row.predicted.value.value or 0.0) if row.predicted else 0.0
+
+
+def _predicts(row: Expectation) -> bool:
+    """Whether something is expected of it: a bound says what the ceilings leave, and not what comes."""
+    return row.predicted is not None and row.predicted.kind is not EstimateKind.BOUND
 
 
 def _expected(rows: tuple[Expectation, ...]) -> Phrase:
@@ -172,6 +181,6 @@ def _expected(rows: tuple[Expectation, ...]) -> Phrase:
     if not open_:
         return say("No strategy applies")
     best = open_[0]
-    if best.predicted is None:
+    if best.predicted is None or not _predicts(best):
         return say("No strategy that applies could predict its gain")
     return say("The most is expected of {}: {}", best.label, best.predicted.phrase)

@@ -155,7 +155,7 @@ def change_name(
 class Interval:
     """An estimate as shown: bounds are rounded outwards, so the text never claims more than was measured.
 
-    A prediction names its kind; one that is only declared shows no interval.
+    A prediction names its kind; one that is only declared, or that is a bound, shows no interval.
     """
 
     value: Number
@@ -174,6 +174,8 @@ class Interval:
         between = " to " if (self.low.value or 0.0) < 0 else "–"
         if self.kind is EstimateKind.DECLARED:
             return say("{} declared", self.value)
+        if self.kind is EstimateKind.BOUND:
+            return say("at most {}", self.value)
         kind = {EstimateKind.SIMULATED: " simulated", EstimateKind.TRIED: " tried"}.get(self.kind, "")
         return say("{} [{}" + between + "{}]" + kind, self.value, self.low, self.high)
 
