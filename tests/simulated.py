@@ -37,6 +37,8 @@ from autoopt.trial.protocol import TrialSpec
 
 STEPS = 1000
 TARGET = 0.9
+RAM = 1 << 36
+"""Bytes; a trial of a plain behaviour takes a 256th of it."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class FakeTrial:
         if name == "facts":
             return self._runner.facts.model_dump(mode="json")
         if name == "environment":
-            limit = self._runner.machine.memory_limit_bytes
-            machine = Environment(python="3", device="cpu", cores=2, threads=2, device_memory_bytes=limit)
+            memory = {"ram_bytes": RAM, "device_memory_bytes": self._runner.machine.memory_limit_bytes or RAM}
+            machine = Environment(python="3", device="cpu", cores=2, threads=2, **memory)
             return machine.model_dump(mode="json")
         if name in ("ready", "probe_losses", "largest_batch"):
             return self._alone(name)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
-from autoopt.search.compare.comparison import Decision
+from autoopt.search.at_once import compare_at_once, compared, differ, of_plans
+from autoopt.search.compare.comparison import Decision, SideName
+from autoopt.search.compare.pairs import SIDES
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.proof import stands_out
+from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 
@@ -25,6 +29,9 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     """
     dropped: list[str] = []
     while state.found:
+        if len(state.found) > 1:
+            less = [state.without(change.strategy) for change in state.incumbent.changes]
+            _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
         loser = _loser(context, state, rows)
         if loser is None:
@@ -64,9 +71,11 @@ def _unproved(state: SearchState, rows: list[Ablation]) -> list[str]:
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
     """The same rows with each change tried alone on the baseline, as far as time allows; announces them."""
     done = []
+    plans = {row.strategy: _only(context, state, row) for row in rows}
+    others = [plan for plan in plans.values() if plan != state.incumbent]
+    _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
-        change = Change(strategy=row.strategy, setting=row.setting)
-        plan = context.runner.registry.order(state.baseline.with_change(change))
+        plan = plans[row.strategy]
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
         if only:  # which the verification has made once more
             row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
@@ -74,6 +83,12 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
         done.append(row.model_copy(update={"alone": ratio}))
         context.announce(AblationMeasured(at=context.now(), ablation=done[-1]))
     return done
+
+
+def _only(context: RunContext, state: SearchState, row: Ablation) -> Plan:
+    """The baseline with a single change."""
+    change = Change(strategy=row.strategy, setting=row.setting)
+    return context.runner.registry.order(state.baseline.with_change(change))
 
 
 def _again(state: SearchState, strategy: str) -> Estimate | None:
@@ -88,15 +103,39 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     """
     plan, base = state.incumbent, state.without(change.strategy)
     if len(state.found) < 2:
-        return Ablation(strategy=change.strategy, setting=change.setting, without=measured(state, base, plan))
+        return Ablation(strategy=change.strategy, setting=change.setting, without=_figure(state, base, plan))
     ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
     if ratio is not None:
         state.measured_again(change.strategy, ratio)
     return Ablation(
         strategy=change.strategy,
         setting=change.setting,
-        without=ratio if ratio is not None else measured(state, base, plan),
+        without=ratio if ratio is not None else _figure(state, base, plan),
     )
+
+
+def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
+    """By the latest comparison of two plans that has one, the search's own included."""
+    found = (seen for seen in reversed([*state.comparisons.values(), *state.ablations]) if seen.estimate)
+    return next((seen.estimate for seen in found if of_plans(seen, base, plan)), None)
+
+
+def _each(
+    context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
+) -> None:
+    """Measures those comparisons of plans that are missing, all at once, as far as there is time and room.
+
+    Args:
+        pairs: incumbent and candidate, of which ``role`` is the same plan in each.
+    """
+    missing = [plans for plans in pairs if compared(state, *plans, fresh=role == "candidate") is None]
+    missing = [plans for plans in missing if differ(context, *plans)]
+    if not missing:
+        return
+    shared = SIDES.index(role)
+    others = [(plans[1 - shared], FEWEST_PAIRS) for plans in missing]
+    purpose = "ablation: without each" if role == "candidate" else "ablation: each alone"
+    compare_at_once(context, state, missing[0][shared], others, role, deadline, purpose)
 
 
 def _ratio(
@@ -114,16 +153,12 @@ def _ratio(
     Args:
         fresh: a comparison by which the search has kept a change does not do.
     """
-    known = measured(state, base, plan, fresh=fresh)
+    known = compared(state, base, plan, fresh=fresh)
     if known is not None:
-        return known
-    fold = context.runner.registry.fold
-    try:
-        if fold(base) == fold(plan):
-            return None
-    except Exception:  # a strategy that cannot stand alone
+        return known.estimate
+    if not differ(context, base, plan):
         return None
-    needed = 2 * context.pair_seconds(state, base, plan)
+    needed = FEWEST_PAIRS * context.pair_seconds(state, base, plan)
     if context.stopping() or context.now() + needed > deadline:
         return None
     comparison = context.compare(
@@ -137,15 +172,6 @@ def _ratio(
     )
     state.ablations.append(comparison)
     return comparison.estimate if comparison.decision is not Decision.FAILED else None
-
-
-def measured(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Estimate | None:
-    """The same comparison where there was one: from the ablation, and unless ``fresh`` from the search."""
-    searched = [] if fresh else list(state.comparisons.values())
-    for comparison in reversed([*searched, *state.ablations]):
-        if comparison.incumbent.plan == base and comparison.candidate.plan == plan and comparison.estimate:
-            return comparison.estimate
-    return None
 
 
 def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Ablation | None:
@@ -176,8 +202,5 @@ def _refused(state: SearchState, row: Ablation) -> bool:
 
 def _decision(state: SearchState, row: Ablation) -> Decision | None:
     """Of the latest comparison of the plan with and without a change; None where there was none."""
-    for comparison in reversed([*state.comparisons.values(), *state.ablations]):
-        same = comparison.incumbent.plan == state.without(row.strategy)
-        if same and comparison.candidate.plan == state.incumbent:
-            return comparison.decision
-    return None
+    seen = compared(state, state.without(row.strategy), state.incumbent)
+    return seen.decision if seen is not None else None

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from autoopt.records import Plan
+from autoopt.search.at_once import MORE, compare_at_once, compared, differ
 from autoopt.search.candidate import with_proof
 from autoopt.search.compare.comparison import Comparison, Decision
-from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.run_context import RunContext
@@ -19,8 +19,6 @@ from autoopt.search.state import SearchState
 
 STRONG_PAIRS = 5
 """A part that so many pairs of processes would prove is left out by itself."""
-MORE = 2.0
-"""A part may take so many times the pairs that what was seen of it promises: looks flatter what they find."""
 
 
 def take_apart(context: RunContext, state: SearchState, before: Plan, deadline: float) -> list[str]:
@@ -68,9 +66,11 @@ class _Taking:
         self._open = sorted(state.together, key=lambda name: -state.together[name].gain)
 
     def run(self) -> None:
-        """Strong parts first; then the weak ones."""
+        """Strong parts first, as many at once as there is room for; then the weak ones."""
         weak = [name for name in self._open if self._pairs([name]) > STRONG_PAIRS]
-        for name in [name for name in self._open if name not in weak]:
+        strong = [name for name in self._open if name not in weak]
+        self._leave_out_each(strong)
+        for name in sorted(strong, key=self._first_settled):
             self._halve([name])
         self._halve(weak)
         whole, parts = self.state.incumbent, self.state.together
@@ -108,19 +108,42 @@ class _Taking:
     def _drop(self, names: Iterable[str]) -> None:
         self.left = self._without(names)
 
+    def _leave_out_each(self, names: Sequence[str]) -> None:
+        """Measures what is left without each of several, all of them alive."""
+        less = {name: self._without([name]) for name in names}
+        plans = [(plan, self._pairs([name])) for name, plan in less.items() if differ(self.context, plan, self.left)]
+        purpose = f"ablation: the stack without {', '.join(names)}, each"
+        share = 1 / max(len(self._open), 1)
+        compare_at_once(self.context, self.state, self.left, plans, "candidate", self.deadline, purpose, share)
+
+    def _first_settled(self, name: str) -> tuple[bool, float]:
+        """Order in which single parts are settled, after each was left out of the whole.
+
+        What the whole needs comes before anything is dropped, since another plan is left then; of the rest what is
+        worth least is dropped first, for two of them may do the same.
+        """
+        seen = compared(self.state, self._without([name]), self.left, fresh=True)
+        if seen is None or seen.estimate is None:
+            return True, -self.state.together[name].gain
+        estimate = seen.estimate
+        return estimate.low <= 1.0, estimate.value
+
     def _needed(self, parts: Sequence[str]) -> bool | None:
         """Whether what is left is decided to be slower without them; None where that is not decided either way."""
         less = self._without(parts)
-        fold = self.context.runner.registry.fold
-        try:
-            alike = fold(less) == fold(self.left)
-        except PLUGIN_ERRORS:  # what is left cannot stand without them
+        differs = differ(self.context, less, self.left)
+        if differs is None:  # what is left cannot stand without them
             return True
-        seen = None if alike or not self._time(less, parts) else self._compared(less, parts)
-        if alike:
+        if not differs:
             self.refused.update(parts)
-        if seen is None:
-            return False if alike else None
+            return False
+        seen = compared(self.state, less, self.left, fresh=True)
+        if seen is None and self._time(less, parts):
+            seen = self._compared(less, parts)
+        return self._ruled(seen, parts) if seen is not None else None
+
+    def _ruled(self, seen: Comparison, parts: Sequence[str]) -> bool | None:
+        """The same, by a comparison; what it tells of a single part is remembered."""
         if seen.failure is not None:
             return True if seen.failure.side == "incumbent" else None
         if seen.decision in (Decision.REJECT, Decision.HARMFUL):

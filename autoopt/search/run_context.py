@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
-from autoopt.records import Estimate, Noise, Plan, Trial
+from autoopt.records import Estimate, JsonDict, Noise, Plan, Record, Trial
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.compare import compare
-from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.comparison import Comparison, Rule, SideName
 from autoopt.search.compare.error_budget import alpha_of
+from autoopt.search.compare.several import Several, compare_several
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.history import History
 from autoopt.storage.run import Run
+
+R = TypeVar("R", bound=Record)
 
 MOST_PAIRS = 200
 """Pairs of processes of one comparison: time ends it, not their number."""
@@ -156,9 +160,52 @@ class RunContext:
             "incumbent": incumbent.model_dump(mode="json"),
             "candidate": candidate.model_dump(mode="json"),
         }
+        return self._on_one_machine(kind, key, measure, Comparison)
 
-        def on_one_machine() -> Comparison:
+    def compare_several(
+        self,
+        shared: Plan,
+        others: Sequence[Plan],
+        state: SearchState,
+        *,
+        role: SideName,
+        seconds: float,
+        deadline: float,
+        purpose: str,
+    ) -> Several:
+        """Durable comparisons of one plan with several others, all alive at a time.
+
+        Args:
+            role: the shared plan's in each of them.
+            seconds: for all together.
+        """
+
+        def measure() -> Several:
+            made = len(state.comparisons) + len(state.ablations)
+            return compare_several(
+                self.runner.start,
+                shared,
+                others,
+                role,
+                self.rule(seconds),
+                clock=self.now,
+                deadline=deadline,
+                noise=state.noise,
+                rng=np.random.default_rng([self.seed, made, state.numbers]),
+            )
+
+        key = {
+            "purpose": purpose,
+            role: shared.model_dump(mode="json"),
+            "others": [plan.model_dump(mode="json") for plan in others],
+        }
+        return self._on_one_machine("comparisons", key, measure, Several)
+
+    def _on_one_machine(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
+        """A durable step all of whose processes run on one machine."""
+
+        def held() -> R:
             with self.runner.held():
                 return measure()
 
-        return self.run.step(kind, key, on_one_machine, Comparison)
+        return self.run.step(kind, key, held, model)

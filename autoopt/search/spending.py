@@ -20,6 +20,7 @@ _BY_KIND = {
     "look": "comparing candidates",
     "trial": "proof",
     "comparison": "proof",
+    "comparisons": "ablation",
     "probe": "quality",
     "training": "quality",
     "rung": "tuning",

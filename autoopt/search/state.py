@@ -61,7 +61,8 @@ class SearchState:
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
     ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
     ``looks``: those of the screening, which prove nothing;
-    ``ablations``: comparisons that tell what a change of a plan is worth.
+    ``ablations``: comparisons that tell what a change of a plan is worth; ``apart``: several processes of such did not
+    fit into memory together.
     ``sites``: of a script that is run as it is.
     ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself.
     ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
@@ -90,6 +91,7 @@ class SearchState:
     comparisons: dict[int, Comparison] = field(default_factory=dict)
     noise_before: dict[int, Noise] = field(default_factory=dict)
     ablations: list[Comparison] = field(default_factory=list)
+    apart: bool = False
     looks: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     numbers: int = 0

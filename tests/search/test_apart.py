@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, JsonDict, Plan, Verdict
-from autoopt.search.ablate import ablate
+from autoopt.search.ablate import ablate, alone
 from autoopt.search.apart import take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.candidate import Candidate, shares
@@ -63,6 +64,84 @@ def test_what_was_measured_before_something_was_dropped_stays_a_figure_of_its_ch
     found = {one.strategy: one for one in decided(state)}
     assert found["strong"].verdict is Verdict.KEPT
     assert "as idle was in it" in found["strong"].by
+
+
+def starts(one: World, since: int = 0) -> list[tuple[str, ...]]:
+    return [plan.names() for plan, _ in one.runner.machine.started[since:]]
+
+
+def test_strong_parts_are_left_out_one_by_one_beside_one_process_of_the_whole(tmp_path: Path) -> None:
+    speeds = {"one": 1.4, "two": 1.3, "three": 1.2}
+    made = world(tmp_path, speeds)
+    state = stack(made, dict.fromkeys(speeds, Part(0.2)))
+    before = len(made.runner.machine.started)
+    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    assert set(state.incumbent.names()) == set(speeds)
+    began, pairs = starts(made, before), [len(seen.pairs) for seen in state.ablations]
+    assert began.count(state.incumbent.names()) == max(pairs)
+    assert len(began) == max(pairs) + sum(pairs)
+    ablate(made.context, state, made.clock() + 400.0)
+    assert len(made.runner.machine.started) == before + len(began), "what was measured is not measured again"
+
+
+def test_parts_that_do_not_fit_beside_each_other_are_left_out_one_after_the_other(tmp_path: Path) -> None:
+    speeds = {"one": 1.4, "two": 1.3}
+    made = world(tmp_path, speeds)
+    made.runner.machine.retries_beyond = 2 * Behaviour().memory_bytes
+    state = stack(made, dict.fromkeys(speeds, Part(0.2)))
+    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    assert state.apart
+    assert set(state.incumbent.names()) == set(speeds)
+    assert [seen.decision for seen in state.ablations] == [Decision.ACCEPT] * 2
+    since = len(made.runner.machine.started)
+    made.runner.machine.retries_beyond = None
+    state.ablations.clear()
+    ablate(made.context, state, made.clock() + 400.0)
+    assert 2 * sum(len(seen.pairs) for seen in state.ablations) == len(starts(made, since)), "two at a time"
+
+
+def test_a_part_that_alone_cannot_run_ends_nothing_for_the_others(tmp_path: Path) -> None:
+    crash = TrialFailed("crashed", "gone", where="training")
+
+    def behave(plan: Plan) -> Behaviour:
+        alone = "two" in plan.names() and "one" not in plan.names()
+        return Behaviour(step_seconds=0.02 / 1.3 ** len(plan.changes), fails=crash if alone else None)
+
+    made = world(tmp_path, {"one": 1.0, "two": 1.0, "three": 1.0})
+    made.runner.machine.behave = behave
+    state = stack(made, dict.fromkeys(("one", "two", "three"), Part(0.25)))
+    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    assert set(state.incumbent.names()) == {"one", "two", "three"}, "what is left cannot run without it"
+
+
+def test_each_alone_is_measured_beside_one_process_of_the_baseline(tmp_path: Path) -> None:
+    speeds = {"one": 1.4, "two": 1.3}
+    made = world(tmp_path, speeds)
+    state = stack(made, dict.fromkeys(speeds, Part(0.2)))
+    take_apart(made.context, state, Plan(), made.clock() + 400.0)
+    rows, _ = ablate(made.context, state, made.clock() + 400.0)
+    since, measured = len(made.runner.machine.started), len(state.ablations)
+    rows = alone(made.context, state, rows, made.clock() + 400.0)
+    for row in rows:
+        assert row.alone is not None
+        assert row.alone.low <= speeds[row.strategy] <= row.alone.high
+    pairs = [len(seen.pairs) for seen in state.ablations[measured:]]
+    assert starts(made, since).count(()) == max(pairs)
+
+
+def test_a_resumed_run_reads_what_was_measured_at_once(tmp_path: Path) -> None:
+    speeds = {"one": 1.4, "two": 1.3, "idle": 1.0}
+    parts = dict.fromkeys(speeds, Part(0.2))
+    first = world(tmp_path, speeds)
+    state = stack(first, parts)
+    take_apart(first.context, state, Plan(), first.clock() + 400.0)
+    first.run.close()
+    again = World(tmp_path, *map(strategy, speeds), speed=product(speeds), noise=NOISE, resume=True)
+    resumed = stack(again, parts)
+    take_apart(again.context, resumed, Plan(), again.clock() + 400.0)
+    assert resumed.incumbent == state.incumbent
+    assert resumed.ablations == state.ablations
+    assert not again.runner.machine.started
 
 
 def test_weak_parts_are_left_out_all_at_once(tmp_path: Path) -> None:
@@ -123,7 +202,7 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     assert state.incumbent.setting("workers") == {"number": 2}
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(60.0, 1), (120.0, 2)])
+@pytest.mark.parametrize(("seconds", "kept"), [(60.0, 1), (180.0, 2)])
 def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path, seconds: float, kept: int) -> None:
     speeds = {"one": 1.1, "other": 1.1}
     made = World(

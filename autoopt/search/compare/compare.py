@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ from autoopt.search.compare.pairs import Clock, Pair, SideFailedError
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS, Level
+
+Mode = Literal["interleaved", "unfrozen", "alternating"]
 
 OnProgress = Callable[[str, Estimate | None], None]
 """``on_progress(note, estimate so far)``, called after every block pair."""
@@ -42,7 +44,7 @@ class _Comparing:
         self.began = clock()
         self.latest = deadline
         self.on_progress = on_progress
-        self.mode: Literal["interleaved", "unfrozen", "alternating"] = "interleaved"
+        self.mode: Mode = "interleaved"
         self.disturbed = self.block_pairs = 0
 
     @property
@@ -187,25 +189,43 @@ def compare(
         decision, reason = Decision.FAILED, failure.reason
         if failed.side == "incumbent":
             reason = f"{failure.reason} (the incumbent, not the candidate)"
-    return _document(comparing, decision, reason, failure)
+    return documented(
+        comparing.test,
+        comparing.sides,
+        (decision, reason),
+        failure,
+        seconds=clock() - comparing.began,
+        disturbed_share=comparing.disturbed / comparing.block_pairs if comparing.block_pairs else None,
+        mode=comparing.mode,
+    )
 
 
-def _document(comparing: _Comparing, decision: Decision, reason: str, failure: SideFailure | None) -> Comparison:
-    test, sides = comparing.test, {name: side.side() for name, side in comparing.sides.items()}
-    startup = sides["candidate"].startup
-    compiler = startup.compiler if startup is not None else None
+def documented(
+    test: SequentialTest,
+    sides: Mapping[SideName, SideStatistics],
+    decided: tuple[Decision, str],
+    failure: SideFailure | None = None,
+    *,
+    seconds: float,
+    disturbed_share: float | None,
+    mode: Mode = "interleaved",
+) -> Comparison:
+    """The document of a comparison that has ended."""
+    incumbent, candidate = sides["incumbent"].side(), sides["candidate"].side()
+    compiler = candidate.startup.compiler if candidate.startup is not None else None
+    decision, reason = decided
     return Comparison(
         decision=decision,
         reason=f"{reason}; {compiler}" if compiler else reason,
         estimate=test.estimate(),
         e_value=test.e_value(),
         pairs=tuple(test.pairs),
-        incumbent=sides["incumbent"],
-        candidate=sides["candidate"],
+        incumbent=incumbent,
+        candidate=candidate,
         failure=failure,
-        seconds=comparing.clock() - comparing.began,
-        measured_seconds=sides["incumbent"].seconds + sides["candidate"].seconds,
-        disturbed_share=comparing.disturbed / comparing.block_pairs if comparing.block_pairs else None,
+        seconds=seconds,
+        measured_seconds=incumbent.seconds + candidate.seconds,
+        disturbed_share=disturbed_share,
         between_process_sd=test.between_process_sd,
-        mode=comparing.mode,
+        mode=mode,
     )

@@ -100,6 +100,30 @@ def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, fl
     return rule.block_seconds, fewest, 0.0 if step > rule.block_seconds else rule.ramp_seconds
 
 
+def make_steady(arm: Arm, side: SideStatistics, rule: Rule) -> None:
+    """Waits until a process is set up, and trains until its steps are steady."""
+    arm.ready()
+    side.started(arm.warm_up(rule.warm_up_seconds))
+
+
+def block_of(arm: Arm, side: SideStatistics, rule: Rule) -> Block:
+    """One block of a process that is frozen before and after it, where the platform can."""
+    if arm.can_freeze:
+        arm.thaw()
+    block = arm.block(*block_length(rule, side.step_seconds))
+    if arm.can_freeze:
+        arm.freeze()
+    side.ran(block)
+    return block
+
+
+def end(arm: Arm) -> None:
+    """Ends a process that may be frozen."""
+    if arm.can_freeze:
+        _quietly(arm.thaw)  # a stopped process cannot tidy up
+    arm.close()
+
+
 @dataclass
 class Blocks:
     """The block pairs of one pair of processes."""
@@ -114,13 +138,22 @@ class Blocks:
         if incumbent.late_seconds or candidate.late_seconds:
             self.settled = len(self.log_ratios)
 
-    def add_between(self, before: Block, candidate: Block, after: Block) -> None:
-        """A block between two of the incumbent's, whose mean stands beside it: a drift of the machine cancels."""
-        usual = (log(rate(before)) + log(rate(after))) / 2
-        self.log_ratios.append(log(rate(candidate)) - usual)
+    def add_between(
+        self, before: Block, block: Block, after: Block, *, late: float = 0.5, incumbent: bool = False
+    ) -> None:
+        """A block between two of the other side, whose speed at that moment stands beside it: a steady drift cancels.
+
+        Args:
+            late: where it lies between the two, from 0 to 1.
+            incumbent: it is the incumbent's, and the two are the candidate's.
+        """
+        usual = (1 - late) * log(rate(before)) + late * log(rate(after))
         shares = [share for share in (_foreign(before), _foreign(after)) if share is not None]
-        self.shares.append((sum(shares) / len(shares) if shares else None, _foreign(candidate)))
-        if any(block.late_seconds for block in (before, candidate, after)):
+        around = sum(shares) / len(shares) if shares else None
+        sign = -1.0 if incumbent else 1.0
+        self.log_ratios.append(sign * (log(rate(block)) - usual))
+        self.shares.append((_foreign(block), around) if incumbent else (around, _foreign(block)))
+        if any(one.late_seconds for one in (before, block, after)):
             self.settled = len(self.log_ratios)
 
     @property
@@ -137,6 +170,23 @@ class Blocks:
         """The robust mean with its error, or None while there are too few blocks."""
         kept = self.kept(limit)
         return trimmed(kept, expected_sd) if len(kept) >= MIN_BLOCKS else None
+
+    def document(
+        self, limit: float, expected_sd: float | None, *, startup_seconds: float, seconds: float
+    ) -> PairOfProcesses | None:
+        """The document of the pair of processes that they were measured in, or None where they are too few to count."""
+        level, kept = self.level(limit, expected_sd), self.kept(limit)
+        if level is None:
+            return None
+        return PairOfProcesses(
+            log_ratio=level.value,
+            standard_error=level.error,
+            block_log_ratios=tuple(kept),
+            block_sd=level.sd,
+            disturbed=len(self.log_ratios) - self.since - len(kept),
+            startup_seconds=startup_seconds,
+            seconds=seconds,
+        )
 
 
 def _foreign(block: Block) -> float | None:
@@ -204,9 +254,8 @@ class Pair:
 
     def _check_finite(self) -> None:
         """Ends a candidate whose loss is not finite at its first steps, where the incumbent's is."""
-        before, after = (_first_not_finite(self._sides[side].startups[-1]) for side in SIDES)
-        if after is not None and (before is None or after < before):
-            failed = TrialFailed("not_finite", f"the loss of step {after}", where="training")
+        failed = not_finite(self._sides["incumbent"], self._sides["candidate"])
+        if failed is not None:
             raise SideFailedError("candidate", failed, both_alive=False)
 
     def _open(self, side: SideName) -> None:
@@ -214,8 +263,7 @@ class Pair:
         with blaming(side, both):
             arm = self._start(self._sides[side].plan, side)
             self._live[side] = arm
-            arm.ready()
-            self._sides[side].started(arm.warm_up(self._rule.warm_up_seconds))
+            make_steady(arm, self._sides[side], self._rule)
         with blaming(side):
             if arm.can_freeze:
                 arm.freeze()
@@ -231,15 +279,8 @@ class Pair:
 
     def block(self, side: SideName) -> Block:
         """Measures one block of one side and freezes it again."""
-        arm, summed = self._live[side], self._sides[side]
-        length = block_length(self._rule, summed.step_seconds)
         with blaming(side, both_alive=len(self._live) > 1):
-            if arm.can_freeze:
-                arm.thaw()
-            block = arm.block(*length)
-            if arm.can_freeze:
-                arm.freeze()
-        summed.ran(block)
+            block = block_of(self._live[side], self._sides[side], self._rule)
         self._made[side] += 1
         self.pressed = self.pressed or block.allocation_retries > 0
         return block
@@ -294,26 +335,21 @@ class Pair:
 
     def close(self) -> None:
         for arm in self._live.values():
-            if arm.can_freeze:
-                _quietly(arm.thaw)  # a stopped process cannot tidy up
-            arm.close()
+            end(arm)
         self._live.clear()
 
     def record(self, limit: float, expected_sd: float | None = None) -> PairOfProcesses | None:
         """This pair's document, or None where it has too few blocks to count."""
-        level = self.blocks.level(limit, expected_sd)
-        if level is None:
-            return None
-        kept = self.blocks.kept(limit)
-        return PairOfProcesses(
-            log_ratio=level.value,
-            standard_error=level.error,
-            block_log_ratios=tuple(kept),
-            block_sd=level.sd,
-            disturbed=len(self.blocks.log_ratios) - self.blocks.since - len(kept),
-            startup_seconds=self.ready_at - self.began,
-            seconds=self._clock() - self.began,
-        )
+        spent = self._clock() - self.began
+        return self.blocks.document(limit, expected_sd, startup_seconds=self.ready_at - self.began, seconds=spent)
+
+
+def not_finite(incumbent: SideStatistics, candidate: SideStatistics) -> TrialFailed | None:
+    """How a candidate ends whose loss is not finite at its first steps, where the incumbent's is."""
+    before, after = (_first_not_finite(side.startups[-1]) for side in (incumbent, candidate))
+    if after is None or (before is not None and before <= after):
+        return None
+    return TrialFailed("not_finite", f"the loss of step {after}", where="training")
 
 
 def _first_not_finite(startup: Startup) -> int | None:

@@ -1,0 +1,108 @@
+"""What leaving out each of several changes costs, and what each brings alone, measured with all of them alive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoopt.records import Plan
+from autoopt.search.compare.comparison import Comparison, Decision, SideName
+from autoopt.search.planner import PLUGIN_ERRORS
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+
+FEWEST = 2
+ROOM = 0.8
+"""Share of the memory that all processes together may take, by what each of the plans has taken at most."""
+MORE = 2.0
+"""They may take so many times the pairs that what was seen of them promises: looks flatter what they find."""
+
+
+def compare_at_once(
+    context: RunContext,
+    state: SearchState,
+    shared: Plan,
+    others: Sequence[tuple[Plan, int]],
+    role: SideName,
+    deadline: float,
+    purpose: str,
+    share: float = 0.0,
+) -> None:
+    """Compares one plan with several at a time, as many as there is room and time for, into ``state.ablations``.
+
+    Args:
+        others: plans, each with the pairs of processes that decide it; the first come first.
+        role: of the shared plan in each comparison.
+        deadline: on the run's clock.
+        share: of the time until then, which each may take where that is more than it is thought to need.
+
+    Nothing is measured where fewer than two would be: comparisons one by one are then as good.
+    """
+    count = len(others)
+    while count >= FEWEST and not _fits(context, state, shared, others[:count], deadline):
+        count -= 1
+    if count < FEWEST or context.stopping():
+        return
+    chosen = others[:count]
+    seconds = max(MORE * _seconds(context, state, shared, chosen), count * share * (deadline - context.now()))
+    plans = [plan for plan, _ in chosen]
+    several = context.compare_several(
+        shared, plans, state, role=role, seconds=seconds, deadline=deadline, purpose=purpose
+    )
+    found = [comparison for comparison in several.comparisons if comparison is not None]
+    state.apart = state.apart or len(found) < count
+    state.ablations.extend(found)
+
+
+def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:
+    """The latest comparison of two plans that has a figure or could not be made; None where there was none.
+
+    Args:
+        fresh: not by what the search has kept a change for, which was selected by its own figure.
+    """
+    searched = [] if fresh else list(state.comparisons.values())
+    found = (seen for seen in reversed([*searched, *state.ablations]) if of_plans(seen, base, plan))
+    return next((seen for seen in found if seen.estimate or seen.decision is Decision.FAILED), None)
+
+
+def of_plans(seen: Comparison, base: Plan, plan: Plan) -> bool:
+    """Whether it compares these two."""
+    return seen.incumbent.plan == base and seen.candidate.plan == plan
+
+
+def differ(context: RunContext, one: Plan, other: Plan) -> bool | None:
+    """Whether two plans come to different setups; None where one of them cannot stand."""
+    fold = context.runner.registry.fold
+    try:
+        return fold(one) != fold(other)
+    except PLUGIN_ERRORS:
+        return None
+
+
+def _fits(
+    context: RunContext, state: SearchState, shared: Plan, others: Sequence[tuple[Plan, int]], deadline: float
+) -> bool:
+    """Whether there is time to decide them, and memory for all of them."""
+    in_time = context.now() + _seconds(context, state, shared, others) <= deadline
+    return in_time and not state.apart and _room(state, 1 + len(others))
+
+
+def _seconds(context: RunContext, state: SearchState, shared: Plan, others: Sequence[tuple[Plan, int]]) -> float:
+    """Seconds of the rounds that decide them: each goes on while any is undecided, and starts the shared plan anew."""
+    half = context.allocation.pair / 2
+    rounds = max(pairs for _, pairs in others)
+    of_others = sum(pairs * (half + state.dearer_start(plan)) for plan, pairs in others)
+    return of_others + rounds * (half + state.dearer_start(shared))
+
+
+def _room(state: SearchState, processes: int) -> bool:
+    """Whether so many processes fit into memory, by the largest that was seen; where nothing is known, they do not."""
+    seen = [*state.looks, *state.comparisons.values(), *state.ablations]
+    control = [state.control.comparison] if state.control is not None else []
+    sides = [side for comparison in (*control, *seen) for side in (comparison.incumbent, comparison.candidate)]
+    device = max((side.peak_memory_bytes or 0 for side in sides), default=0)
+    host = max((side.peak_host_memory_bytes or 0 for side in sides), default=0)
+    where = state.environment
+    if not device or where.device_memory_bytes is None:
+        return False
+    of_host = processes * host <= ROOM * (where.ram_bytes or 0) if host else True
+    return of_host and processes * device <= ROOM * where.device_memory_bytes
