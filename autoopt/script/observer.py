@@ -35,6 +35,7 @@ from autoopt.script.imported import when_imported
 from autoopt.script.joints import Joints
 from autoopt.script.left_out import stands_alone
 from autoopt.script.missing import not_found
+from autoopt.script.origin import origin_of
 from autoopt.script.period import Passes, period_of
 from autoopt.script.seen import Seen, grouped, loader_options, site_of, taken_by
 from autoopt.script.watcher import Watcher
@@ -204,9 +205,12 @@ class Observer(Watcher):
             return
         found = user_place()
         if training:
-            self._use(self._made.get(model), found, callers()[1:])
+            through = callers()
+            self._use(self._made.get(model), found, through[1:])
             if not self.joints.roles.known:
-                self._note("batch_without_loader", found, type(model).__name__)
+                seen = self._note("batch_without_loader", found, type(model).__name__)
+                if seen is not None and seen.count == 1:
+                    seen.options = origin_of(through)
         elif found is not None:
             self._note("evaluation", found, type(model).__name__)
 

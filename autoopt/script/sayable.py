@@ -16,9 +16,9 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         sites: of the script.
     """
     loader = sites.of("loader_training")
-    reads = bool(setup.loader or setup.dataset or setup.collate or setup.sampler or setup.transfer.non_blocking)
-    if reads and not loader:
-        return "the script has no DataLoader: its own function makes the batches"
+    reason = without_loader(setup, sites)
+    if reason:
+        return reason
     if len(loader) > 1 and (setup.dataset or setup.collate or setup.sampler):
         return "several lines make training loaders, each with data of its own: it needs build()"
     if setup.evaluation and not sites.of("loader_validation"):
@@ -45,6 +45,24 @@ def unsayable(setup: Setup, sites: Sites) -> str | None:
         if changed:
             return f"the {what} is the script's own: it needs build()"
     return _unsayable_batch(setup.batch, sites)
+
+
+def without_loader(setup: Setup, sites: Sites) -> str | None:
+    """Why a setup of how data are read cannot be put on a script without a DataLoader, and what makes its batches.
+
+    None where the script has one, or the setup changes nothing of it.
+    """
+    reads = setup.loader or setup.dataset or setup.collate or setup.sampler or setup.transfer.non_blocking
+    if not reads or sites.of("loader_training"):
+        return None
+    called = next(iter(sites.of("batch_without_loader")), None)
+    if called is None:
+        return "the script has no DataLoader: its own lines make the batches"
+    if called.options.get("made_by"):
+        place = f"{called.options['file']}:{called.options['line']}"
+        return f"the script has no DataLoader: its batches come from {called.options['made_by']} ({place})"
+    place = f"{called.file}:{called.line}"
+    return f"the script has no DataLoader: its own lines make the batches that the model is called with ({place})"
 
 
 def _unsayable_between_processes(how: Distributed, sites: Sites) -> str | None:

@@ -8,7 +8,7 @@ from math import inf, log
 
 from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Stop, StopReason, Verdict
 from autoopt.registry import Registry
-from autoopt.script.sayable import unsayable
+from autoopt.script.sayable import unsayable, without_loader
 from autoopt.setup import Setup
 from autoopt.strategy import Case, Risk, Strategy
 
@@ -129,6 +129,9 @@ def _consider(
         for change in case.plan.changes:
             if strategy.name in registry[change.strategy].excludes:
                 return Skipped(strategy, Verdict.NOT_APPLICABLE, f"it brings nothing beside {change.strategy}")
+        refused = _without_loader(strategy, case)
+        if refused:
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, refused)
         applies = strategy.applies(case)
         if not applies:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, applies.reason or "it says that it does not apply")
@@ -176,6 +179,16 @@ def _share(strategy: Strategy, case: Case) -> float:
     if not strategy.stages & set(seconds):
         return 1.0
     return sum(seconds.get(name, 0.0) for name in strategy.stages) / case.pipeline.step_seconds
+
+
+def _without_loader(strategy: Strategy, case: Case) -> str:
+    """Why a strategy of the loader is not even asked about a script that has none; empty where it is.
+
+    It would look into what stands for the data of such a script, and answer in words of that.
+    """
+    if case.sites is None or case.sites.of("loader_training") or strategy.example is None:
+        return ""
+    return without_loader(strategy.apply(Setup(), strategy.example.setting), case.sites) or ""
 
 
 def _refused(strategy: Strategy, case: Case, setting: JsonDict) -> str:
