@@ -36,6 +36,11 @@ class Risk(StrEnum):
     def rank(self) -> int:
         return list(Risk).index(self)
 
+    @property
+    def trains_otherwise(self) -> bool:
+        """Whether such a change is another training by intent, which only trainings to the target can judge."""
+        return self in (Risk.TRAINING, Risk.MODEL)
+
 
 @dataclass(frozen=True)
 class Applies:

@@ -80,4 +80,4 @@ def test_at_the_ceiling_what_cannot_pay_is_not_tried_and_the_report_says_why(tmp
     made.runner.survey = lambda _: survey_of(Behaviour(step_seconds=CEILING * 1.005))
     (trial,) = made.go().state.all_trials()
     assert trial.verdict is Verdict.NOT_TRIED
-    assert trial.reason.startswith("cannot pay: at the very best 1.00")
+    assert trial.reason.startswith("cannot pay: at the very best 1.021x, below")

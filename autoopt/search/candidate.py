@@ -14,7 +14,7 @@ from autoopt.search.compare.comparison import Comparison, PairOfProcesses
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan, plugin_error, predict
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import Part, SearchState
-from autoopt.strategy import MOST_SETTINGS, Case, Risk, Strategy
+from autoopt.strategy import MOST_SETTINGS, Case, Strategy
 
 RIVALS = 2.0
 """Standard errors by which a whole falls short of its parts where they do not all serve beside each other."""
@@ -140,7 +140,7 @@ def _companions(
         if not known:
             continue
         risk = registry[companion.strategy].risk
-        if risk.value in choice.allow and not (state.untrainable and risk in (Risk.TRAINING, Risk.MODEL)):
+        if risk.value in choice.allow and not (state.untrainable and risk.trains_otherwise):
             wanted.append(companion)
     return tuple(wanted)
 

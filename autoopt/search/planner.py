@@ -10,7 +10,7 @@ from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Roun
 from autoopt.registry import Registry
 from autoopt.script.sayable import unsayable, without_loader
 from autoopt.setup import Setup
-from autoopt.strategy import Case, Risk, Strategy
+from autoopt.strategy import Case, Strategy
 
 PLUGIN_ERRORS = (Exception, SystemExit)
 """Exceptions that a strategy's methods may raise without ending the run; a stop by the user is none of them."""
@@ -135,7 +135,7 @@ def _consider(
         applies = strategy.applies(case)
         if not applies:
             return Skipped(strategy, Verdict.NOT_APPLICABLE, applies.reason or "it says that it does not apply")
-        if untrainable and strategy.risk in (Risk.TRAINING, Risk.MODEL):
+        if untrainable and strategy.risk.trains_otherwise:
             return Skipped(strategy, Verdict.NOT_TRIED, untrainable)
         settings = list(_first(strategy, case))
         if not settings:
@@ -221,7 +221,7 @@ def predict(strategy: Strategy, case: Case, setting: JsonDict) -> Estimate | Non
     own = strategy.predict(case, setting)
     if own is not None:
         return own.as_kind(EstimateKind.DECLARED) if own.kind is EstimateKind.MEASURED else own
-    if case.pipeline is None or strategy.risk in (Risk.TRAINING, Risk.MODEL):
+    if case.pipeline is None or strategy.risk.trains_otherwise:
         return None
     ceilings = {
         stage.name: stage.ceiling_seconds

@@ -95,7 +95,7 @@ class Proof:
         """The verdict. Changes that leave the training as it is are judged at once: the final plan is trained."""
         context, state = self.context, self.state
         risk = context.gate.risk_over(candidate.plan, state.incumbent)
-        trains = risk in (Risk.TRAINING, Risk.MODEL)
+        trains = risk.trains_otherwise
         return context.gate.decide(
             candidate.plan,
             comparison,

@@ -15,7 +15,6 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screening import Screening
 from autoopt.search.state import SearchState
 from autoopt.storage.history import KnownNoise, Remembered
-from autoopt.strategy import Risk
 
 AS_GOOD = 0.7
 """A remembered plan whose look shows so much of its log gain again goes to its proof at once."""
@@ -77,7 +76,7 @@ def _candidate(context: RunContext, state: SearchState) -> Candidate | None:
             strategy = registry[change.strategy]
             if unwanted(strategy, context.choice) or not strategy.applies(case):
                 return None
-            if strategy.risk in (Risk.TRAINING, Risk.MODEL):
+            if strategy.risk.trains_otherwise:
                 return None  # proved by trainings, not by looks
         plan = candidate_plan(registry, state.incumbent, changes)
         if not changes or registry.fold(plan) == registry.fold(state.incumbent) or not state.first_time(changes):

@@ -30,7 +30,6 @@ from autoopt.search.stack import look_at_close, look_at_stacks
 from autoopt.search.state import Part, SearchState
 from autoopt.search.strategy_search import search_settings, seconds_of_trainings
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.strategy import Risk
 
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it looks at anything: its profile."""
@@ -58,7 +57,7 @@ class Rounds:
         """
         queue, before = self.queue(pipeline), self.state.incumbent
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
-        quick = [proposal for proposal in proposals if not _trains_otherwise(proposal)]
+        quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = (
             self._screen_and_prove(quick, round_, pipeline)
             or self._train(proposals, round_, pipeline)
@@ -236,7 +235,7 @@ class Rounds:
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the trainings that it takes."""
         context, state = self.context, self.state
-        waiting = [proposal for proposal in proposals if _trains_otherwise(proposal)]
+        waiting = [proposal for proposal in proposals if proposal.strategy.risk.trains_otherwise]
         for n, proposal in enumerate(waiting):
             needed = seconds_of_trainings(context, state, self._left())
             left = self._left()
@@ -393,7 +392,3 @@ def _seen(earlier: Earlier) -> float:
     """The speedup that an undecided trial showed so far."""
     estimate = earlier.comparison.estimate
     return estimate.value if estimate else 0.0
-
-
-def _trains_otherwise(proposal: Proposal) -> bool:
-    return proposal.strategy.risk in (Risk.TRAINING, Risk.MODEL)

@@ -15,6 +15,7 @@ from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
 from autoopt.script.interpreter import runs_here
 from autoopt.search.accept.interleaved import TrainedPair, Turns
+from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
 from autoopt.search.time_limits import START_SECONDS, TimeLimits
@@ -32,10 +33,6 @@ CONFIRMED = 1
 """Evaluations after the first that reaches the target, which must reach it as well."""
 
 OnProgress = Callable[[JsonDict], None]
-
-
-ROUNDED = 2.0**-8
-"""What bfloat16 rounds off, over each weight: so far away begins what stands for another seed."""
 
 
 class TrialRunner:
@@ -293,7 +290,7 @@ class TrialRunner:
         if script is not None and script.sites is not None:
             bare = script.sites.model_copy(update={"sites": ()})
             alike = bool(script.sites.seeded and script.own_seeds)
-            disturbed = ROUNDED if alike and seed != self.base.seed else 0.0
+            disturbed = ROUNDING["bfloat16"] if alike and seed != self.base.seed else 0.0
             if files is not None:
                 path = None if self.spec(plan).flags else script.path  # the patch sets its variables before torch comes
                 script = script.model_copy(update={"sites": bare, "patched": files, "path": path})

@@ -31,7 +31,6 @@ from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verification_time import OVER, SEEDS, compared_by, exact, may_be_checked, may_be_compared, proved
-from autoopt.strategy import Risk
 
 MOST_SEEDS = 4
 """Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
@@ -116,7 +115,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     trouble, failed = memory_trouble(context, state, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
-    trains_otherwise = gate.risk_over(plan, state.baseline) in (Risk.TRAINING, Risk.MODEL)
+    trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
     if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
@@ -235,7 +234,7 @@ def _wide(context: RunContext, state: SearchState, pairs: list[TrainedPair]) -> 
 
 
 def _timed(context: RunContext, state: SearchState, pairs: list[TrainedPair]) -> list[tuple[float, float]]:
-    otherwise = context.gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
+    otherwise = context.gate.risk_over(state.incumbent, state.baseline).trains_otherwise
     return timed_pairs(pairs, state.objective, otherwise=otherwise)
 
 
@@ -256,7 +255,7 @@ def _verification(
     timed = _timed(context, state, pairs)
     trained = _trained_ratio(state, timed)
     before, after = [old for old, _ in timed], [new for _, new in timed]
-    trains_otherwise = gate.risk_over(state.incumbent, state.baseline) in (Risk.TRAINING, Risk.MODEL)
+    trains_otherwise = gate.risk_over(state.incumbent, state.baseline).trains_otherwise
     found = None if trains_otherwise else to_target_or_planned(comparison, evidence, objective)
     modelled = found.ratio if found is not None else None
     over = found if found is not None and found.planned_steps and found.ratio is not None else None

@@ -12,7 +12,7 @@ from autoopt.search.accept.evidence import Evidence
 from autoopt.search.accept.fidelity import Arrays
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.levels import ProbeResult, level_of
-from autoopt.search.trial_runner import ROUNDED
+from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.strategy import Risk
 from tests.script.conftest import StartScript, sites_of
 
@@ -40,7 +40,9 @@ class Gan:
 
     def trained(self, seed: int, plan: Plan = UNCHANGED, *broken: str) -> TrainingRun:
         words = (str(STEPS), *broken)
-        with self._start("dcgan.py", *words, sites=self.sites, plan=plan, seed=seed, disturbed=ROUNDED) as process:
+        with self._start(
+            "dcgan.py", *words, sites=self.sites, plan=plan, seed=seed, disturbed=ROUNDING["bfloat16"]
+        ) as process:
             arguments = {"max_seconds": 300.0, "max_steps": STEPS - 1}
             return TrainingRun.model_validate(process.call("autoopt.benchmark.tasks:train", timeout=300.0, **arguments))
 

@@ -12,18 +12,18 @@ from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import before_quality, judge, may_be_rounding, required_runs
 from autoopt.search.accept.levels import level_of
+from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.error_budget import ALPHA
 from autoopt.strategy import Risk
 
-ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, None: 2.0**-23}
 MOST_ROUNDS = 8
 
 _SUMS = 8 * ROUNDING[None]
 """What float32 sums round off that are added up in another order."""
-_PRODUCTS: dict[str | None, float] = {"medium": 2.0**-8, "high": 2.0**-11}
+_PRODUCTS: dict[str | None, float] = {"medium": ROUNDING["bfloat16"], "high": ROUNDING["float16"]}
 """What products round off, by torch's name for their precision."""
 
 
@@ -82,7 +82,7 @@ class Gate:
         for _ in range(MOST_ROUNDS):
             evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
             wanted = required_runs(risk, comparison, evidence, objective, noise)
-            gather = self._gather_in_turns if risk in (Risk.TRAINING, Risk.MODEL) else self._gather
+            gather = self._gather_in_turns if risk.trains_otherwise else self._gather
             if not wanted or not gather(wanted, plan, incumbent, comparison, deadline, number):
                 break
         evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
@@ -101,7 +101,7 @@ class Gate:
             None where the plan trains otherwise by its risk class, which a probe says nothing of.
         """
         risk = self.risk_over(plan, incumbent)
-        if self.probes is None or risk in (Risk.TRAINING, Risk.MODEL):
+        if self.probes is None or risk.trains_otherwise:
             return None
         self.probes.random = facts.dataset.deterministic is False
         try:
@@ -135,7 +135,7 @@ class Gate:
 
         None for a plan that trains otherwise, which was selected by its trainings.
         """
-        if self.risk_over(plan, self.baseline) in (Risk.TRAINING, Risk.MODEL):
+        if self.risk_over(plan, self.baseline).trains_otherwise:
             return None
         return self.trainings.pair(self.baseline, plan, self.seed)
 
@@ -172,7 +172,7 @@ class Gate:
 
     def _steps_differ(self, plan: Plan) -> bool:
         """Whether a plan takes other steps than the baseline, by the class of its changes."""
-        return any(self.registry[c.strategy].risk in (Risk.TRAINING, Risk.MODEL) for c in plan.changes)
+        return any(self.registry[c.strategy].risk.trains_otherwise for c in plan.changes)
 
     def _gather_in_turns(
         self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int

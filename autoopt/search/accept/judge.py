@@ -64,7 +64,7 @@ def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
     if early:
         return early
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
-    if risk in (Risk.TRAINING, Risk.MODEL):
+    if risk.trains_otherwise:
         return judge_trained(comparison, evidence, objective)
     quality = _leveled(_paths(risk, comparison, evidence), evidence, objective, noise)
     if quality.passed is None and evidence.accept_undecided:
@@ -83,7 +83,7 @@ def required_runs(
         return RequiredRuns()
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
     have = len(evidence.paired_with_incumbent())
-    if risk in (Risk.TRAINING, Risk.MODEL):
+    if risk.trains_otherwise:
         if have < FEWEST_SEEDS:
             return RequiredRuns(
                 baseline_seeds=FEWEST_SEEDS,
@@ -157,7 +157,7 @@ def _trained_anyway(risk: Risk, comparison: Comparison) -> bool:
     One that leaves the batch alone may (a schedule); another batch that brings no throughput is not worth
     its trainings.
     """
-    if risk not in (Risk.TRAINING, Risk.MODEL) or comparison.decision is Decision.HARMFUL:
+    if not risk.trains_otherwise or comparison.decision is Decision.HARMFUL:
         return False
     before, after = comparison.incumbent.samples_per_step, comparison.candidate.samples_per_step
     if before is None or after is None:

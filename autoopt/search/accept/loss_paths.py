@@ -18,6 +18,9 @@ from autoopt.search.compare.comparison import LossPath
 
 Array = NDArray[np.float64]
 
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, None: 2.0**-23}
+"""Relative error of one operation, by torch's name for the precision; None: float32."""
+
 FIRST_STEPS = 8
 """Steps in which rounding has not yet grown: weights are still the same but for rounding."""
 
