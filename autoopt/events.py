@@ -113,7 +113,10 @@ class TrialProgress(Event):
 
 
 class TrialEnded(Event):
+    """``has_target``: times are those to a value of the metric; else they are those of the same steps."""
+
     trial: Trial
+    has_target: bool = True
 
 
 class Kept(Event):
@@ -127,8 +130,11 @@ class AblationMeasured(Event):
 
 
 class Verified(Event):
+    """``has_target``: as :class:`TrialEnded` has it."""
+
     best: Configuration
     speedup: Speedup
+    has_target: bool = True
 
 
 class Warned(Event):

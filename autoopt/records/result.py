@@ -45,6 +45,11 @@ class Objective(Record):
     min_gain: float
     price_per_hour: float | None = None
 
+    @property
+    def has_target(self) -> bool:
+        """Whether a value of the metric is to be reached; else what counts is the time for the same steps."""
+        return self.metric is not None and self.target is not None
+
 
 class BreakEven(Record):
     """How many planned runs pay for the search."""

@@ -39,7 +39,8 @@ def finished(
 ) -> Outcome:
     """The outcome of a run that came to its end: announced, and its plan remembered."""
     outcome = outcome_of(state, verification, stop, rows, price_per_hour)
-    context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup))
+    has_target = state.objective.has_target
+    context.announce(Verified(at=context.now(), best=outcome.best, speedup=outcome.speedup, has_target=has_target))
     remember(context, state, outcome.best.plan, outcome.speedup)
     context.announce(Stopped(at=context.now(), stop=stop))
     return outcome

@@ -83,7 +83,7 @@ class Proof:
         state.trials.append(trial)
         if trial.verdict is Verdict.KEPT:
             self._keep(trial, candidate)
-        context.announce(TrialEnded(at=context.now(), trial=trial))
+        context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
         return trial
 
     def _train_beside(self, candidate: Candidate, comparison: Comparison) -> None:

@@ -25,7 +25,7 @@ from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
-from autoopt.search.spending import named, without_a_look
+from autoopt.search.spending import named, out_of_time, without_a_look
 from autoopt.search.stack import look_at_close, look_at_stacks
 from autoopt.search.state import Part, SearchState
 from autoopt.search.strategy_search import search_settings, seconds_of_trainings
@@ -261,12 +261,7 @@ class Rounds:
         now, deadline, allocation = self.context.now(), self._costs.deadline(), self.context.allocation
         needed = allocation.comparison + (AGAIN_SECONDS + allocation.look if self.state.rounds else 0.0)
         if now + needed > deadline:
-            return Stop(
-                reason=StopReason.BUDGET,
-                detail=f"of the {deadline:.0f} s that the search had of the {allocation.budget:.0f} s budget "
-                f"{max(deadline - now, 0):.0f} s were left, and going on takes {needed:.0f} s; "
-                f"{allocation.budget - deadline:.0f} s are kept back for ablation and verification",
-            )
+            return out_of_time(now, deadline, allocation.budget, needed, begun=bool(self.state.rounds))
         return None
 
     def stop(self, round_: Round, plan: Queue) -> Stop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from autoopt.records import Spent, Verdict
+from autoopt.records import Spent, Stop, StopReason, Verdict
 from autoopt.search.state import SearchState
 from autoopt.storage.run import Took
 
@@ -32,6 +32,8 @@ _BY_PURPOSE = {"ablation": "ablation", "verification": "verification", "baseline
 
 IDLE = "between steps"
 MOST_NAMED = 6
+BEFORE_ROUNDS = 1.25
+"""What comes before the first round takes on a somewhat larger budget, over what it took."""
 
 
 def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:
@@ -70,6 +72,26 @@ def more_budget(state: SearchState) -> str:
     if unproven:
         parts.append(f"the proof of what did well and was not decided ({named(undecided[n] for n in unproven)})")
     return f"about {max(seconds / 60, 0.1):.1f} min more would buy {' and '.join(parts)}"
+
+
+def out_of_time(now: float, deadline: float, budget: float, needed: float, *, begun: bool) -> Stop:
+    """The end of a search whose time is up, and where it never began the budget with which it would.
+
+    Args:
+        now, deadline: of the search, seconds of the run.
+        budget: of the whole run, seconds.
+        needed: seconds that the next thing would take.
+        begun: whether there was a round.
+    """
+    kept_back = budget - deadline
+    told = (
+        f"of the {deadline:.0f} s that the search had of the {budget:.0f} s budget {max(deadline - now, 0):.0f} s were "
+        f"left, and going on takes {needed:.0f} s; {kept_back:.0f} s are kept back for ablation and verification"
+    )
+    if not begun:
+        wanted = BEFORE_ROUNDS * (now + needed + kept_back)
+        told += f"; a budget of some {max(wanted / 60, 0.5):.1f} min begins to try changes"
+    return Stop(reason=StopReason.BUDGET, detail=told)
 
 
 def without_a_look(state: SearchState) -> dict[str, float]:

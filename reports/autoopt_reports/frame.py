@@ -181,7 +181,7 @@ def _trials(state: State, elapsed: float, width: int, rows: int, marks: Marks) -
         lines.append(_running(state, elapsed, width, marks))
     elif state.detail:
         lines.append(Text(fit(encodable(state.detail, marks), width, marks), style="bold"))
-    lines += [trial_line(trial, width, marks) for trial in list(state.trials)[: rows - len(lines)]]
+    lines += [trial_line(trial, width, marks, state.has_target) for trial in list(state.trials)[: rows - len(lines)]]
     if not lines:
         found = ["none yet"] if state.opportunities is None else opportunity_texts(state.opportunities)
         lines = [Text(fit(encodable(text, marks), width, marks), style="dim") for text in found[:rows]]
@@ -201,13 +201,13 @@ def _row(place: int, mark: str, change: str, outcome: str, verdict: str, width: 
     return Text.assemble(left, " " * max(1, width - left.cell_len - len(verdict)), (verdict, style))
 
 
-def trial_line(trial: Trial, width: int, marks: Marks) -> Text:
+def trial_line(trial: Trial, width: int, marks: Marks, has_target: bool = True) -> Text:
     verdict = trial.verdict.value.replace("_", " ")
     return _row(
         trial.id,
         marks.of(trial.verdict),
         encodable(trial_change(trial), marks),
-        encodable(trial_outcome(trial), marks),
+        encodable(trial_outcome(trial, has_target), marks),
         verdict,
         width,
         marks,

@@ -34,6 +34,7 @@ from autoopt_reports.terminal import (
     encodable,
     look_text,
     marks_for,
+    of_what,
     opportunity_texts,
     ratio_text,
     trial_change,
@@ -213,15 +214,14 @@ def _ended(event: Event) -> str:
     assert isinstance(event, TrialEnded)
     trial = event.trial
     return (
-        f"trial {trial.id} {trial_change(trial, 120)}: {trial.verdict.value.replace('_', ' ')}, {trial_outcome(trial)}"
+        f"trial {trial.id} {trial_change(trial, 120)}: {trial.verdict.value.replace('_', ' ')}, "
+        f"{trial_outcome(trial, event.has_target)}"
     )
 
 
-def _speedup(speedup: Speedup) -> str:
+def _speedup(speedup: Speedup, has_target: bool = True) -> str:
     if speedup.time_to_target is not None:
-        return (
-            f"{ratio_text(speedup.time_to_target)} {'over the planned run' if speedup.planned_steps else 'to target'}"
-        )
+        return f"{ratio_text(speedup.time_to_target)} {of_what(has_target, speedup.planned_steps)}"
     return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
 
 
@@ -236,7 +236,7 @@ def _verified(event: Event) -> str:
     if not event.best.plan.changes:
         return "nothing was kept: there is no plan to verify"
     word = "verified end to end" if event.speedup.end_to_end_verified else "not verified end to end"
-    return f"final plan {word}: {_speedup(event.speedup)}"
+    return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
 
 
 def _ablated(event: Event) -> str:

@@ -62,6 +62,7 @@ class State:
     best: Configuration | None = None
     speedup: Speedup | None = None
     running: Running | None = None
+    has_target: bool = True
     trials: deque[Trial] = field(default_factory=lambda: deque(maxlen=40))
     ended: int = 0
     skipped: int = 0
@@ -175,7 +176,7 @@ def _progress(state: State, event: Event) -> None:
 
 def _ended(state: State, event: Event) -> None:
     assert isinstance(event, TrialEnded)
-    trial, state.detail = event.trial, ""
+    trial, state.detail, state.has_target = event.trial, "", event.has_target
     if state.running is not None and state.running.started.id == trial.id:
         state.running = None
     if trial.verdict in NOT_RUN:

@@ -143,14 +143,19 @@ def trial_change(trial: Trial, longest: int = 60) -> str:
     return change_name(trial.strategy, trial.setting, trial.companions, longest).text
 
 
-def trial_outcome(trial: Trial) -> str:
+def of_what(has_target: bool, planned_steps: int | None) -> str:
+    """Of what a gain in time is."""
+    if planned_steps:
+        return "over the planned run"
+    return "to target" if has_target else "for the same steps"
+
+
+def trial_outcome(trial: Trial, has_target: bool = True) -> str:
     """Outcome of a trial in few words: the gain, or why there is none."""
     gain = ratio_text(trial.time_to_target or trial.throughput)
     if trial.verdict in {Verdict.FAILED, Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED} or not gain:
         return name(reason_words(trial.reason)).text or "not measured"
-    return gain + (
-        "" if trial.time_to_target is None else " over the planned run" if trial.planned_steps else " to target"
-    )
+    return gain if trial.time_to_target is None else f"{gain} {of_what(has_target, trial.planned_steps)}"
 
 
 def fit(text: str, width: int, marks: Marks) -> str:

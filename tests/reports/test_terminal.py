@@ -24,7 +24,7 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import html, sample
 from autoopt_reports.console import console_for, profile_summary, summary
-from autoopt_reports.frame import draw
+from autoopt_reports.frame import draw, trial_line
 from autoopt_reports.live import LiveView, QuietView, make_view
 from autoopt_reports.plain import SILENT, PlainView, describe
 from autoopt_reports.state import State, stacked
@@ -213,6 +213,19 @@ def test_where_nothing_was_kept_no_plan_is_said_to_be_unverified(golden: Callabl
     assert describe(e.Verified(at=9, best=best, speedup=result.speedup)) == (
         "nothing was kept: there is no plan to verify"
     )
+
+
+def test_without_a_value_to_reach_a_gain_in_time_is_that_of_the_same_steps(golden: Callable[[str], Result]) -> None:
+    result = golden("win")
+    trial = next(trial for trial in result.trials if trial.time_to_target is not None)
+    for has_target, words in ((True, " to target"), (False, " for the same steps")):
+        assert describe(e.TrialEnded(trial=trial, has_target=has_target)).endswith(words)
+        verified = e.Verified(best=result.best, speedup=result.speedup, has_target=has_target)
+        assert describe(verified).endswith(words)
+        state = State()
+        state.update(e.TrialEnded(trial=trial, has_target=has_target))
+        line = trial_line(trial, 120, marks_for(io.StringIO()), state.has_target)
+        assert words[:4] in line.plain
 
 
 def test_every_kind_of_event_has_its_line() -> None:

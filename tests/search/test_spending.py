@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,18 @@ def test_more_budget_buys_what_there_was_no_time_for(tmp_path: Path) -> None:
     assert "useless_11" in told or "more)" in told
     ample = World(tmp_path / "ample", strategy("slow"), speed=lambda plan: 0.7 ** len(plan.changes), budget=900.0)
     assert more_budget(ample.go().state) == ""
+
+
+def test_a_budget_that_ends_before_the_first_round_is_told_which_one_would_do(tmp_path: Path) -> None:
+    short = World(tmp_path / "short", strategy("quick"), speed=lambda plan: 1.5 ** len(plan.changes), budget=20.0)
+    stop = short.go().stop
+    assert stop.reason is StopReason.BUDGET
+    told = re.search(r"a budget of some ([0-9.]+) min begins to try changes", stop.detail)
+    assert told, stop.detail
+    enough = World(
+        tmp_path / "enough", strategy("quick"), speed=lambda plan: 1.5 ** len(plan.changes), budget=60 * float(told[1])
+    )
+    assert [trial.strategy for trial in enough.go().state.trials] == ["quick"]
 
 
 def test_what_there_was_no_time_for_is_not_said_to_have_been_tried() -> None:

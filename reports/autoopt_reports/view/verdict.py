@@ -49,7 +49,7 @@ class VerdictView:
 def judged(result: Result) -> tuple[Estimate | None, str, str]:
     """The estimate that decides, its path, and what it is a speedup of."""
     if result.speedup.time_to_target is not None:
-        of_what = "to target" if _has_target(result) else "for the same steps"
+        of_what = "to target" if result.objective.has_target else "for the same steps"
         if result.speedup.planned_steps is not None or _to_the_end(result):
             of_what = "over the planned run"
         return result.speedup.time_to_target, "/speedup/time_to_target", of_what
@@ -156,11 +156,7 @@ def target_phrase(result: Result) -> Phrase:
 def _to_the_end(result: Result) -> bool:
     """Whether the times of a run without a target are those of all the steps that the user plans."""
     trained, planned = result.baseline.trained_steps, result.workload.max_steps
-    return not _has_target(result) and planned is not None and (trained is None or trained >= planned)
-
-
-def _has_target(result: Result) -> bool:
-    return result.objective.metric is not None and result.objective.target is not None
+    return not result.objective.has_target and planned is not None and (trained is None or trained >= planned)
 
 
 def _fitted(result: Result) -> Phrase | None:
@@ -214,7 +210,8 @@ def _why(result: Result, status: Status) -> list[Phrase]:
                     number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
                 )
             phrases.append(what + ".")
-    return [*phrases, _stop(result)]
+    more = [say("{}.", name(result.more_budget))] if status == "none" and result.more_budget else []
+    return [*phrases, _stop(result), *more]
 
 
 _STOPS = {
@@ -238,7 +235,7 @@ def _facts(result: Result) -> tuple[Fact, ...]:
     metric = result.objective.metric or "metric"
     facts = [
         Fact(
-            "time to target" if _has_target(result) else f"time to {target_phrase(result)}",
+            "time to target" if result.objective.has_target else f"time to {target_phrase(result)}",
             number(
                 b_time.value if b_time else None,
                 units.duration,
