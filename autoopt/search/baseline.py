@@ -18,7 +18,7 @@ from autoopt.search.compare.comparison import Comparison, Decision, PairOfProces
 from autoopt.search.compare.noise import control, doubts, noise_of
 from autoopt.search.configuration import configuration
 from autoopt.search.first_process import FirstProcess, first_look, opportunities
-from autoopt.search.first_training import may_wait, train_first, wait
+from autoopt.search.first_training import begin
 from autoopt.search.fit_memory import Fitting
 from autoopt.search.recollection import known_noise, recall
 from autoopt.search.run_context import RunContext
@@ -194,10 +194,7 @@ def _measure(context: RunContext, state: SearchState) -> None:
     context.warn(state, *control.doubts)
     context.announce(NoiseMeasured(at=context.now(), noise=state.noise))
     try:
-        if may_wait(context, state):
-            wait(context, state)
-        else:
-            train_first(context, state)
+        begin(context, state)
     except BaselineFailed:
         state.control = None
         raise

@@ -11,7 +11,7 @@ from shlex import quote
 
 from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
-from autoopt.records import Objective, Plan
+from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import TrainingRun
 from autoopt.script.found_metric import chosen, why_chosen
 from autoopt.script.metric import direction_of, name_of
@@ -33,6 +33,11 @@ ROOM = 0.7
 LEAST_SECONDS = 3.0
 """A shorter training says nothing."""
 
+NAMING_EPOCHS = 3
+"""Epochs in which a metric that nobody named is looked for: what two evaluations print alike tells lines apart."""
+NAMING_SHARE = 0.4
+"""Of the first training, at most; where that is not enough the first training shows it."""
+
 NO_METRIC = (
     "no metric of the script is known, so only changes that are proven to train the same are kept, and times are those "
     "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
@@ -40,23 +45,72 @@ NO_METRIC = (
 """A script's training says nothing of how good it is, but in what it prints."""
 
 
-def may_wait(context: RunContext, state: SearchState) -> bool:
-    """Whether the first training comes once there is a plan to train beside it."""
+def begin(context: RunContext, state: SearchState) -> None:
+    """The baseline's first training, unless that can wait for a plan to be trained beside it.
+
+    Raises:
+        BaselineFailed: the baseline does not train.
+    """
+    if not _may_wait(context, state):
+        train_first(context, state)
+        return
+    if _unnamed(context, state):
+        _name_metric(context, state)
+    if _unnamed(context, state):
+        train_first(context, state)
+    else:
+        context.allocation = _allocation(context, state.aa, expected(context, state), trained=False)
+
+
+def _may_wait(context: RunContext, state: SearchState) -> bool:
+    """Whether the time before the search is better spent on other things, and nothing has to be told at once."""
     budget, side = context.allocation.budget, state.aa.side
     limit, peak = context.gate.memory_limit_bytes, side.peak_memory_bytes
     near_limit = limit is not None and peak is not None and peak > ROOM * limit
-    unnamed = state.sites is not None and state.objective.metric is None and _may_tell(context, state)
-    return budget <= LATER_UP_TO and not near_limit and not unnamed and expected(context, state) > LATER_SHARE * budget
+    return budget <= LATER_UP_TO and not near_limit and expected(context, state) > LATER_SHARE * budget
 
 
-def _may_tell(context: RunContext, state: SearchState) -> bool:
+def _unnamed(context: RunContext, state: SearchState) -> bool:
     """Whether the first training may find a script's metric, which nobody has named: an evaluation may be in it.
 
     Where the watched run saw none, the first comes with an epoch's end, as far as is known.
     """
-    evaluates = state.sites is not None and any(site.kind == "evaluation" for site in state.sites.sites)
+    if state.sites is None or state.objective.metric is not None:
+        return False
+    evaluates = any(site.kind == "evaluation" for site in state.sites.sites)
+    epoch = _epoch_seconds(state)
+    return evaluates or epoch is None or epoch <= expected(context, state)
+
+
+def _epoch_seconds(state: SearchState) -> float | None:
+    """Seconds of an epoch's steps; None where either is not known."""
     step, epoch = state.aa.side.step_seconds, state.facts.steps_per_epoch
-    return evaluates or step is None or epoch is None or epoch * step.p50 <= expected(context, state)
+    return None if step is None or epoch is None else epoch * step.p50
+
+
+def _name_metric(context: RunContext, state: SearchState) -> None:
+    """Finds a script's metric in a few epochs, where they take much less than the first training, which then can wait.
+
+    Raises:
+        BaselineFailed: the baseline does not train.
+    """
+    epoch, seconds = _epoch_seconds(state), NAMING_SHARE * expected(context, state)
+    if epoch is None or NAMING_EPOCHS * epoch > seconds:
+        return
+    steps = NAMING_EPOCHS * (state.facts.steps_per_epoch or 1) + 1  # what is printed at an epoch's end comes before it
+    key: JsonDict = {"purpose": "baseline metric", "plan": state.baseline.model_dump(mode="json"), "seed": context.seed}
+
+    def train() -> TrainingRun:
+        return context.runner.train(
+            state.baseline, seed=context.seed, max_seconds=seconds, max_steps=steps, label="metric", target=None
+        )
+
+    try:
+        run = context.run.step("training", key, train, TrainingRun)
+    except TrialFailed as failure:
+        raise _untrained(failure) from failure
+    if run.told:
+        adopt_metric(context, state, run.told)
 
 
 def expected(context: RunContext, state: SearchState) -> float:
@@ -65,11 +119,6 @@ def expected(context: RunContext, state: SearchState) -> float:
     if side.step_seconds is None or not state.planned_steps:
         return share
     return min(state.planned_steps * side.step_seconds.p50, share)
-
-
-def wait(context: RunContext, state: SearchState) -> None:
-    """Plans by what the training is expected to take."""
-    context.allocation = _allocation(context, state.aa, expected(context, state), trained=False)
 
 
 def train_first(
