@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,9 +55,7 @@ def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] =
             return _follow(spec, options, registry, run, listeners)
     except (WorkloadError, UsageError, EnvironmentLacks):
         if options.out is None and not measured_anything(directory):
-            shutil.rmtree(directory.path, ignore_errors=True)  # the message says it all: no litter
-            with contextlib.suppress(OSError):  # other runs lie in it
-                directory.path.parent.rmdir()
+            directory.remove()  # the message says it all: no litter
         raise
 
 

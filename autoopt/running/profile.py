@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import autoopt
-from autoopt.errors import EnvironmentLacks, TrialFailed
+from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed
 from autoopt.events import Listener
 from autoopt.export.script_patch import patch_of
 from autoopt.options import Options
@@ -45,6 +45,26 @@ def profile_run(
     check_command(spec, options)
     registry = registry_of(options)
     directory = RunDirectory.create(spec, options.out)
+    try:
+        return _profile(spec, options, registry, directory, tools, on_profiled, announce)
+    except (AutooptError, KeyboardInterrupt):
+        if options.out is None:
+            directory.remove()  # nothing was found, and the message says why
+        raise
+    finally:
+        directory.clean()
+        directory.forget_compiled()
+
+
+def _profile(
+    spec: str,
+    options: Options,
+    registry: Registry,
+    directory: RunDirectory,
+    tools: Sequence[str],
+    on_profiled: Callable[[Profiled], None],
+    announce: Listener,
+) -> Profile:
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
     base = baseline_spec(spec, options, registry, str(directory.path))
     alone = alone_in(base.directory) if base.script is not None else contextlib.nullcontext()

@@ -159,6 +159,13 @@ class RunDirectory:
                     f"the disk of {self.path} is full", hint=f"make room, then: autoopt resume {self.path}"
                 )
 
+    def remove(self) -> None:
+        """Removes the directory, and the one of all runs where no other lies in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.parent.name == ROOT.name:
+            with contextlib.suppress(OSError):
+                self.path.parent.rmdir()
+
     def clean(self) -> None:
         """Removes what only a run under way needs, and what a killed one left half written."""
         self.release_reserve()

@@ -47,13 +47,21 @@ _FROM_WORKER = re.compile(r"Caught \w+ in (DataLoader worker process \d+|pin mem
 
 
 def failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | None] = lambda: None) -> Failure:
-    """The failure that an exception in a trial amounts to.
+    """The failure that an exception in a trial amounts to; never raises itself, since nobody would answer the parent.
 
     Args:
         error: what user code, torch or autoopt raised.
         where: what the trial was doing.
         oom_kills: how many processes the kernel has killed for lack of memory since the trial started.
     """
+    try:
+        return _failure_of(error, where, oom_kills)
+    except Exception as broken:  # an exception of the user's own class may answer with another one to anything
+        named = f"{type(error).__name__}, which raises {type(broken).__name__} when it is looked at"
+        return Failure(failure="error", message=_one_line(named), where=where)
+
+
+def _failure_of(error: BaseException, where: str, oom_kills: Callable[[], int | None]) -> Failure:
     if isinstance(error, TrialFailed):
         return Failure(failure=error.kind, message=error.message, where=error.where or where, detail=error.detail)
     if isinstance(error, AutooptError):
@@ -165,7 +173,8 @@ def trimmed(error: BaseException) -> str:
     """The traceback as the user's own program would print it: the frames of autoopt above theirs are left out."""
     for link in _chain(error):
         misread = isinstance(link, SyntaxError)  # which names its file and line itself
-        link.__traceback__ = _without_own(link.__traceback__, otherwise=None if misread else link.__traceback__)
+        trace = _without_own(link.__traceback__, otherwise=None if misread else link.__traceback__)
+        link.with_traceback(trace)  # an attribute of an exception that is a frozen dataclass cannot be set
     return "".join(traceback.format_exception(error, limit=-40)).rstrip()
 
 

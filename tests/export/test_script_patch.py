@@ -15,6 +15,9 @@ from autoopt.export.script_patch import patch_of, placed
 from autoopt.records import Change, Place, Plan, Site, Sites
 from scripted import BF16, COMPILE, FP16, PLAIN, REGISTRY, THREADS, WORKERS, changed_lines, patched, sites_in
 
+AFFINITY = Change(strategy="affinity", setting={"affinity": [0]})
+SEGMENTS = Change(strategy="expandable_segments", setting={"enabled": True})
+
 
 def test_loader_options_are_merged_into_the_call(tmp_path: Path) -> None:
     after, patch = patched(tmp_path, PLAIN, WORKERS)
@@ -314,3 +317,21 @@ def test_a_trainer_s_arguments_that_a_parser_makes_are_the_command_s(tmp_path: P
     )
     assert (patch.changes[0].how, patch.diff) == ("by hand", "")
     assert "add --bf16 True to it" in patch.changes[0].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        (PLAIN.replace("def main():\n", "def main():\n    import os\n"), AFFINITY),
+        (PLAIN.replace("    main()\n", "    import os\n\n    main()\n"), AFFINITY),
+        (PLAIN.replace("def main():\n", "def main():\n    import os\n"), SEGMENTS),
+    ],
+)
+def test_what_a_function_or_a_later_line_imports_is_not_imported_at_the_top(
+    tmp_path: Path, text: str, change: Change
+) -> None:
+    after, patch = patched(tmp_path, text, change)
+    assert [placed.how for placed in patch.changes] == ["patched"]
+    lines = after.splitlines()
+    used = next(index for index, line in enumerate(lines) if line.startswith("os."))
+    assert lines.index("import os") < used

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -229,3 +230,30 @@ def test_a_convolution_without_an_engine_is_out_of_memory_on_a_full_device_alone
     monkeypatch.setattr("autoopt.trial.failures.device_full", lambda: full)
     found = judged(RuntimeError("GET was unable to find an engine to execute this computation"))[0]
     assert found == ("out_of_memory" if full else "error")
+
+
+def test_an_exception_that_answers_with_others_is_a_failure_all_the_same() -> None:
+    class Odd(Exception):  # noqa: N818
+        def __str__(self) -> str:
+            raise KeyError("text")
+
+        @property
+        def __cause__(self) -> BaseException:  # type: ignore[override]
+            raise KeyError("cause")
+
+    failure = failure_of(Odd(), "step")
+    assert (failure.failure, failure.where) == ("error", "step")
+    assert failure.message == "Odd, which raises KeyError when it is looked at"
+
+
+def test_an_exception_that_is_a_frozen_dataclass_is_told_with_its_traceback() -> None:
+    @dataclass(frozen=True)
+    class NoSuchFile(Exception):  # noqa: N818
+        name: str
+
+    try:
+        raise NoSuchFile("cats.zip")
+    except NoSuchFile as error:
+        failure = failure_of(error, "step")
+    assert failure.message.startswith("NoSuchFile")
+    assert 'raise NoSuchFile("cats.zip")' in failure.detail

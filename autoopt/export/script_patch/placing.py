@@ -297,7 +297,7 @@ class Placing:
             raise NoHonestEditError("it is not known which file begins the script")
         source = self.edits(entry).source
         last = last_import(source)
-        names = self._imported(source, edit.imports)
+        names = self._imported(source, edit.imports, last)
         lines = [line.replace("{torch}", names.get("torch", "torch")) for line in edit.lines]
         self.edits(entry).insert(last, lines, below=True, apart=True)
         self.touched = self.touched or self._at(source, last)
@@ -308,8 +308,9 @@ class Placing:
             raise NoHonestEditError("it must be set before torch is imported, and which file does that is not known")
         source = self.edits(entry).source
         first = first_import(source)
-        lines = [f"import {name}" for name in edit.imports if source.module_name(name) is None] + list(edit.lines)
-        if source.module_name("os") is not None:
+        last = last_import(source)
+        lines = [f"import {name}" for name in edit.imports if source.module_name(name, last) is None] + list(edit.lines)
+        if source.module_name("os", last) is not None:
             first = after_import_of(source, "os") or first
             self.edits(entry).insert(first, edit.lines, below=True)
         else:
@@ -336,11 +337,11 @@ class Placing:
         """The file that the command begins with, as the sites name it."""
         return entry_of(self.sites)
 
-    def _imported(self, source: Source, modules: tuple[str, ...]) -> dict[str, str]:
-        """Makes sure that a file imports these; what each is called there."""
+    def _imported(self, source: Source, modules: tuple[str, ...], above: Spot | None = None) -> dict[str, str]:
+        """Makes sure that a file imports these, where needed above one of its lines; what each is called there."""
         names = {}
         for module in modules:
-            name = source.module_name(module)
+            name = source.module_name(module, above)
             if name is None:
                 self.edits(source.name).insert(last_import(source), [f"import {module}"], below=True)
             names[module] = name or module

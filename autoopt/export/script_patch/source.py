@@ -150,13 +150,26 @@ class Source:
                 found.add(node.evaluated_alias)
         return found
 
-    def module_name(self, module: str) -> str | None:
-        """The name in this file of a module that is imported as a whole; None where it is not."""
+    def module_name(self, module: str, above: Spot | None = None) -> str | None:
+        """The name in this file of a module that is imported as a whole, outside of functions; None where it is not.
+
+        Args:
+            above: a statement at the file's top before which that must be, or in it.
+        """
         for statement in self.all_of(cst.Import):
+            if self.scope(statement) is not self.tree or (above and self._place_at_top(statement) > above.index):
+                continue
             for alias in statement.names:
                 if alias.evaluated_name == module:
                     return alias.evaluated_alias or module
         return None
+
+    def _place_at_top(self, node: cst.CSTNode) -> int:
+        """Which of the file's statements a node is in."""
+        child, above = node, self.parent(node)
+        while above is not None and above is not self.tree:
+            child, above = above, self.parent(above)
+        return next(index for index, statement in enumerate(self.tree.body) if statement is child)
 
     def spot(self, node: cst.CSTNode) -> Spot:
         """The statement that a node stands in.
