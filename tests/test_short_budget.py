@@ -82,12 +82,54 @@ def test_no_proof_is_spent_on_a_quality_that_cannot_be_decided_in_time(tmp_path:
 
     speeds = {"doubtful": 1.7, "sure": 1.4}
     strategies = [strategy("doubtful", risk=Risk.NUMERIC), strategy("sure")]
-    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=240.0)
+    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=150.0)
     outcome = world.go()
     assert outcome.best.plan.names() == ("sure",)
     assert verdicts(outcome)["doubtful"][0] is Verdict.INCONCLUSIVE
     proved = [comparison.candidate.plan.names() for comparison in outcome.state.comparisons.values()]
     assert proved == [("sure",)]
+
+
+@pytest.mark.parametrize("budget", [240.0, 3000.0])
+def test_what_only_trainings_can_tell_is_trained_in_turns_once_it_was_proved_faster(
+    tmp_path: Path, budget: float
+) -> None:
+    """Those trainings are the verification, too: from two minutes of them a plan of 2.2x comes out checked."""
+
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="undecided" if "doubtful" in plan.names() else "identical")
+
+    strategies = [strategy("doubtful", risk=Risk.NUMERIC), strategy("sure")]
+    world = World(tmp_path, *strategies, speed=product({"doubtful": 1.7, "sure": 1.3}), behave=behave, budget=budget)
+    outcome = world.go()
+    assert set(outcome.best.plan.names()) == {"doubtful", "sure"}
+    assert outcome.quality is not None
+    assert outcome.quality.level == "trained"
+    assert outcome.speedup.end_to_end_verified
+    trained = [seed for plan, seed in world.runner.trained if plan.changes]
+    assert len(trained) == len(set(trained)), "no seed is trained twice"
+    assert world.clock() <= budget
+
+
+def test_a_plan_that_was_trained_in_vain_gives_way_to_what_is_sure(tmp_path: Path) -> None:
+    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
+        return replace(behaviour, quality="undecided" if "doubtful" in plan.names() else "identical")
+
+    world = World(
+        tmp_path,
+        strategy("doubtful", risk=Risk.NUMERIC),
+        strategy("sure"),
+        speed=product({"doubtful": 1.7, "sure": 1.3}),
+        behave=behave,
+        reach=lambda plan: 900 if "doubtful" in plan.names() else 600,
+        budget=600.0,
+    )
+    outcome = world.go()
+    assert outcome.best.plan.names() == ("sure",)
+    assert outcome.speedup.end_to_end_verified
+    assert Verdict.QUALITY_LOST in verdicts(outcome)["doubtful"]
+    tried = {plan.names() for plan, _ in world.runner.trained}
+    assert tried == {(), ("doubtful", "sure"), ("sure",)}, "the part that is in doubt is not trained alone as well"
 
 
 class OtherSamples(Strategy):
@@ -99,24 +141,30 @@ class OtherSamples(Strategy):
         return setup.with_dataset(list)
 
 
-def test_samples_that_are_drawn_at_random_and_made_otherwise_wait_for_what_can_be_decided(tmp_path: Path) -> None:
-    """Gradients of no two batches can be compared then: it is not in the first stack, and no probe is made of it."""
+@pytest.mark.parametrize("budget", [120.0, 420.0])
+def test_samples_that_are_drawn_at_random_and_made_otherwise_are_looked_at_where_they_can_be_trained(
+    tmp_path: Path, budget: float
+) -> None:
+    """Gradients of no two batches can be compared then. What a look would show, two minutes could not keep."""
 
     def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
         return replace(behaviour, quality="undecided" if "other_samples" in plan.names() else "equivalent")
 
-    speeds = {"other_samples": 1.5, "sure": 1.4, "also": 1.35}
-    strategies = [OtherSamples(), strategy("sure", risk=Risk.NUMERIC), strategy("also", risk=Risk.NUMERIC)]
-    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=240.0)
+    strategies = [OtherSamples(), strategy("sure")]
+    speeds = {"other_samples": 1.7, "sure": 1.3}
+    world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=budget)
     drawn = world.runner.facts.dataset.model_copy(update={"deterministic": False})
     world.runner.facts = world.runner.facts.model_copy(update={"dataset": drawn})
     outcome = world.go()
-    assert "sure" in outcome.best.plan.names()
-    assert ("sure", "also") in [c.candidate.plan.names() for c in outcome.state.comparisons.values()]
-    assert verdicts(outcome)["other_samples"][0] is Verdict.INCONCLUSIVE
-    records = [json.loads(line)["record"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    probed = [record["key"]["plan"]["changes"] for record in records if record.get("kind") == "probe"]
-    assert all(change["strategy"] != "other_samples" for changes in probed for change in changes)
+    if budget < 240.0:
+        (trial,) = [trial for trial in outcome.state.all_trials() if trial.strategy == "other_samples"]
+        assert trial.verdict is Verdict.NOT_TRIED
+        assert "only trainings tell" in trial.reason
+        assert "about --budget 7m would do" in trial.reason  # 420 seconds do, below
+        assert not any("other_samples" in look.candidate.plan.names() for look in outcome.state.looks)
+        assert outcome.best.plan.names() == ("sure",)
+    else:
+        assert set(outcome.best.plan.names()) == {"other_samples", "sure"}
 
 
 def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> None:

@@ -92,17 +92,15 @@ class Proof:
             train_first(self.context, self.state, candidate.plan, comparison.estimate.low)
 
     def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
-        """The verdict. Changes that leave the training as it is are judged at once: the final plan is trained."""
+        """The verdict; trained are those whose quality nothing else tells: the final plan is trained anyway."""
         context, state = self.context, self.state
-        risk = context.gate.risk_over(candidate.plan, state.incumbent)
-        trains = risk.trains_otherwise
         return context.gate.decide(
             candidate.plan,
             comparison,
             state.facts,
             state.objective,
             state.noise,
-            deadline=self.deadline if trains else context.now(),
+            deadline=self.deadline,
             number=number,
             alpha_accept=alpha_of(len(state.comparisons) - 1, state.kept),
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf, isfinite
 
-from autoopt.records import Change, Quality, Verdict
+from autoopt.records import Change, Plan, Quality, Verdict
 from autoopt.search.accept.quality import FEWEST_SEEDS
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
@@ -19,6 +19,7 @@ from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.state import SearchState
+from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verification_time import seconds_due
 from autoopt.strategy import Risk
 
@@ -55,10 +56,22 @@ class Costs:
         exact = self.context.gate.risk_over(screened.candidate.plan, self.state.incumbent) is Risk.EXACT
         return self.probes() if exact else 0.0
 
-    def trainings(self, screened: Screened) -> float:
-        """Seconds of the trainings that prove its quality where probes do not tell."""
-        speedup = max(exp(screened.gain), 1.0)
-        return self.context.allocation.verification(FEWEST_SEEDS, speedup)
+    def trainings(self, plan: Plan, speedup: float) -> float:
+        """Seconds of the trainings, in turns with the baseline's, that prove its quality where probes do not tell.
+
+        Infinite where nothing would: no metric is known.
+        """
+        if self.state.objective.metric is None:
+            return inf
+        missing = max(FEWEST_SEEDS - len(self.context.gate.in_turns(plan)), 0)
+        return missing * self.context.allocation.in_turns(speedup)
+
+    def way_back(self, screened: Screened, others: Iterable[Screened]) -> float:
+        """Seconds that are kept for the best of the others, should its trainings not show that it is as good."""
+        allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
+        if best is not None:
+            return self.pairs(best) + allocation.in_turns(exp(best.gain))
+        return allocation.look + allocation.comparison + allocation.in_turns() if screened.candidate.stacked else 0.0
 
     def worth(self, screened: Screened) -> float:
         """Log speedup for a second of deciding it; what ends the run, its training, is a part of that."""
@@ -78,12 +91,31 @@ class Costs:
             return max(usual, allocation.last_deadline(speedup))
         return usual
 
-    def decidable(self, screened: Screened) -> bool:
-        """Whether there is time for the trainings that its quality takes, or it takes none."""
-        if not takes_trainings(self.context, self.state, screened.candidate):
-            return True
-        needed = self.pairs(screened) + self.trainings(screened)
-        return self.context.now() + needed <= self.deadline(exp(screened.gain))
+    def decidable(self, screened: Screened, others: Iterable[Screened]) -> bool:
+        """Whether there is time for the trainings that its quality takes, and then for the best of the others.
+
+        Those trainings are what verifies the plan, so that nothing more is kept back for its end.
+        """
+        needed = self.pairs(screened) + self.probes() + self.trainings(screened.candidate.plan, exp(screened.gain))
+        return self.context.now() + needed + self.way_back(screened, others) <= self.context.allocation.budget
+
+    def told_trainings(self, screened: Screened) -> str:
+        """The trainings for which there is no time, in words."""
+        seconds = self.trainings(screened.candidate.plan, exp(screened.gain))
+        if not isfinite(seconds):
+            return "no metric is known that would"
+        return f"to prove it and to train it would take about {self.pairs(screened) + seconds:.0f} s"
+
+    def last_deadline(self, gain: float = 1.0, plan: Plan | None = None) -> float:
+        """Until when what promises may be decided: of the end, only what every result needs is kept back.
+
+        A plan that was trained in turns with the baseline already needs nothing more than its proof against that.
+        """
+        context, state = self.context, self.state
+        if plan and context.gate.in_turns(plan) and state.incumbent == state.baseline:
+            return context.allocation.budget
+        last = context.allocation.last_deadline(state.speedup_so_far * max(gain, 1.0))
+        return max(last, self.deadline(gain))
 
     def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
         """Candidates that do not stand out, and may yet be a gain that so many seconds prove; the likeliest first."""
@@ -98,30 +130,6 @@ class Costs:
         return sorted(found, key=self.worth, reverse=True)
 
 
-def takes_trainings(context: RunContext, state: SearchState, candidate: Candidate) -> bool:
-    """Whether no probe tells its quality: it makes other samples of data that draw at random.
-
-    Gradients are compared on the same batches, and such data never give one twice.
-    """
-    registry = context.runner.registry
-    if state.facts.dataset.deterministic is not False:
-        return False
-    if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC:
-        return False
-    return any(
-        registry[change.strategy].risk is Risk.NUMERIC and _other_samples(context, state, change)
-        for change in candidate.changes
-    )
-
-
-def _other_samples(context: RunContext, state: SearchState, change: Change) -> bool:
-    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
-    try:
-        return registry.fold(candidate_plan(registry, state.incumbent, (change,))).dataset != before.dataset
-    except PLUGIN_ERRORS:
-        return False
-
-
 def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
     """The quality level of a candidate that may change what is learnt, before it is proved faster.
 
@@ -133,9 +141,8 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
     candidate = screened.candidate
     if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
         return None
-    if takes_trainings(context, state, candidate):
-        told = "samples are others and drawn at random, so that only trainings tell how good it is"
-        return Quality(method="not_tested", level="undecided", passed=None, detail=told)
+    if takes_trainings(context, state, candidate.changes):
+        return Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
     reserve = Costs(context, state).pairs(screened)
     train_first(context, state, candidate.plan, exp(screened.gain - screened.error), reserve)
     failure = context.gate.trainings.failure(candidate.plan)
@@ -154,8 +161,8 @@ def without_doubtful(
     """
     if not candidate.stacked:
         return None
-    if takes_trainings(context, state, candidate):  # what is left of it has yet to be asked for, as a whole
-        proven = tuple(change for change in candidate.changes if not _other_samples(context, state, change))
+    if takes_trainings(context, state, candidate.changes):  # what is left of it has yet to be asked for, as a whole
+        proven = tuple(change for change in candidate.changes if not other_samples(context, state, change))
     elif lost:
         proven = _without_lost(context, state, candidate.changes)
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from math import exp, inf
 
 from autoopt.events import Kept, TrialEnded
-from autoopt.records import Plan, Round, Speedup, Stop, StopReason, Trial, Verdict
+from autoopt.records import Plan, Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.apart import take_apart
-from autoopt.search.budget_allocation import SCREENING, TRIAL
+from autoopt.search.budget_allocation import SCREENING
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.error_budget import alpha_of
@@ -19,16 +19,17 @@ from autoopt.search.exchange import exchanged, exchanges
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, nothing_left
 from autoopt.search.proof import Proof
-from autoopt.search.proof_queue import Costs, quality_first, refused, without_doubtful
+from autoopt.search.proof_queue import Costs
+from autoopt.search.proofs import Proofs
 from autoopt.search.recollection import confirmed
-from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
 from autoopt.search.spending import named, out_of_time, without_a_look
 from autoopt.search.stack import look_at_close, look_at_stacks
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.search.strategy_search import search_settings, seconds_of_trainings
+from autoopt.search.trainable import lookable
 from autoopt.simplify.pipeline import Pipeline
 
 AGAIN_SECONDS = 10.0
@@ -47,7 +48,7 @@ class Rounds:
         self._seen_bottleneck: dict[str, str | None] = {}
         self._settled: set[int] = set()
         self._costs = Costs(context, state)
-        self._parts: dict[str, Mapping[str, Part]] = {}
+        self._proofs = Proofs(context, state, self._seen_bottleneck)
 
     def optimize(self, round_: Round, pipeline: Pipeline | None) -> Stop | None:
         """Screens what is worth a look on the incumbent, and proves what did well; the stack of it first.
@@ -73,7 +74,7 @@ class Rounds:
     def _take_apart(self, before: Plan) -> None:
         """Drops what came in with others and is not shown to be needed."""
         context, state = self.context, self.state
-        context.note(state, *take_apart(context, state, before, self._last_deadline()))
+        context.note(state, *take_apart(context, state, before, self._costs.last_deadline()))
 
     def queue(self, pipeline: Pipeline | None) -> Queue:
         """Candidates worth trying on the incumbent; notes and announces the rest."""
@@ -98,7 +99,7 @@ class Rounds:
         """Looks, and proves what stands out; looks again at what may yet be a gain, as long as that can be proved."""
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
-        unseen = list(proposals)
+        unseen = lookable(context, state, proposals)
         with closing(Screening(context, state, case, self._screened_until(), self._latest)) as screening:
             known = confirmed(context, state, screening)
             while not context.stopping():
@@ -107,7 +108,7 @@ class Rounds:
                     unseen = self._screen(screening, unseen, round_)
                 known = False
                 screening.close()
-                if self._prove_in_order(self._taken(screening, plain=True), screening, round_):
+                if self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
                     self._give_up(screening, round_)
                     self._no_time(unseen)
                     return True
@@ -117,7 +118,7 @@ class Rounds:
             self._no_time(unseen)
             look_at_close(screening, self._costs)
             screening.close()
-            return self._prove_in_order(self._taken(screening, plain=False), screening, round_)
+            return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
 
     def _screened_until(self) -> float:
         return self.context.now() + SCREENING * self._left()
@@ -155,82 +156,6 @@ class Rounds:
             if proposal not in left and proposal.strategy.name not in open_:
                 self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
         return left
-
-    def _prove_in_order(self, waiting: list[Screened], screening: Screening, round_: Round) -> bool:
-        """Proves one after the other until one is kept; what the time does not hold waits for the others."""
-        later: list[Screened] = []
-        while waiting and not self.context.stopping():
-            screened = waiting.pop(0)
-            if self._costs.pairs(screened) > self._left_for(screened):
-                later.append(screened)
-            elif self._learns_as_well(screened, screening, waiting, later) and self._prove(
-                screened, len(waiting), round_
-            ):
-                return True
-        return any(self._prove(screened, 0, round_) for screened in later)
-
-    def _left_for(self, screened: Screened) -> float:
-        """Seconds for its proof: what stands out has all but what the end of the run cannot do without.
-
-        Where nothing was kept and that leaves too little, it has the end, too: nothing else would be verified there.
-        """
-        gain, plan, now = exp(screened.gain), screened.candidate.plan, self.context.now()
-        left = (self._last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - now
-        if not screened.plain or self.state.found or left >= self._costs.pairs(screened):
-            return left
-        return max(left, self.context.allocation.budget - now - self._costs.probes_after(screened))
-
-    def _learns_as_well(
-        self, screened: Screened, screening: Screening, waiting: list[Screened], later: list[Screened]
-    ) -> bool:
-        """Whether nothing speaks against proving it now: what is known of its quality, or may be asked afterwards.
-
-        One whose quality takes trainings comes later, where they fit; a stack comes back without its doubtful part.
-        """
-        context, state = self.context, self.state
-        quality = quality_first(context, state, screened)
-        if quality is None or quality.passed is True or context.gate.accept_undecided:
-            return True
-        needed = self._costs.pairs(screened) + self._costs.trainings(screened)
-        fits = quality.passed is None and needed <= self._left(exp(screened.gain))
-        late = "" if fits or quality.passed is False else f"its trainings would take about {needed:.0f} s"
-        refused(state, screened, quality, late)
-        if fits:
-            later.append(screened)
-        rest = without_doubtful(context, state, screened.candidate, lost=quality.passed is False)
-        with closing(screening):
-            again = screening.look(rest) if rest is not None else None
-        if again is not None and again.trial.verdict is Verdict.INCONCLUSIVE:
-            waiting[:] = self._costs.in_order([*waiting, again])
-        return False
-
-    def _prove(self, screened: Screened, remaining: int, round_: Round) -> bool:
-        """Proves what did well in the screening, if there is time for two pairs of processes. True where it is kept."""
-        context, state, candidate = self.context, self.state, screened.candidate
-        left, needed = self._left_for(screened), self._costs.pairs(screened)
-        late = needed > left and not screened.plain
-        if context.stopping() or late or left < min(needed, FEWEST_PAIRS * context.allocation.pair):
-            self.state.unproven[screened.trial.id] = needed - max(left, 0)
-            told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
-            self._revise(screened.trial, told)
-            return False
-        state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]  # its proof stands for it
-        self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        self._parts[candidate.plan.key] = candidate.parts
-        proof = Proof(context, state, context.now() + left)
-        trial = proof.measure(
-            candidate,
-            seconds=max(TRIAL * left, needed),
-            note=f"seen as {exp(screened.gain):.2f}x in the screening",
-            remaining=remaining,
-        )
-        return trial.verdict is Verdict.KEPT
-
-    def _revise(self, trial: Trial, told: str) -> None:
-        """Adds a sentence to the reason of a trial."""
-        for index, known in enumerate(self.state.trials):
-            if known.id == trial.id:
-                self.state.trials[index] = known.model_copy(update={"reason": f"{known.reason}; {told}"})
 
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the trainings that it takes."""
@@ -282,20 +207,9 @@ class Rounds:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _last_deadline(self, gain: float = 1.0, plan: Plan | None = None) -> float:
-        """Until when what promises may be decided: of the end, only what every result needs is kept back.
-
-        A plan that was trained in turns with the baseline already needs nothing more than its proof against that.
-        """
-        context, state = self.context, self.state
-        if plan and context.gate.trained_first(plan) and state.incumbent == state.baseline:
-            return context.allocation.budget
-        last = self.context.allocation.last_deadline(self.state.speedup_so_far * max(gain, 1.0))
-        return max(last, self._costs.deadline(gain))
-
     def _settling_until(self, earlier: Earlier) -> float:
         """As :meth:`_last_deadline`; where nothing was kept, all but the probes: nothing else is verified."""
-        last = self._last_deadline(_seen(earlier), earlier.comparison.candidate.plan)
+        last = self._costs.last_deadline(_seen(earlier), earlier.comparison.candidate.plan)
         return last if self.state.found else max(last, self.context.allocation.budget - self._costs.probes())
 
     def _left(self, gain: float = 1.0) -> float:
@@ -329,7 +243,7 @@ class Rounds:
                     break
                 screening.look(candidate)
             screening.close()
-            if not self._prove_in_order(self._taken(screening, plain=True), screening, round_):
+            if not self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
                 return False
         context.note(state, exchanged(state, before))
         return True
@@ -338,7 +252,7 @@ class Rounds:
         """The candidate of an undecided trial; a stack with its parts."""
         trial, plan = earlier.trial, earlier.comparison.candidate.plan
         change = next(c for c in plan.changes if c.strategy == trial.strategy)
-        strategy, parts = self.context.runner.registry[trial.strategy], self._parts.get(plan.key, {})
+        strategy, parts = self.context.runner.registry[trial.strategy], self._proofs.parts.get(plan.key, {})
         return Candidate(strategy, change, trial.companions, plan, trial.predicted, stacked=len(parts) > 0, parts=parts)
 
     def _undecided(self) -> Earlier | None:

@@ -15,6 +15,7 @@ from autoopt.search.required_time import FEWEST_PAIRS, chance
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
+from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
 
 STACK_LOOKS = 2
@@ -53,8 +54,11 @@ def look_at_close(screening: Screening, costs: Costs) -> None:
 
 def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
     """Single gains whose quality can be decided in time, the largest first."""
-    single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked and costs.decidable(s)]
-    return sorted(single, key=lambda screened: -screened.gain)
+    context, state = screening.context, screening.state
+    single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked]
+    sure = [s for s in single if not takes_trainings(context, state, s.candidate.changes)]
+    decidable = [s for s in single if s in sure or costs.decidable(s, sure)]
+    return sorted(decidable, key=lambda screened: -screened.gain)
 
 
 def _provable(screening: Screening, costs: Costs, members: list[Screened]) -> list[Screened]:

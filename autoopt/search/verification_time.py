@@ -59,8 +59,8 @@ def compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
-    first = context.gate.trained_first(state.incumbent) is not None
-    by = end - (SEEDS - first) * (allocation.in_turns(speedup) + dearer)
+    first = len(context.gate.in_turns(state.incumbent))
+    by = end - max(SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
     if by - now >= short:  # two seeds, each trained in turns, make the headline
         return by
     if first:
@@ -79,7 +79,7 @@ def _probe_due(context: RunContext, state: SearchState) -> float:
 
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:
-    if context.gate.trained_first(state.incumbent) is not None:
+    if context.gate.in_turns(state.incumbent):
         return 0.0
     allocation, speedup = context.allocation, state.speedup_so_far
     risk = context.gate.risk_over(state.incumbent, state.baseline)

@@ -120,12 +120,12 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
     quality = level
-    known = context.gate.trained_first(state.incumbent) if level is not None and level.passed else None
+    known = list(context.gate.in_turns(state.incumbent))
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= SEEDS and settled and not _wide(context, state, pairs):
             break
-        pair = known if not pairs and known else _train(context, plan, number, end, comparison.estimate)
+        pair = known.pop(0) if known else _train(context, plan, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason

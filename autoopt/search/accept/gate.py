@@ -11,6 +11,7 @@ from autoopt.registry import Registry
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import before_quality, judge, may_be_rounding, required_runs
+from autoopt.search.accept.late import PAST
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.accept.probes import Probes
@@ -79,7 +80,8 @@ class Gate:
         early = not probe or before_quality(risk, comparison, evidence)
         level = None if early else self.quality(plan, incumbent, facts, objective)
         known = {"level": level, "alpha_accept": alpha_accept}
-        for _ in range(MOST_ROUNDS):
+        settled = level is not None and level.passed is not None  # the final plan is trained anyway
+        for _ in range(0 if settled and not risk.trains_otherwise else MOST_ROUNDS):
             evidence = self.evidence(plan, incumbent, facts).model_copy(update=known)
             wanted = required_runs(risk, comparison, evidence, objective, noise)
             gather = self._gather_in_turns if risk.trains_otherwise else self._gather
@@ -130,14 +132,14 @@ class Gate:
         new = [change for change in plan.changes if change not in incumbent.changes]
         return max((self.registry[change.strategy].risk for change in new), key=lambda r: r.rank, default=Risk.EXACT)
 
-    def trained_first(self, plan: Plan) -> TrainedPair | None:
-        """The baseline's first training where it took turns with the plan's: nothing was selected by it.
+    def in_turns(self, plan: Plan) -> tuple[TrainedPair, ...]:
+        """The trainings of a plan in turns with the baseline's: nothing was selected by their seconds.
 
-        None for a plan that trains otherwise, which was selected by its trainings.
+        Empty for a plan that trains otherwise, which was selected by its trainings.
         """
         if self.risk_over(plan, self.baseline).trains_otherwise:
-            return None
-        return self.trainings.pair(self.baseline, plan, self.seed)
+            return ()
+        return self.trainings.pairs(self.baseline, plan)
 
     def evidence(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts) -> Evidence:
         """Trainings and facts of these plans so far."""
@@ -202,32 +204,30 @@ class Gate:
     def _gather(
         self, wanted: RequiredRuns, plan: Plan, incumbent: Plan, comparison: Comparison, deadline: float, number: int
     ) -> bool:
-        """Trains the next plans and seeds that are wanted. False where nothing is left that fits the time.
+        """Trains a plan that takes the same steps beside the baseline, from the seeds that are wanted.
 
-        Where not all of it fits, the candidate's first seed alone tells most.
+        These trainings are those of the verification, too, if nothing else is kept: by their seconds nothing is chosen.
+        Like those they go on past the target, where there is time.
+
+        Returns:
+            False where no time is left for all of them, since fewer prove nothing.
         """
-        queue = [(self.baseline, seed) for seed in range(wanted.baseline_seeds)]
-        if incumbent != self.baseline and self._steps_differ(incumbent):
-            queue += [(incumbent, seed) for seed in range(wanted.candidate_seeds)]
-        queue += [(plan, seed) for seed in range(wanted.candidate_seeds)]
-        missing = [(p, self.seed + s) for p, s in queue if not self.trainings.has(p, self.seed + s)]
-        if not self._fits(missing, plan, comparison, deadline):
-            missing = [item for item in missing if item == (plan, self.seed)]
-        if not missing or not self._fits(missing, plan, comparison, deadline):
+        trainings, (low, speedup) = self.trainings, _ratio(comparison)
+        beside = incumbent if self._steps_differ(incumbent) else self.baseline
+        seeds = [self.seed + n for n in range(1, wanted.candidate_seeds + 1)]
+        missing = [seed for seed in seeds if trainings.pair(beside, plan, seed) is None]
+        missing = missing[: max(wanted.candidate_seeds - len(trainings.pairs(beside, plan)), 0)]
+        seconds = trainings.expected_seconds * len(missing) * (1 + 1 / low)
+        if not missing or trainings.failure(plan) or self.now() + seconds > deadline:
             return False
-        for which, seed in missing:
-            name = "baseline" if which == self.baseline else f"trial {number}"
-            try:
-                self.trainings.get(which, seed, purpose=f"{name} seed {seed}")
-            except TrialFailed:
-                return True  # the judge is told through the evidence
+        beyond = PAST if self.now() + (1 + PAST) * seconds <= deadline else 0.0
+        try:
+            for seed in missing:
+                purpose = f"trial {number} seed {seed}"
+                trainings.in_turns(beside, plan, seed, purpose=purpose, speedup=speedup, beyond=beyond, remember=True)
+        except TrialFailed:
+            return False  # the judge is told through the evidence
         return True
-
-    def _fits(self, missing: list[tuple[Plan, int]], plan: Plan, comparison: Comparison, deadline: float) -> bool:
-        """Whether these trainings end before the deadline; the candidate's are faster by what was measured."""
-        low, _ = _ratio(comparison)
-        seconds = sum(self.trainings.expected_seconds / (low if which == plan else 1.0) for which, _ in missing)
-        return self.now() + seconds <= deadline
 
 
 def _ratio(comparison: Comparison) -> tuple[float, float]:

@@ -1,0 +1,92 @@
+"""Changes whose quality only trainings tell: which they are, and whether a budget has the time for those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil, inf
+
+from autoopt.events import TrialEnded
+from autoopt.records import Change, Verdict
+from autoopt.search.accept.quality import FEWEST_SEEDS
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.strategy import Risk
+
+OTHER_SAMPLES = "samples are others and drawn at random, so that only trainings tell how good it is"
+
+MOST_MINUTES = 24 * 60
+"""A budget that is named is no larger than this."""
+
+
+def takes_trainings(context: RunContext, state: SearchState, changes: Sequence[Change]) -> bool:
+    """Whether no probe tells the quality of changes: they make other samples of data that draw at random.
+
+    Gradients are compared on the same batches, and such data never give one twice.
+    """
+    registry = context.runner.registry
+    if state.facts.dataset.deterministic is not False:
+        return False
+    if any(registry[change.strategy].risk.trains_otherwise for change in changes):
+        return False
+    return any(
+        registry[change.strategy].risk is Risk.NUMERIC and other_samples(context, state, change) for change in changes
+    )
+
+
+def lookable(context: RunContext, state: SearchState, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Proposals less those that could not be kept in this budget, whatever a look shows; these are told what they need.
+
+    That is what no probe tells the quality of, where there is no time for the trainings that do.
+    """
+    told_before = {name for name, trial in state.skipped.items() if trial.reason.startswith(OTHER_SAMPLES)}
+    found = []
+    for proposal in proposals:
+        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
+        speedup = max(proposal.predicted.value if proposal.predicted else 1.0, 1.0)
+        if (
+            context.gate.accept_undecided
+            or not takes_trainings(context, state, (change,))
+            or context.now() + _with_trainings(state, context.allocation, speedup) <= context.allocation.budget
+        ):
+            found.append(proposal)
+        elif proposal.strategy.name not in told_before | {trial.strategy for trial in state.trials}:
+            told = f"{OTHER_SAMPLES}{_enough(context, state, speedup)}"
+            trial = state.skip(proposal.strategy, Verdict.NOT_TRIED, told, predicted=proposal.predicted)
+            context.announce(TrialEnded(at=context.now(), trial=trial))
+    return found
+
+
+def _with_trainings(state: SearchState, allocation: BudgetAllocation, speedup: float) -> float:
+    """Seconds to look at a change, to prove and to train it, and then the rest alone; infinite without a metric."""
+    if state.objective.metric is None:
+        return inf
+    trainings = FEWEST_SEEDS * allocation.in_turns(speedup) + allocation.in_turns()
+    return allocation.look + 2 * allocation.comparison + trainings
+
+
+def _enough(context: RunContext, state: SearchState, speedup: float) -> str:
+    """The budget that would do for them, in words: a larger one trains longer, up to the planned run."""
+    if state.objective.metric is None:
+        return ", and no metric is known"
+    allocation, step = context.allocation, state.aa.side.step_seconds
+    before, given = context.now() / allocation.budget, state.objective.target_source == "user"
+    planned = state.planned_steps * step.p50 if state.planned_steps and step is not None else inf
+    for minutes in range(ceil(allocation.budget / 60), MOST_MINUTES):
+        larger = replace(allocation, budget=60.0 * minutes)
+        longer = max(min(planned, larger.baseline(given)), allocation.baseline_seconds)
+        needed = _with_trainings(state, replace(larger, baseline_seconds=longer), speedup)
+        if before * larger.budget + needed <= larger.budget:
+            return f", for which about --budget {minutes}m would do"
+    return ""
+
+
+def other_samples(context: RunContext, state: SearchState, change: Change) -> bool:
+    """Whether a change makes the samples otherwise."""
+    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
+    try:
+        return registry.fold(candidate_plan(registry, state.incumbent, (change,))).dataset != before.dataset
+    except PLUGIN_ERRORS:
+        return False
