@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.truth import overhead as truth_overhead
+from benchmarks.truth import several as truth_several
 from benchmarks.truth import table as truth_table
 from benchmarks.truth import workload as truth_workload
 
@@ -64,3 +65,12 @@ def test_planted_effects_are_covered_or_not() -> None:
     text = truth_table.render({"live": {"effects": {"1.1": rows}}})
     assert "| 1.1 | 2 | 1 of 2 | accept 2 | 8.0 | 20 | 6.7% | 8.7% | 1.0 to 1.0 |" in text
     assert truth_table.render({}) == "nothing measured yet\n"
+
+
+def test_several_at_once_are_judged_by_what_they_say_of_the_truth() -> None:
+    pairs, at_once = (truth_several.summary("parts", "normal", "equal", 2, at_once=way) for way in (False, True))
+    assert at_once["accepted"] == 1.0
+    assert at_once["seconds"] < pairs["seconds"], "of the simulated clock"
+    assert truth_several.judged("parts", at_once)
+    assert not truth_several.judged("parts", {**at_once, "coverage": 0.9})
+    assert not truth_several.judged("placebos", at_once)
