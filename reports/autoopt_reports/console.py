@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 from rich.console import Console
@@ -10,11 +11,11 @@ from rich.text import Text
 
 from autoopt.records import Profile, Result
 from autoopt_reports.frame import stages_lines
-from autoopt_reports.terminal import Marks, console_for, encodable, marks_for
+from autoopt_reports.terminal import Marks, console_for, encodable, fit, marks_for
 from autoopt_reports.view import Report, report_view
 from autoopt_reports.view.adopt import Adopt
 from autoopt_reports.view.patch import PatchView
-from autoopt_reports.view.profile import profile_view
+from autoopt_reports.view.profile import Expectation, profile_view
 from autoopt_reports.view.verdict import Fact
 
 __all__ = ["console_for", "profile_summary", "summary"]
@@ -127,6 +128,28 @@ def _patch(console: Console, marks: Marks, view: PatchView) -> None:
             _say(console, marks, f"{row.label}: {row.how}: {row.reason}{where}")
 
 
+def _expectations(console: Console, marks: Marks, rows: tuple[Expectation, ...]) -> None:
+    """A row for each strategy that may be tried; the others by the reason that speaks against them."""
+    table, others = Table.grid(padding=(0, 2)), defaultdict[str, list[str]](list)
+    for row in rows:
+        reason = row.reason.text if row.reason else ""
+        if reason and not (row.applies and row.predicted):
+            others[reason].append(row.label.text.partition(" ")[0])
+            continue
+        expected = row.predicted.text if row.predicted else "no prediction" if row.applies else "does not apply"
+        table.add_row(
+            Text(fit(f" {encodable(row.label.text, marks)}", console.width // 2, marks)),
+            Text(encodable(expected, marks), style="bold" if row.applies else "dim"),
+            Text(encodable(reason, marks), style="dim"),
+        )
+    console.print(table)
+    if others:
+        console.print()
+        _say(console, marks, "What speaks against the others:")
+    for reason, names in sorted(others.items(), key=lambda item: -len(item[1])):
+        _say(console, marks, f" {reason}: {', '.join(names)}", "dim")
+
+
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:
     """Where the time goes, how far the ceiling is, and what each strategy expects."""
     view, marks = profile_view(profile), marks_for(console.file)
@@ -137,15 +160,7 @@ def profile_summary(profile: Profile, console: Console, report: Path | None = No
     for text in stages_lines(profile.round, console.width - 2, marks):
         console.print(Text.assemble(" ", text))
     console.print()
-    table = Table.grid(padding=(0, 2))
-    for row in view.expectations:
-        expected = row.predicted.text if row.predicted else "no prediction" if row.applies else "does not apply"
-        table.add_row(
-            Text(f" {encodable(row.label.text, marks)}"),
-            Text(encodable(expected, marks), style="bold" if row.applies else "dim"),
-            Text(encodable(row.reason.text if row.reason else "", marks), style="dim"),
-        )
-    console.print(table)
+    _expectations(console, marks, view.expectations)
     for warning in view.warnings:
         console.print(Text.assemble((" ! ", "bold yellow"), encodable(str(warning), marks)))
     for item in view.advice[:3]:

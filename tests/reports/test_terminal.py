@@ -145,6 +145,25 @@ def test_profile_summary(golden_profile: Profile) -> None:
     assert_snapshot("profile", console.file.getvalue())  # type: ignore[attr-defined]
 
 
+def test_strategies_that_one_reason_speaks_against_share_a_line(golden_profile: Profile) -> None:
+    (workers, *_), console = golden_profile.predictions, Console(file=io.StringIO(), width=200, color_system=None)
+    setting = {"forwards": ["a model's forward pass, as data"] * 40}
+    tried = workers.model_copy(update={"strategy": "attention", "setting": setting})
+    alone = "training is in one process"
+    refused = [
+        workers.model_copy(
+            update={"strategy": name, "setting": {"size": 5}, "applies": False, "predicted": None, "reason": alone}
+        )
+        for name in ("bucket_size", "bucket_view")
+    ]
+    profile = golden_profile.model_copy(update={"predictions": (tried, *refused)})
+    profile_summary(profile, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert f" {alone}: bucket_size, bucket_view" in lines
+    (line,) = [line for line in lines if "attention" in line]
+    assert "simulated" in line, "what there is to a setting is cut, not wrapped"
+
+
 def test_hostile_names_cannot_steer_the_terminal(golden: Callable[[str], Result]) -> None:
     console = Console(file=io.StringIO(), width=80, color_system="truecolor", force_terminal=True)
     result = golden("hostile")
