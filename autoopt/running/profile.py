@@ -17,7 +17,7 @@ from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import located, near, now
-from autoopt.script.command import alone_in
+from autoopt.script.command import alone_in, said
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
@@ -79,7 +79,6 @@ def _profile(
             seen = _profiled(runner, tool, directory.path / "profilers")
             on_profiled(seen)
             profilers.append(_within(seen, directory.path))
-    words = ["autoopt profile", spec, *(["--with", ",".join(tools)] if tools else [])]
     document = found.model_copy(
         update={
             "autoopt_version": autoopt.__version__,
@@ -89,11 +88,23 @@ def _profile(
             "predictions": tuple(_placed(each, found, registry) for each in found.predictions),
             "advice": tuple(located(item, Path.cwd()) for item in found.advice),
             "profilers": tuple(profilers),
-            "reproduce": Reproduce(command=" ".join(words), seed=options.seed, run_directory=str(directory.path)),
+            "reproduce": Reproduce(command=command(spec, tools), seed=options.seed, run_directory=str(directory.path)),
         }
     )
     directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
     return document
+
+
+def command(spec: str, tools: Sequence[str]) -> str:
+    """The command line that asks for the same profile: a script's own words come last."""
+    target, _, own = said(spec).partition("-- ")
+    words = [
+        "autoopt profile",
+        target.strip(),
+        f"--with {','.join(tools)}" if tools else "",
+        f"-- {own}" if own else "",
+    ]
+    return " ".join(filter(None, words))
 
 
 def _placed(prediction: Prediction, found: Profile, registry: Registry) -> Prediction:

@@ -17,7 +17,14 @@ from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round, model_error
 from autoopt.simplify.pipeline import Pipeline
-from autoopt.simplify.stage_profile import Description, StageProfile, doubt_of, least_doubtful, profile_stages
+from autoopt.simplify.stage_profile import (
+    Description,
+    StageProfile,
+    doubt_of,
+    least_doubtful,
+    profile_stages,
+    slower_than_seen,
+)
 
 NOTHING = Plan()
 SECONDS = 20.0
@@ -64,6 +71,8 @@ def profile(
         lambda seen: doubt_of(seen, None, model_error(description, seen)),
     )
     round_, pipeline = build_round(description, seen)
+    disturbed = slower_than_seen(seen, look.step_seconds if look is not None else None)
+    told = f"{disturbed}: read its figures as a busy machine's, and profile again on a quiet one"
     predictions = _predictions(runner, options, choice, description, seen, pipeline, plan)
     return Profile(
         autoopt_version=UNSET,
@@ -75,7 +84,7 @@ def profile(
         round=round_,
         predictions=predictions,
         advice=(*seen.advice, *(advice_of(sites) if sites is not None else ())),
-        warnings=seen.missing,
+        warnings=(*((told,) if disturbed else ()), *seen.missing),
         sites=sites,
     )
 

@@ -268,6 +268,21 @@ def doubt_of(seen: StageProfile, usual_step: float | None, error: float | None) 
     return max(drift / (DRIFT - 1), (seen.foreign_cores or 0.0) / FOREIGN_CORES, abs(error or 0.0) / MODEL_ERROR)
 
 
+def slower_than_seen(seen: StageProfile, look: float | None) -> str:
+    """The reason to doubt a profile without comparisons, as a user reads it; "" where there is none.
+
+    Args:
+        look: seconds of a script's first steps, which are slower than any later ones for being watched.
+    """
+    step = seen.step_seconds
+    if look and step and step > DRIFT * look:
+        return (
+            f"while its stages were measured a step took {step * 1e3:.3g} ms, "
+            f"in the first look, which slows it, {look * 1e3:.3g} ms"
+        )
+    return reason_to_doubt(seen, None)
+
+
 def reason_to_doubt(seen: StageProfile, usual_step: float | None) -> str:
     """The reason to doubt a profile, as a user reads it; "" where there is none."""
     step = seen.step_seconds

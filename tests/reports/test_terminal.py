@@ -145,6 +145,23 @@ def test_profile_summary(golden_profile: Profile) -> None:
     assert_snapshot("profile", console.file.getvalue())  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("command", "following"),
+    [
+        ("autoopt profile train.py -- --epochs 3", "autoopt optimize train.py -- --epochs 3"),
+        ("autoopt profile train.py --with torch,nvml", "autoopt optimize train.py"),
+        ("autoopt profile -- python -m pkg.train", "autoopt optimize -- python -m pkg.train"),
+    ],
+)
+def test_a_profile_names_the_command_that_goes_on_with_its_words(
+    golden_profile: Profile, command: str, following: str
+) -> None:
+    reproduce = golden_profile.reproduce.model_copy(update={"command": command})
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    profile_summary(golden_profile.model_copy(update={"reproduce": reproduce}), console)
+    assert f"Search and measure:    {following}\n" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_strategies_that_one_reason_speaks_against_share_a_line(golden_profile: Profile) -> None:
     (workers, *_), console = golden_profile.predictions, Console(file=io.StringIO(), width=200, color_system=None)
     setting = {"forwards": ["a model's forward pass, as data"] * 40}

@@ -1,4 +1,4 @@
-"""What a profile leaves behind: its documents, and nothing where it found nothing."""
+"""What a profile leaves behind: its documents, the command that made them, and nothing where it found nothing."""
 
 from __future__ import annotations
 
@@ -49,3 +49,16 @@ def test_a_profile_keeps_no_space_back_once_it_is_done(script: Path, monkeypatch
     monkeypatch.setattr(profiling, "_profile", found)
     assert profiling.profile_run("train.py", Options(out=script / "here")) == "a profile"
     assert [path.name for path in (script / "here").iterdir()] == ["profile.json"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "tools", "line"),
+    [
+        ("train.py --epochs 3", (), "autoopt profile train.py -- --epochs 3"),
+        ("train.py", ("torch", "nvml"), "autoopt profile train.py --with torch,nvml"),
+        ("python -m pkg.train", (), "autoopt profile -- python -m pkg.train"),
+        ("pkg:build", ("torch",), "autoopt profile pkg:build --with torch"),
+    ],
+)
+def test_a_profile_says_the_command_line_that_it_came_from(spec: str, tools: tuple[str, ...], line: str) -> None:
+    assert profiling.command(spec, tools) == line

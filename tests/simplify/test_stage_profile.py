@@ -20,6 +20,7 @@ from autoopt.simplify.stage_profile import (
     least_doubtful,
     profile_stages,
     reason_to_doubt,
+    slower_than_seen,
 )
 
 BLOCK = {"steps": 10, "samples": 80, "seconds": 1.0, "step_seconds": [0.1] * 10}
@@ -100,6 +101,23 @@ def seen(step: float, foreign: float | None = None) -> StageProfile:
 def test_what_speaks_against_a_profile(profile: StageProfile, usual: float | None, word: str) -> None:
     assert word in reason_to_doubt(profile, usual)
     assert bool(reason_to_doubt(profile, usual)) == bool(word)
+
+
+@pytest.mark.parametrize(
+    ("profile", "look", "word"),
+    [
+        (seen(0.1), 0.1, ""),
+        (seen(0.05), 0.1, ""),
+        (seen(0.4), 0.1, "400 ms, in the first look, which slows it, 100 ms"),
+        (seen(0.1, 0.9), 0.1, "0.9 cores"),
+        (seen(0.1), None, ""),
+    ],
+)
+def test_a_profile_is_doubted_where_its_steps_are_slower_than_watched_ones(
+    profile: StageProfile, look: float | None, word: str
+) -> None:
+    assert word in slower_than_seen(profile, look)
+    assert bool(slower_than_seen(profile, look)) == bool(word)
 
 
 @pytest.mark.parametrize(

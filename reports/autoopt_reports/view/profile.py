@@ -15,6 +15,7 @@ from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
 
 MOST_OF_A_SUMMARY = 6_000
+_PROFILE = "autoopt profile "
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def profile_view(profile: Profile) -> ProfileView:
         tools=tuple(map(_tool, profile.profilers)),
         warnings=tuple(name(item, 600) for item in profile.warnings),
         advice=advice_views(profile.advice),
-        next_command=f"autoopt optimize {_spec(profile)}",
+        next_command=_next(profile),
         commands=(first,) if profile.reproduce.command else (f"autoopt profile {_spec(profile)}",),
         seed=number(profile.reproduce.seed, units.count, "/reproduce/seed"),
         machine=machine_lines(environment),
@@ -102,6 +103,15 @@ def _tool(found: Profiled) -> ToolView:
         href=quote(f"./{file}", errors="surrogatepass") if beside else None,
         summary=code("\n".join(found.lines))[:MOST_OF_A_SUMMARY],
     )
+
+
+def _next(profile: Profile) -> str:
+    """The command that measures what the profile expects, with a script's own words where its command line has them."""
+    command = profile.reproduce.command
+    if not command.startswith(_PROFILE):
+        return f"autoopt optimize {_spec(profile)}"
+    target, dashes, own = command.removeprefix(_PROFILE).partition("-- ")
+    return code(f"autoopt optimize {target.partition(' --with ')[0].strip()} {dashes}{own}".replace("  ", " ")).strip()
 
 
 def _spec(profile: Profile) -> str:
