@@ -1,0 +1,67 @@
+"""Every change that has a patch on a script, whether it pays there or not: the patched script trains."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoopt.export.script_patch import placed
+from autoopt.records import Change, Plan, Sites
+from autoopt.script.sayable import unsayable
+from scripted import REGISTRY
+from tests.script.conftest import StartScript, sites_of
+
+SKIPPED = {
+    "compile": "takes a minute; its line is run by the tests of compilation",
+    "cache": "its example needs a dataset that has an index, which not all of these have",
+}
+
+
+def changes(sites: Sites) -> Iterator[tuple[Change, dict[str, str]]]:
+    """Each change that may be put on a script by its patch alone, and the files as the patch leaves them."""
+    for name, strategy in REGISTRY.items():
+        if strategy.example is None or name in SKIPPED:
+            continue
+        change = Change(strategy=name, setting=strategy.example.setting)
+        plan = Plan(changes=(change,))
+        if unsayable(REGISTRY.fold(plan), sites) is None:
+            found = placed(sites, plan, REGISTRY, "cpu")
+            if found.patch.diff:
+                yield change, found.texts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("script", "watched", "short"),
+    [
+        ("plain.py", ("100000",), ("20",)),
+        ("classes.py", ("100000",), ("20",)),
+        ("gan.py", ("--epochs", "100000"), ("--epochs", "1")),
+        ("get_batch.py", ("--max_iters=100000",), ("--max_iters=3",)),
+    ],
+)
+def test_a_script_trains_with_each_change_that_its_patch_may_hold(
+    start_script: StartScript, folder: Path, script: str, watched: tuple[str, ...], short: tuple[str, ...]
+) -> None:
+    with start_script(script, *watched) as process:
+        sites = sites_of(process)
+    before = {path: path.read_text() for path in folder.glob("*.py")}
+    trained, failed = [], {}
+    for change, texts in changes(sites):
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        done = subprocess.run(
+            [sys.executable, script, *short], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        )
+        trained.append(change.strategy)
+        if done.returncode:
+            failed[change.strategy] = done.stderr.strip().splitlines()[-1]
+        for path, text in before.items():
+            path.write_text(text)
+    assert not failed
+    assert len(trained) >= 4, trained
