@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoopt.records import Estimate, Noise, Verdict
-from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.evidence import Evidence, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
 from autoopt.search.compare.comparison import Decision, Side, SideFailure
@@ -158,6 +158,18 @@ def test_numeric_with_a_worse_metric_is_lost() -> None:
     judged = judge(Risk.NUMERIC, comparison(), evidence(worse, level=DOUBT), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.QUALITY_LOST
     assert judged.quality.difference.high < 0
+
+
+def test_what_one_seed_shows_of_the_noise_says_how_many_would_prove_it() -> None:
+    """A second pair of trainings tells nothing where evaluations scatter by more than the tolerance."""
+
+    def asked(scatter: float) -> RequiredRuns:
+        some = evidence((run(0),), baseline=(run(0),), level=DOUBT)
+        return required_runs(Risk.NUMERIC, comparison(), some, OBJECTIVE, Noise(seed_noise=scatter))
+
+    assert (asked(0.0005).candidate_seeds, asked(0.0005).needed_seeds) == (2, 2)
+    assert (asked(0.0015).candidate_seeds, asked(0.0015).needed_seeds) == (2, 3)
+    assert not asked(0.01)
 
 
 def test_a_metric_noisier_than_the_tolerance_is_undecided_and_asks_for_no_more_than_could_prove_it() -> None:

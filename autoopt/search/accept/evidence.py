@@ -55,11 +55,13 @@ def _pairs(before: tuple[TrainingRun, ...], after: tuple[TrainingRun, ...]) -> l
 class RequiredRuns(Record):
     """Trainings that the judge still wants: of each plan, from the first ``seeds`` seeds of the run.
 
-    They train until the target is reached or the run's limit. Both ``seeds`` are totals; 0: nothing more is wanted.
+    They train until the target is reached or the run's limit. All ``seeds`` are totals; 0: nothing more is wanted.
+    ``needed_seeds``: those that it is thought to take in the end, without the time for which the next tell nothing.
     """
 
     baseline_seeds: int = 0
     candidate_seeds: int = 0
+    needed_seeds: int = 0
     why: str = ""
 
     def __bool__(self) -> bool:

@@ -216,8 +216,9 @@ class Gate:
         beside = incumbent if self._steps_differ(incumbent) else self.baseline
         seeds = [self.seed + n for n in range(1, wanted.candidate_seeds + 1)]
         missing = [seed for seed in seeds if trainings.pair(beside, plan, seed) is None]
-        missing = missing[: max(wanted.candidate_seeds - len(trainings.pairs(beside, plan)), 0)]
-        seconds = trainings.expected_seconds * len(missing) * (1 + 1 / low)
+        have = len(trainings.pairs(beside, plan))
+        missing = missing[: max(wanted.candidate_seeds - have, 0)]
+        seconds = trainings.expected_seconds * max(len(missing), wanted.needed_seeds - have) * (1 + 1 / low)
         if not missing or trainings.failure(plan) or self.now() + seconds > deadline:
             return False
         beyond = PAST if self.now() + (1 + PAST) * seconds <= deadline else 0.0

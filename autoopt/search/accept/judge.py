@@ -28,6 +28,7 @@ from autoopt.search.accept.quality import (
     FEWEST_SEEDS,
     MetricDifference,
     fewer_evaluated,
+    fewest_seeds,
     metric_difference,
     metric_quality,
     with_seed_noise,
@@ -102,17 +103,29 @@ def required_runs(
         return RequiredRuns()
     if _paths(risk, comparison, evidence).passed is False or have >= MOST_METRIC_SEEDS:
         return RequiredRuns()
-    difference = metric_difference(evidence.paired_with_incumbent(), objective, noise) if have >= FEWEST_SEEDS else None
+    difference = metric_difference(evidence.paired_with_incumbent(), objective, noise)
     if difference is not None and (difference.proved or difference.lost or _out_of_reach(difference, have)):
         return RequiredRuns()
     wanted = max(have + 1, FEWEST_SEEDS)
-    return RequiredRuns(baseline_seeds=wanted, candidate_seeds=wanted, why=known.detail)
+    needed = wanted if difference is None else max(wanted, _needed(difference, have) or 0)
+    return RequiredRuns(baseline_seeds=wanted, candidate_seeds=wanted, needed_seeds=needed, why=known.detail)
 
 
 def _out_of_reach(difference: MetricDifference, have: int) -> bool:
-    """Whether not even all the seeds there may be would prove a difference like this one."""
+    """Whether not even all the seeds there may be would prove a difference like this one.
+
+    That of one seed is mostly chance: of it only how far evaluations scatter is believed.
+    """
+    if have < FEWEST_SEEDS:
+        return _needed(difference, have) is None
     with_all = difference.error * (have / MOST_METRIC_SEEDS) ** 0.5
     return bool(difference.estimate.value - 2.0 * with_all < -difference.margin)
+
+
+def _needed(difference: MetricDifference, have: int) -> int | None:
+    """Seeds that would prove it if the change loses nothing; None where not even all there may be would."""
+    spread = difference.error * (have / 2) ** 0.5
+    return fewest_seeds(spread, difference.margin + max(difference.estimate.value, 0.0), MOST_METRIC_SEEDS)
 
 
 def before_quality(risk: Risk, comparison: Comparison, evidence: Evidence) -> Judgement | None:

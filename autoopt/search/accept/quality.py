@@ -55,6 +55,20 @@ class MetricDifference:
         return self.estimate.n >= FEWEST_SEEDS and self.estimate.low >= -self.margin
 
 
+def fewest_seeds(spread: float, margin: float, most: int) -> int | None:
+    """Seeds from which a change that loses nothing is as likely as not to be proved to lose less than the margin.
+
+    Args:
+        spread: standard deviation of the metric over seeds; how far evaluations scatter, where only one was trained.
+        margin: the loss that is tolerated, with what the change was seen to gain.
+
+    Returns:
+        None where not even ``most`` of them would do.
+    """
+    known = range(FEWEST_SEEDS, most + 1)
+    return next((n for n in known if float(student.ppf(0.975, n)) * spread * math.sqrt(2 / n) <= margin), None)
+
+
 def seed_noise(runs: Sequence[TrainingRun], mode: Mode) -> float | None:
     """Standard deviation of the metric over seeds, at the last step that all runs evaluated; None under two runs."""
     fits = [fitted for run in runs if (fitted := fit(run.curve, mode)) is not None]
