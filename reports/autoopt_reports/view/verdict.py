@@ -210,7 +210,8 @@ def _why(result: Result, status: Status) -> list[Phrase]:
                     number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
                 )
             phrases.append(what + ".")
-    more = [say("{}.", name(result.more_budget))] if status == "none" and result.more_budget else []
+    told = result.more_budget if status == "none" else ""
+    more = [say("{}.", name(told[:1].upper() + told[1:]))] if told else []
     return [*phrases, _stop(result), *more]
 
 
