@@ -51,7 +51,8 @@ class _Taking:
     Attributes:
         left: the stack without what was dropped.
         doubtful: parts that stay for what was seen of them: there was no time to decide them.
-        decidable: parts that had the pairs of processes that decide what is worth having.
+        decidable: parts that had the pairs of processes that decide what is worth having, or showed nothing in fewer:
+            what looks had shown of them was selected by them.
         refused: parts of which leaving them out is decided to cost nothing.
         seen: lower ends of what single parts brought where that stands out of its noise.
     """
@@ -152,7 +153,8 @@ class _Taking:
         estimate = seen.estimate
         if len(parts) == 1:
             self.state.together[parts[0]] = with_proof(self.state.together[parts[0]], seen)
-            if len(seen.pairs) > STRONG_PAIRS:
+            idle = estimate is not None and estimate.value <= 1 + self.context.min_gain
+            if len(seen.pairs) > STRONG_PAIRS or (idle and len(seen.pairs) >= FEWEST_PAIRS):
                 self.decidable.add(parts[0])
         if estimate is not None and len(parts) == 1 and stands_out(estimate, self.context.min_gain):
             self.seen[parts[0]] = estimate.low

@@ -59,6 +59,7 @@ def compared_by(context: RunContext, state: SearchState, end: float) -> float:
     """
     allocation, speedup = context.allocation, state.speedup_so_far
     now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
+    end -= short / 4  # half a pair of processes: the last one may take longer than those before it
     first = len(context.gate.in_turns(state.incumbent))
     by = end - max(SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
     if by - now >= short:  # two seeds, each trained in turns, make the headline

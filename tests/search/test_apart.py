@@ -84,6 +84,14 @@ def test_strong_parts_are_left_out_one_by_one_beside_one_process_of_the_whole(tm
     assert len(made.runner.machine.started) == before + len(began), "what was measured is not measured again"
 
 
+def test_a_part_that_showed_nothing_from_fresh_processes_does_not_stay_for_its_looks(tmp_path: Path) -> None:
+    """Live, a change with 1.00x [0.90, 1.13] in the plan was adopted, since its looks had told it from chance."""
+    made = world(tmp_path, {"strong": 1.4, "good": 1.3, "idle": 0.99})
+    state = stack(made, {"strong": Part(0.34), "good": Part(0.26), "idle": Part(0.2, error=0.01)})
+    take_apart(made.context, state, Plan(), made.clock() + 90.0)
+    assert set(state.incumbent.names()) == {"strong", "good"}
+
+
 def test_parts_that_do_not_fit_beside_each_other_are_left_out_one_after_the_other(tmp_path: Path) -> None:
     speeds = {"one": 1.4, "two": 1.3}
     made = world(tmp_path, speeds)

@@ -8,6 +8,7 @@ from autoopt.records import Estimate, Noise, Verdict
 from autoopt.search.accept.evidence import Evidence, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
+from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.compare.comparison import Decision, Side, SideFailure
 from autoopt.strategy import Risk
 from made_up import DOUBT, NOISE, OBJECTIVE, SAME, comparison, evidence, losses, run
@@ -237,6 +238,20 @@ def test_training_wants_two_seeds_to_the_target(risk) -> None:
     assert wanted.candidate_seeds == 2
     judged = judge(risk, comparison(), evidence((run(0, to=50.0),)), OBJECTIVE, NOISE)
     assert judged.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_evaluations_of_a_plan_trained_in_turns_have_their_own_seconds(beside: bool) -> None:
+    """Under autocast an evaluation takes as much less as a step: at the baseline's seconds the plan was told slower."""
+    before, after = run(0, evaluation_seconds=4.0, evaluations=5), run(0, evaluation_seconds=2.0, evaluations=5)
+    pair = TrainedPair(baseline=before, best=after, interleaved=beside)
+    found = same_steps_ratio(comparison(speed=2.0), evidence(baseline=(before,), in_turns=(pair,)), OBJECTIVE)
+    known = same_steps_ratio(comparison(speed=2.0), evidence(baseline=(before,)), OBJECTIVE)
+    assert found is not None
+    assert known is not None
+    # of 1 s paid once, 100 steps of 10 ms and 5 evaluations of 0.8 s
+    assert known.value == pytest.approx(6.0 / 5.5, rel=0.02)
+    assert found.value == pytest.approx(6.0 / 3.5 if beside else 6.0 / 5.5, rel=0.02)
 
 
 def test_training_that_raises_throughput_and_lengthens_time_to_target_is_rejected_with_both_figures() -> None:

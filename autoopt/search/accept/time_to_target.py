@@ -146,8 +146,17 @@ def same_steps(
     else:
         return None
     extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent)
-    other = Parts(max(one.fixed_seconds + extra, 0.0), times[1], one.steps, one.evaluation_seconds, one.evaluate_every)
+    evaluation = one.evaluation_seconds * _evaluating(evidence)
+    other = Parts(max(one.fixed_seconds + extra, 0.0), times[1], one.steps, evaluation, one.evaluate_every)
     return SameSteps(one, other, time_ratio([one], [other], comparison.estimate, seed_noise=False), over)
+
+
+def _evaluating(evidence: Evidence) -> float:
+    """Seconds of an evaluation of the candidate over one of the incumbent, where they were trained in turns; else 1."""
+    pairs = [(pair.baseline, pair.best) for pair in evidence.in_turns if pair.interleaved]
+    seconds = [[run.evaluation_seconds / run.evaluations if run.evaluations else 0.0 for run in pair] for pair in pairs]
+    logs = [math.log(after / before) for before, after in seconds if before > 0 and after > 0]
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
 def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Objective) -> Estimate | None:
