@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 from statistics import fmean
 
 from scipy.stats import t as student
 
-from autoopt.records import Trial
+from autoopt.records import Estimate, EstimateKind, Trial
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison
 from autoopt.strategy import Strategy
@@ -19,6 +21,11 @@ FIRM_DOF = 8
 """The chance that any of the candidates that bring nothing looks so good, and what the errors are worth in looks."""
 PLAIN = 2.0
 """Standard errors by which a gain stands out: of many changes that bring nothing, hardly one does so by chance."""
+
+LARGE = 1.3
+"""A speedup that is plain after seconds."""
+USUAL_SD = 0.1
+"""How the log gains of changes scatter around none, about: what one look shows is half chance."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,29 @@ class Screened:
     def seconds(self) -> float:
         """Seconds that a look at it takes, with a start of its own."""
         return fmean(look.seconds + look.saved_seconds for look in self.looks)
+
+
+def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -> Screened | None:
+    """The one whose gain is for certain large, and larger than all that the rest may bring together; None without one.
+
+    It is proved at once: what is looked at then is looked at faster, and on the plan that it is meant for.
+
+    Args:
+        waiting: predictions of those that had no look yet, None without one; a bound says as little.
+    """
+    best = max(found, key=lambda screened: screened.gain, default=None)
+    if best is None:
+        return None
+    rest = sum(max(one.gain, 0.0) for one in found if one is not best and not best.rivals(one))
+    rest += sum(_promised(predicted) for predicted in waiting)
+    surely = best.gain - PLAIN * best.error
+    return best if surely > max(log(LARGE), rest) else None
+
+
+def _promised(predicted: Estimate | None) -> float:
+    if predicted is None or predicted.kind is EstimateKind.BOUND:
+        return USUAL_SD
+    return max(log(predicted.value), 0.0)
 
 
 def rival_strategies(one: Strategy, other: Strategy) -> bool:

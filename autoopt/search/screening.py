@@ -27,11 +27,12 @@ from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitt
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened
+from autoopt.search.screened import Screened, outstanding
 from autoopt.search.state import SearchState
 from autoopt.search.switched_looks import SwitchedLooks
 from autoopt.search.talk import Talk
 from autoopt.search.time_limits import STEADY_SECONDS, TimeLimits
+from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
 
 COMPILE_SECONDS = 30.0
@@ -94,13 +95,16 @@ class Screening:
         return self.context.stopping() or self.context.now() + self.each > min(self.deadline, self._latest(self.found))
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look."""
+        """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look.
+
+        It ends early with one whose gain is larger than what all others promise, and asks for further settings of that.
+        """
         waiting, late = list(proposals), list[Proposal]()
         if self.context.runner.parallel > 1:
             self.close()
             self._fresh(len(waiting))
         talks, visited = list[Talk](), False
-        while waiting and not self.over:
+        while waiting and not self.over and self._outstanding(waiting) is None:
             left = self.deadline - self.context.now()
             chosen = fitting(tuple(waiting), left, self.each)
             first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen, self._look_seconds)
@@ -116,14 +120,23 @@ class Screening:
             talk = self._talk(first)
             talk.ask(len(chosen) - 1)
             talks.append(talk)
+        best = self._outstanding([*waiting, *late])
+        talks = [talk for talk in talks if best is None or talk.strategy is best.candidate.strategy]
         talks.sort(key=lambda talk: -talk.best)
         while (asking := [talk for talk in talks if talk.goes_on][: self._race.places]) and not self.over:
             self._expect(filter(None, (talk.coming() for talk in asking)))
             for talk in asking:
                 if not self.over:
                     talk.ask(0)
-        self._confirm()
+        if best is None:
+            self._confirm()
         return [*waiting, *late]
+
+    def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
+        """What is to be proved before anything else is looked at; not what only trainings tell the quality of."""
+        best = outstanding(self.found, [proposal.predicted for proposal in waiting])
+        trains = best is not None and takes_trainings(self.context, self.state, best.candidate.changes)
+        return None if trains else best
 
     def _talk(self, proposal: Proposal) -> Talk:
         def gain(candidate: Candidate, remaining: int) -> float | None:

@@ -12,9 +12,10 @@ import math
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from autoopt.benchmark.warmup import least_groups
 from autoopt.errors import TrialFailed
+from autoopt.events import Event, Kept
 from autoopt.records import JsonDict, Plan
 from autoopt.search.accept.probes import SLOW_STEP
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from benchmarks.search.cases import CASES, SimulatedCase
+from benchmarks.search.runs import GAINS, until_gains
 from simulated import FakeTrial, World
 
 INSPECTION = {"facts": 2.0, "measure_peaks": 6.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
@@ -159,8 +162,15 @@ def run(case: SimulatedCase, budget: float, seed: int) -> JsonDict:
         "useless": len(useless),
         "tried": len(tried),
         "seconds": world.clock(),
+        "until": {str(gain): seconds for gain, seconds in until_gains(_kept(world.events)).items()},
         "spent": _spent([json.loads(line)["record"] for line in lines]),
     }
+
+
+def _kept(events: Sequence[Event]) -> list[tuple[float, float]]:
+    """Seconds and speedup over the incumbent before it of each kept plan."""
+    found = [(event.at, event.speedup.throughput) for event in events if isinstance(event, Kept)]
+    return [(at, estimate.value if estimate else 1.0) for at, estimate in found]
 
 
 def _spent(records: list[JsonDict]) -> dict[str, float]:
@@ -173,6 +183,12 @@ def _spent(records: list[JsonDict]) -> dict[str, float]:
             kind, at = begun[record["step"]]
             found[kind] += record["at"] - at
     return dict(found)
+
+
+def _middle(seconds: Sequence[float | None]) -> str:
+    """The median of those that came to it, and how many did not."""
+    known = [each for each in seconds if each is not None]
+    return f"{median(known) if known else 0:.0f} s (not in {len(seconds) - len(known)})"
 
 
 def main() -> None:
@@ -188,10 +204,12 @@ def main() -> None:
             rows += [run(CASES[name], budget, seed) for seed in range(options.seeds)]
         mine = [row for row in rows if row["budget"] == budget]
         shares = [row["share"] for row in mine if row["share"] is not None]
+        reached = [[row["until"][str(gain)] for row in mine] for gain in GAINS]
         print(
             f"{budget:6.0f} s: {fmean(shares):6.1%} of the attainable, useless changes kept in "
             f"{fmean(row['useless'] > 0 for row in mine):.1%} of {len(mine)} runs, "
-            f"{fmean(row['tried'] for row in mine):.1f} tried, {fmean(row['seconds'] for row in mine):.0f} s",
+            f"{fmean(row['tried'] for row in mine):.1f} tried, {fmean(row['seconds'] for row in mine):.0f} s; "
+            + ", ".join(f"{gain:g}x kept after {_middle(found)}" for gain, found in zip(GAINS, reached, strict=True)),
             flush=True,
         )
         options.out.write_text(json.dumps(rows, indent=1))

@@ -28,11 +28,11 @@ def row(directory: Path) -> list[str]:
     """
     records = read_journal(directory / "journal.jsonl")
     result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
-    found = until_gains(records)
+    found = until_gains(kept(records))
     decided = result.get("decided")
     speedup = result.get("speedup") or {}
     told = speedup.get("time_to_target") or speedup.get("throughput")
-    kept = result["best"]["plan"]["changes"]
+    changes = result["best"]["plan"]["changes"]
     return [
         directory.name,
         _seconds(result["budget_seconds"]),
@@ -43,8 +43,8 @@ def row(directory: Path) -> list[str]:
             for open_ in (0, 1)
         ),
         _seconds(max((record["at"] for record in records if "at" in record), default=None)),
-        f"{told['value']:.2f}x [{told['low']:.2f}, {told['high']:.2f}]" if told and kept else "-",
-        ("yes" if speedup.get("end_to_end_verified") else "no") if kept else "-",
+        f"{told['value']:.2f}x [{told['low']:.2f}, {told['high']:.2f}]" if told and changes else "-",
+        ("yes" if speedup.get("end_to_end_verified") else "no") if changes else "-",
     ]
 
 
@@ -54,17 +54,22 @@ def first_look(records: Sequence[dict[str, Any]]) -> float | None:
     return next(starts, None)
 
 
-def until_gains(records: Sequence[dict[str, Any]]) -> dict[float, float | None]:
+def kept(records: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Seconds and speedup over the incumbent before it of each kept plan, from a journal."""
+    events = [record for record in records if record["type"] == "event" and record["event"] == "Kept"]
+    found = [(event["at"], event["data"]["speedup"].get("throughput") or {"value": 1.0}) for event in events]
+    return [(at, throughput["value"]) for at, throughput in found]
+
+
+def until_gains(plans: Sequence[tuple[float, float]]) -> dict[float, float | None]:
     """Seconds until what was kept was proved to be so much faster than the baseline; None where it never was."""
     reached: dict[float, float | None] = dict.fromkeys(GAINS)
     gain = 1.0
-    for record in records:
-        if record["type"] != "event" or record["event"] != "Kept":
-            continue
-        gain *= (record["data"]["speedup"].get("throughput") or {"value": 1.0})["value"]
+    for at, speedup in plans:
+        gain *= speedup
         for wanted in GAINS:
             if reached[wanted] is None and gain >= wanted:
-                reached[wanted] = record["at"]
+                reached[wanted] = at
     return reached
 
 

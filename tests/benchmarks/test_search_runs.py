@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from autoopt.storage.journal import read_journal
-from benchmarks.search.runs import first_look, table, until_gains
+from benchmarks.search.runs import first_look, kept, table, until_gains
 from simulated import World, product, strategy
 
 
-def kept(at: float, ratio: float) -> dict[str, Any]:
+def proved(at: float, ratio: float) -> dict[str, Any]:
     return {"type": "event", "event": "Kept", "at": at, "data": {"speedup": {"throughput": {"value": ratio}}}}
 
 
@@ -22,8 +22,8 @@ def test_seconds_until_a_gain_are_those_of_its_proof(tmp_path: Path) -> None:
     look = first_look(records)
     assert look is not None
     assert 0.0 < look < 120.0
-    assert until_gains([*records, kept(90.0, 1.2)]) == {1.1: 90.0, 1.3: None}
-    assert until_gains([kept(90.0, 1.2), kept(150.0, 1.15)]) == {1.1: 90.0, 1.3: 150.0}
+    assert until_gains(kept([*records, proved(90.0, 1.2)])) == {1.1: 90.0, 1.3: None}
+    assert until_gains(kept([proved(90.0, 1.2), proved(150.0, 1.15)])) == {1.1: 90.0, 1.3: 150.0}
     result = {
         "budget_seconds": 240.0,
         "best": {"plan": {"changes": [{"strategy": "good"}]}},

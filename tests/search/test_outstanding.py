@@ -1,0 +1,59 @@
+"""A gain that is larger than all that the rest promise is proved before anything else is looked at."""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from autoopt.records import Estimate, EstimateKind, Verdict
+from autoopt.search.screened import Screened, outstanding
+from autoopt.testing.fakes import NoiseModel
+from made_up import comparison
+from simulated import World, product, strategy
+
+
+def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") -> Screened:
+    candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)))
+    trial: Any = SimpleNamespace(id=1)
+    return Screened(candidate, trial, log(gain), (comparison(),), error)
+
+
+def predicted(value: float, kind: EstimateKind = EstimateKind.SIMULATED) -> Estimate:
+    return Estimate(value=value, low=0.9 * value, high=1.1 * value, n=1, kind=kind)
+
+
+def test_one_gain_stands_above_all_that_the_rest_promise() -> None:
+    large = seen("amp", 2.5)
+    assert outstanding([large], []) is large
+    assert outstanding([large, seen("other", 1.1)], [predicted(1.2), None]) is large
+    assert outstanding([large], [predicted(1.5), predicted(1.8)]) is None, "together they promise more"
+    assert outstanding([large], [predicted(9.0, EstimateKind.BOUND)]) is large, "a bound promises nothing"
+    assert outstanding([seen("amp", 2.5, error=0.4)], []) is None, "it may well be small"
+    assert outstanding([seen("amp", 1.25, error=0.001)], []) is None, "it is"
+    assert outstanding([], [predicted(2.0)]) is None
+
+
+def test_rivals_promise_nothing_more_than_the_best_of_them() -> None:
+    best, rival = seen("workers", 2.0, stage="preparation"), seen("cache", 1.9, stage="storage")
+    assert outstanding([best, rival], []) is best
+    assert outstanding([best, seen("amp", 1.9)], []) is None
+
+
+def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_path: Path) -> None:
+    speeds = {"idle": 1.0, "huge": 3.0, "small": 1.15, "late": 1.2}
+    made = World(
+        tmp_path,
+        *(strategy(name) for name in speeds),
+        speed=product(speeds),
+        noise=NoiseModel("normal", process_sd=0.01),
+        budget=900.0,
+    )
+    outcome = made.go()
+    assert set(outcome.best.plan.names()) == {"huge", "small", "late"}
+    looks = [(look.incumbent.plan.names(), look.candidate.plan.names()) for look in outcome.state.looks]
+    assert looks.index(((), ("huge",))) == len([one for one in looks if one[0] == ()]) - 1
+    assert (("huge",), ("huge", "late")) in looks
+    kept = [trial.strategy for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
+    assert kept[0] == "huge"
