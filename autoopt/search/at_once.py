@@ -13,6 +13,8 @@ from autoopt.search.state import SearchState
 FEWEST = 2
 ROOM = 0.8
 """Share of the memory that all processes together may take, by what each of the plans has taken at most."""
+CONTEXT_BYTES = 1 << 29
+"""That a process takes of a device beside what its allocator has: the driver's context and its kernels, about."""
 MORE = 2.0
 """They may take so many times the pairs that what was seen of them promises: looks flatter what they find."""
 
@@ -104,5 +106,6 @@ def _room(state: SearchState, processes: int) -> bool:
     where = state.environment
     if not device or where.device_memory_bytes is None:
         return False
+    context = 0 if where.device == "cpu" else CONTEXT_BYTES
     of_host = processes * host <= ROOM * (where.ram_bytes or 0) if host else True
-    return of_host and processes * device <= ROOM * where.device_memory_bytes
+    return of_host and processes * (device + context) <= ROOM * where.device_memory_bytes

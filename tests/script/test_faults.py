@@ -97,7 +97,10 @@ def test_variables_in_front_of_a_command_are_set_before_autoopt() -> None:
 
 
 @pytest.mark.parametrize("spec", ["torchrun --nproc-per-node 2 train.py", "python -I train.py"])
-def test_commands_that_cannot_be_listened_to_are_usage(spec: str) -> None:
+def test_commands_that_cannot_be_listened_to_are_usage(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # an activated environment has a torchrun
     with pytest.raises(UsageError):
         command_of(spec)
 
