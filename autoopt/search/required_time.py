@@ -10,13 +10,15 @@ from scipy.stats import norm
 from autoopt.records import Noise
 from autoopt.search.compare.sequential_test import between_process_of
 from autoopt.search.compare.statistics import known_radius
-from autoopt.search.screened import USUAL_SD, Screened
+from autoopt.search.screened import Screened
 
 FEWEST_PAIRS, MOST_PAIRS = 2, 200
 BLOCK_ERROR = 0.02
 """Standard error (log) of a pair of processes from its blocks, where it is not known."""
 HOPE = 1.5
 """A gain may well be so many standard errors larger than its looks showed."""
+USUAL_SD = 0.1
+"""How the log gains of changes scatter around none, about: what one look shows is half chance."""
 ALPHA = 0.05
 
 

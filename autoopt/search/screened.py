@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 from statistics import fmean
 
 from scipy.stats import t as student
 
-from autoopt.records import Estimate, EstimateKind, Trial
+from autoopt.records import Estimate, Trial
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison
 from autoopt.strategy import Strategy
@@ -24,8 +24,6 @@ PLAIN = 2.0
 
 LARGE = 1.3
 """A speedup that is plain after seconds."""
-USUAL_SD = 0.1
-"""How the log gains of changes scatter around none, about: what one look shows is half chance."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -
     It is proved at once: what is looked at then is looked at faster, and on the plan that it is meant for.
 
     Args:
-        waiting: predictions of those that had no look yet, None without one; a bound says as little.
+        waiting: predictions of those that had no look yet; one without may bring anything.
     """
     best = max(found, key=lambda screened: screened.gain, default=None)
     if best is None:
@@ -85,9 +83,8 @@ def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -
 
 
 def _promised(predicted: Estimate | None) -> float:
-    if predicted is None or predicted.kind is EstimateKind.BOUND:
-        return USUAL_SD
-    return max(log(predicted.value), 0.0)
+    """Log speedup: of a prediction, or its bound; without one it may be anything."""
+    return inf if predicted is None else max(log(predicted.value), 0.0)
 
 
 def rival_strategies(one: Strategy, other: Strategy) -> bool:
