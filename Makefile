@@ -79,7 +79,7 @@ mutation: install-dev ## small changes of the pure modules that no test notices 
 
 gallery: install-dev browser ## optimize every example and keep the reports, with screenshots, in docs/gallery
 	set -e; runs=""; for name in photos stdlib_gpt digits; do \
-	  out="autoopt-runs/gallery-$$name-$(NOW)"; \
+	  out="autoopt-runs/gallery-$(NOW)/$$name"; \
 	  $(BIN)/autoopt optimize examples/$$name.py:build --budget $(BUDGET) --out "$$out"; \
 	  runs="$$runs $$out"; \
 	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots

@@ -91,11 +91,13 @@ def _epoch_seconds(state: SearchState) -> float | None:
 def _name_metric(context: RunContext, state: SearchState) -> None:
     """Finds a script's metric in a few epochs, where they take much less than the first training, which then can wait.
 
+    Its start counts, for the first training has one of its own.
+
     Raises:
         BaselineFailed: the baseline does not train.
     """
     epoch, seconds = _epoch_seconds(state), NAMING_SHARE * expected(context, state)
-    if epoch is None or NAMING_EPOCHS * epoch > seconds:
+    if epoch is None or state.aa.start_seconds + NAMING_EPOCHS * epoch > seconds:
         return
     steps = NAMING_EPOCHS * (state.facts.steps_per_epoch or 1) + 1  # what is printed at an epoch's end comes before it
     key: JsonDict = {"purpose": "baseline metric", "plan": state.baseline.model_dump(mode="json"), "seed": context.seed}

@@ -39,13 +39,14 @@ class Begun:
         metric: str | None = None,
         told: tuple[str, ...] | TrialFailed = (),
         step: float = 0.4,
+        start: float = 2.0,
     ) -> None:
         self.told, self.short, self.whole, self.read = told, [], 0, []
         monkeypatch.setattr(first_training, "train_first", self._train_first)
         side = SimpleNamespace(step_seconds=Percentiles(p50=step, p95=step, p99=step), peak_memory_bytes=None)
         facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(update={"steps_per_epoch": epoch})
         self.state: Any = SimpleNamespace(
-            aa=SimpleNamespace(side=side, start_seconds=2.0, pair_seconds=8.0),
+            aa=SimpleNamespace(side=side, start_seconds=start, pair_seconds=8.0),
             sites=Sites(command=("python", "train.py"), cwd="/", sites=seen),
             objective=Objective(
                 metric=metric, mode="min", target=None, target_source="baseline", tolerance=0.01, min_gain=0.01
@@ -101,6 +102,11 @@ def test_a_metric_that_nobody_named_is_found_in_three_short_epochs(monkeypatch: 
     assert begun.short == [61], "three epochs, and the step after which the third one's line has been printed"
     assert begun.read == [LOSS]
     assert (begun.state.objective.metric, begun.state.objective.mode) == ("val loss", "min")
+
+
+def test_a_slow_start_is_not_paid_for_to_find_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04, start=9.0)
+    assert (begun.short, begun.whole) == ([], 1)
 
 
 def test_a_script_that_prints_nothing_in_them_is_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
