@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 LEAST_EVALUATIONS = 2
 """Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
 name held-out data."""
+
+ROUNDED = 5e-3
+"""Relative difference up to which two numbers are one, of which somebody prints fewer digits."""
 
 _NUMBER = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
@@ -95,8 +99,20 @@ def _rank(pattern: str) -> tuple[bool, bool]:
 
 def values(pattern: str, told: Sequence[Told]) -> list[tuple[int, float, float]]:
     """Step, seconds and value of each line that a pattern finds a number in."""
-    found = [(line.step, line.seconds, _value(pattern, line.text)) for line in told]
-    return [(step, seconds, value) for step, seconds, value in found if value is not None]
+    found: list[tuple[int, float, float]] = []
+    for line in told:
+        value = _value(pattern, line.text)
+        if value is not None and not told_again(line.step, value, found):
+            found.append((line.step, line.seconds, value))
+    return found
+
+
+def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, float]]) -> bool:
+    """Whether a value was told at its step before, but for rounding: printed and logged, or given to two trackers.
+
+    It is no second evaluation, and confirms none.
+    """
+    return bool(earlier) and earlier[-1][0] == step and math.isclose(earlier[-1][2], value, rel_tol=ROUNDED)
 
 
 def _lines_of_each(told: Sequence[Told]) -> list[list[Told]]:
@@ -104,10 +120,20 @@ def _lines_of_each(told: Sequence[Told]) -> list[list[Told]]:
     evaluations = {line.evaluation for line in told}
     alike: dict[str, list[Told]] = {}
     for line in told:
-        if not _PROGRESS.search(line.text):
-            alike.setdefault(_NUMBER.sub("#", line.text), []).append(line)
+        if _PROGRESS.search(line.text):
+            continue
+        same = alike.setdefault(_NUMBER.sub("#", line.text), [])
+        if not same or not _said_again(same[-1], line):
+            same.append(line)
     once = [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
     return [lines for lines in once if len(lines) == len(evaluations)]
+
+
+def _said_again(earlier: Told, line: Told) -> bool:
+    """Whether a line that is alike but for its numbers repeats them in the same evaluation, but for rounding."""
+    both = (map(float, _NUMBER.findall(each.text)) for each in (earlier, line))
+    same = all(math.isclose(one, other, rel_tol=ROUNDED) for one, other in zip(*both, strict=True))
+    return same and earlier.evaluation == line.evaluation
 
 
 def _numbers(text: str) -> Iterator[_Number]:

@@ -19,7 +19,7 @@ from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.script.endings import ScriptEnded
-from autoopt.script.found_metric import Told
+from autoopt.script.found_metric import Told, told_again
 from autoopt.script.goal import Enough, Goal
 from autoopt.script.plain_steps import PlainSteps
 
@@ -164,7 +164,7 @@ class Session:
     def metric(self, value: float) -> None:
         """The script has told its metric."""
         self.leave_plain()
-        if self._goal is not None:
+        if self._goal is not None and not told_again(self.steps, value, self._goal.metrics):
             self._goal.metrics.append((self.steps, self._seconds(self._goal), value))
 
     def line(self, text: str) -> None:

@@ -151,6 +151,14 @@ def test_plain_steps_are_booked_as_the_clock_would_have_told_them(time: Time, tr
     assert told(time, True, train) == told(time, False, train)
 
 
+def test_a_metric_that_is_printed_and_logged_is_told_once(time: Time) -> None:
+    """Else its crossing of the target would confirm itself."""
+    script = Script(time, plain=True)
+    for value in (0.5, 0.5004, 0.6):
+        script.session.metric(value)
+    assert [told for _, _, told in script.goal.metrics] == [0.5, 0.6]
+
+
 def test_a_goal_that_rests_is_asked_again_when_its_time_is_over(time: Time) -> None:
     asked: list[int] = []
 
