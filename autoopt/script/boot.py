@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import socket
 import sys
 from typing import Any
@@ -64,9 +65,10 @@ class ScriptProcess:
     def answer(self, channel: Channel) -> None:
         """Starts the thread that answers the parent."""
         from autoopt.script.serving import ScriptServer
+        from autoopt.trial.preloading import EnvironmentLog
 
         self._server = ScriptServer(channel, self.orders.spec)
-        self._server.start(self.orders.tell_imports)
+        self._server.start(EnvironmentLog() if self.orders.tell_imports else None)
         plain = sys.excepthook
 
         def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -86,7 +88,8 @@ class ScriptProcess:
     def torch_comes(self) -> None:
         """torch is about to be imported, and reads what the script has set by now."""
         now = _settings()
-        self._early = tuple(sorted(name for name in {*self._before, *now} if self._before.get(name) != now.get(name)))
+        changed = (name for name in {*self._before, *now} if self._before.get(name) != now.get(name))
+        self._early = tuple(sorted(filter(_READ_BY_TORCH.match, changed)))
 
     def listen(self) -> None:
         """torch has been imported."""
@@ -112,6 +115,15 @@ class ScriptProcess:
             self._server.found(None, error)
         else:
             self._script.session.end(error)
+
+
+_READ_BY_TORCH = re.compile(
+    r"(?!PYTORCH_NVML_BASED_CUDA_CHECK)"  # Lightning sets it; it is set wherever torch is imported for others
+    r"((OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|DNNL|ONEDNN|GLOO|LD)_|cores$"
+    r"|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|HIP|ROC|MIOPEN|PYTORCH|TORCH|TRITON|ATEN|C10|MALLOC|JEMALLOC|PYTHON)"
+)
+"""What torch and the libraries below it may read as they are imported: a script that sets another (of tokenizers, of
+trackers, of its own) before torch comes may be run where torch is imported already."""
 
 
 def _settings() -> dict[str, Any]:

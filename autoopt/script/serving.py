@@ -10,6 +10,7 @@ from autoopt.errors import WorkloadError
 from autoopt.script.endings import ScriptEnded, of_leaving, of_reading
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, seal
+from autoopt.trial.preloading import EnvironmentLog
 from autoopt.trial.protocol import Call, TrialSpec
 
 DRIVING = frozenset(
@@ -46,8 +47,8 @@ class ScriptServer(TaskServer):
         self._script: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._session: Any = None
 
-    def start(self, tell_imports: bool = False) -> None:
-        threading.Thread(target=self._serve, args=(tell_imports,), name="autoopt", daemon=True).start()
+    def start(self, log: EnvironmentLog | None = None) -> None:
+        threading.Thread(target=self._serve, args=(log,), name="autoopt", daemon=True).start()
 
     def found(self, script: Any, error: BaseException | None = None) -> None:
         """torch has been imported, and the script's session begins; or why it never will."""
@@ -55,10 +56,10 @@ class ScriptServer(TaskServer):
         if error is not None:
             threading.Event().wait()  # until the parent, which is told, ends this process
 
-    def _serve(self, tell_imports: bool) -> None:
+    def _serve(self, log: EnvironmentLog | None) -> None:
         self._thread = threading.get_ident()
         try:
-            self.serve(tell_imports)
+            self.serve(log)
         except ChannelClosed:
             return
 

@@ -18,7 +18,7 @@ from autoopt.records import JsonDict, Record
 from autoopt.trial import tree
 from autoopt.trial.channel import FIRST_DESCRIPTOR, Channel, ChannelClosed
 from autoopt.trial.failures import failure_of
-from autoopt.trial.preloading import Imports, import_libraries, imports
+from autoopt.trial.preloading import EnvironmentLog, Imports, import_libraries, imports
 from autoopt.trial.protocol import Answer, Call, Failure, Progress, TrialSpec
 
 LIVE = "autoopt.benchmark.trial_context:TrialContext"
@@ -37,7 +37,7 @@ def main(channel: Channel) -> None:
             server = TaskServer(channel, TrialSpec.model_validate(first["spec"]), first.get("live", LIVE))
             if first.get("libraries"):
                 import_libraries(Imports.model_validate(first["libraries"]))
-            server.serve(tell_imports=first.get("tell_imports", False))
+            server.serve(EnvironmentLog() if first.get("tell_imports") else None)
     except ChannelClosed:
         pass
 
@@ -60,20 +60,19 @@ class TaskServer:
         self._where = "import"
         self._live_name = live
 
-    def serve(self, tell_imports: bool = False) -> None:
+    def serve(self, log: EnvironmentLog | None = None) -> None:
         """Until the parent closes its end.
 
         Args:
-            tell_imports: the first answer tells what building the workload has imported.
+            log: the first answer tells what building the workload has imported, and what it set meanwhile.
         """
         live: Any = None
-        environment = dict(os.environ)
 
         def start() -> JsonDict:
             nonlocal live
             live = self.make_live()
             specs = (self._spec.workload, *self._spec.strategies)
-            return imports(specs, environment).model_dump(mode="json") if tell_imports else {}
+            return imports(specs, log).model_dump(mode="json") if log is not None else {}
 
         if not self._answer(start):
             return

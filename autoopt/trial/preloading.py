@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from pydantic import Field
@@ -36,39 +37,120 @@ class Imports(Record):
 
     ``modules``: the file of each module by name, in the order of import. ``own``: top-level names of the workload and
     of custom strategies, wherever they are installed. ``variables``: environment variables that were set on the way;
-    None: removed. ``environment``: as it was before.
+    None: removed. ``assigned``: those that no library's import has set, in their order: the module that was imported
+    next ("" for none), name, and value. ``environment``: as it was before.
     """
 
     modules: dict[str, str] = Field(default_factory=dict)
     own: tuple[str, ...] = ()
     variables: dict[str, str | None] = Field(default_factory=dict)
+    assigned: tuple[tuple[str, str, str | None], ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def of_libraries(self) -> dict[str, str | None]:
+        """Variables that importing libraries has set."""
+        own = {name for _, name, _ in self.assigned}
+        return {name: value for name, value in self.variables.items() if name not in own}
 
-def imports(specs: Iterable[str], environment: dict[str, str]) -> Imports:
+
+class EnvironmentLog:
+    """Environment variables as they are set from now on, and what was imported by then."""
+
+    def __init__(self) -> None:
+        self.before = dict(os.environ)
+        self._assigned: list[tuple[set[str], str, str | None, bool]] = []
+        self._plain = os.putenv, os.unsetenv
+        putenv, unsetenv = self._plain
+
+        def put(name: Any, value: Any) -> None:
+            putenv(name, value)
+            self._note(name, os.fsdecode(value))
+
+        def unset(name: Any) -> None:
+            unsetenv(name)
+            self._note(name, None)
+
+        os.putenv, os.unsetenv = put, unset
+
+    def _note(self, name: Any, value: str | None) -> None:
+        by_then = set(sys.modules)
+        if self._assigned and self._assigned[-1][0] == by_then:
+            by_then = self._assigned[-1][0]
+        self._assigned.append((by_then, os.fsdecode(name), value, _importing_library(sys._getframe(2))))
+
+    def end(self) -> tuple[tuple[str, str, str | None], ...]:
+        """Listens no more; what was set but by the import of a library, each before the module imported next.
+
+        What was put back before that was never seen by an import.
+        """
+        os.putenv, os.unsetenv = self._plain
+        modules = [name for name, _ in _files()]
+        known: dict[str, str | None] = dict(self.before)
+        found: dict[tuple[str, str], str | None] = {}
+        for by_then, name, value, of_library in self._assigned:
+            following = next((each for each in modules if each not in by_then), "")
+            if of_library:
+                known[name] = value
+            else:
+                found[following, name] = value
+        changes = ((following, name, value) for (following, name), value in found.items())
+        return tuple(change for change in changes if _differs(known, *change[1:]))
+
+
+def _differs(known: dict[str, str | None], name: str, value: str | None) -> bool:
+    """Whether a variable gets another value than it has, which is noted."""
+    before, known[name] = known.get(name), value
+    return before != value
+
+
+def _importing_library(frame: FrameType | None) -> bool:
+    """Whether a library's module is being run, for the first time, around a frame."""
+    while frame is not None:
+        caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        if caller.startswith("<frozen importlib") and _from_library(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def imports(specs: Iterable[str], log: EnvironmentLog) -> Imports:
     """Imports of this process up to now.
 
     Args:
         specs: import strings of the workload and of custom strategies.
-        environment: as it was when the process started.
+        log: of the environment since the process started; it ends here.
     """
     return Imports(
         modules=dict(_files()),
         own=tuple(sorted({_top(spec.rpartition(":")[0]) for spec in specs})),
-        variables=_changes(environment),
-        environment=environment,
+        variables=_changes(log.before),
+        assigned=log.end(),
+        environment=log.before,
     )
 
 
 def import_libraries(seen: Imports) -> None:
-    """Imports the libraries among them; a module that cannot be imported is left out."""
+    """Imports the libraries among them; a module that cannot be imported is left out.
+
+    What other code had set when each was imported is set then, too, for it may read that, and is as before afterwards.
+    So are random numbers: some libraries draw one as they are imported.
+    """
+    from autoopt.benchmark.seeding import kept_random_state  # imports torch, which a script's process must not yet
+
     asks = os.environ.get(NVML)
     os.environ[NVML] = "1"
+    before: dict[str, str | None] = {}
     for name, file in seen.modules.items():
+        for _, variable, value in (each for each in seen.assigned if each[0] == name):
+            before.setdefault(variable, os.environ.get(variable))
+            _set(variable, value)
         if name not in sys.modules and _from_library(file) and _top(name) not in seen.own:
-            with contextlib.suppress(BaseException):
+            with contextlib.suppress(BaseException), kept_random_state():
                 importlib.import_module(name)
-    _set(NVML, asks)
+    for variable, value in before.items():
+        _set(variable, value)
+    _set(NVML, seen.of_libraries.get(NVML, asks))
 
 
 def preload(seen: Imports) -> str:
@@ -84,9 +166,9 @@ def preload(seen: Imports) -> str:
     for what in before:
         if before[what] != after[what]:
             return f"importing its libraries changes {what}"
-    if (changed := _changes(seen.environment)) != seen.variables:
-        names = sorted(dict(changed.items() ^ seen.variables.items()))
-        return f"the workload's own code sets environment variables ({', '.join(names)})"
+    if (changed := _changes(seen.environment)) != seen.of_libraries:
+        names = sorted(dict(changed.items() ^ seen.of_libraries.items()))
+        return f"importing its libraries sets other environment variables here ({', '.join(names)})"
     return next(_misplaced(seen, known), "")
 
 

@@ -113,7 +113,7 @@ def _take_over(end: socket.socket, say: int, seen: preloading.Imports) -> None:
     if trouble:
         tree.send(descendants(os.getpid()), tree.KILL)
     else:
-        _serve(end, {name: value for name, value in seen.variables.items() if value is not None})
+        _serve(end, {name: value for name, value in seen.of_libraries.items() if value is not None})
 
 
 class _Process:

@@ -26,6 +26,8 @@ import json, os, sys
 
 if "early" in sys.argv:
     os.environ["OMP_NUM_THREADS"] = "1"
+if "harmless" in sys.argv:
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 import torch
 
 told = {"name": __name__, "file": __file__, "argv": sys.argv, "path": sys.path[0], "rest": sys.path[1:],
@@ -118,6 +120,19 @@ def test_what_a_script_sets_before_torch_keeps_it_in_an_interpreter_of_its_own(
     assert sites.early == ("OMP_NUM_THREADS",)
     assert runner.base.script is not None
     assert runner.base.script.path is None
+
+
+def test_what_torch_does_not_read_takes_no_interpreter_of_its_own(
+    launcher: Launcher, folder: Path, tmp_path: Path
+) -> None:
+    """Lightning sets the second one as it is imported, many a script of transformers the first."""
+    (folder / "seen.py").write_text(SEEN)
+    runner = runner_of(launcher, folder, tmp_path, "seen.py", "harmless")
+    sites = runner.watched()
+    assert sites is not None
+    assert sites.early == ()
+    assert runner.base.script is not None
+    assert runner.base.script.path
 
 
 def test_a_forked_script_that_fails_or_leaves_says_so(runner: TrialRunner, launcher: Launcher, folder: Path) -> None:

@@ -169,9 +169,16 @@ def imported(live: TrialContext, names: list[str]) -> dict[str, Any]:
     import sys
 
     modules = {name: getattr(sys.modules.get(name) or _loaded_from(name), "PID", None) for name in names}
-    before = getattr(sys.modules["third_party"], "BEFORE", None)
+    before = getattr(sys.modules.get("third_party"), "BEFORE", None)
     about = {"pid": os.getpid(), "environment": dict(os.environ), "random": random.random(), "before": before}
     return {**modules, **about}
+
+
+def before(live: TrialContext, names: list[str]) -> dict[str, Any]:
+    """What modules have noted down as they were imported."""
+    import sys
+
+    return {name: (sys.modules.get(name) or _loaded_from(name)).BEFORE for name in names}
 
 
 def _loaded_from(name: str) -> Any:

@@ -48,18 +48,58 @@ def test_libraries_are_in_the_server_after_the_first_trial_and_the_users_own_cod
     assert (first["before"], third["before"]) == (False, True), "what building takes is the same, forked or fresh"
 
 
+def test_what_the_users_code_has_set_by_then_is_what_a_library_finds_when_it_is_imported_in_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial begins without it: the user's code sets it there again, and may ask whether it is set."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TAKEN_AWAY", "yes")
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    reads = (
+        "import os\nPID = os.getpid()\nBEFORE = [os.environ.get(name) for name in ('HOME_OF', 'LATE', 'TAKEN_AWAY')]\n"
+    )
+    seeds = "import os\nos.environ['AT_IMPORT'] = '1'\ndef seed_all():\n    os.environ['SEED'] = '3'\n"
+    (folder / "early.py").write_text(reads)
+    (folder / "late.py").write_text(reads)
+    (folder / "seeds.py").write_text(seeds)
+    monkeypatch.syspath_prepend(str(folder))
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import os\nBEFORE = [os.environ.get(n) for n in ('HOME_OF', 'LATE', 'TAKEN_AWAY', 'SEED', 'AT_IMPORT')]\n"
+        "os.environ['HOME_OF'] = '/there'\nimport early\n"
+        "import seeds\nseeds.seed_all()\nos.environ['LATE'] = '1'\ndel os.environ['TAKEN_AWAY']\n"
+        "import late\nPID = os.getpid()\nfrom tiny import build\n"
+    )
+    spec = TrialSpec(workload=f"{mine}:build", search_path=(str(HERE), str(WORKLOADS)), directory=str(tmp_path))
+    with Launcher(live="mini_live:TrialContext") as launcher:
+        for turn in range(2):
+            with launcher.start(spec, log=tmp_path / "trial.log", timeout=60.0) as trial:
+                found = trial.call("mini_live:before", timeout=30, names=["mine", "early", "late"])
+                forked = trial.call("mini_live:imported", timeout=30, names=["early"])
+            assert found["early"] == ["/there", None, "yes"]
+            assert found["late"] == ["/there", "1", None]
+            assert found["mine"] == [None, None, "yes", None, "1" if turn else None]
+            assert (forked["early"] != forked["pid"]) == bool(turn), "from the second on it is in the server"
+            assert forked["environment"].get("SEED") == "3"
+
+
 def test_a_launcher_goes_on_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "waits.py").write_text("import threading as t; t.Thread(target=t.Event().wait, daemon=True).start()\n")
+    monkeypatch.syspath_prepend(str(folder))
     mine = tmp_path / "mine.py"
-    mine.write_text("import os\nos.environ['LIBRARY_HOME'] = '/there'\nimport tiny\nfrom tiny import build\n")
+    mine.write_text("import waits\nimport tiny\nfrom tiny import build\n")
     spec = TrialSpec(workload=f"{mine}:build", search_path=(str(HERE), str(WORKLOADS)), directory=str(tmp_path))
     with Launcher(live="mini_live:TrialContext") as launcher, caplog.at_level(logging.INFO, "autoopt.trial.parent"):
         for _ in range(2):
             with launcher.start(spec, log=tmp_path / "trial.log", timeout=60.0) as trial:
                 assert trial.call("mini_live:steps", timeout=30, count=1)["losses"]
-    assert "sets environment variables (LIBRARY_HOME)" in caplog.text, "a library may read it when it is imported"
+    assert "importing its libraries changes threads" in caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +125,6 @@ REFUSED = {
     "thread": ("import threading as t; t.Thread(target=t.Event().wait, daemon=True).start()", "changes threads"),
     "device": ("import torch; torch.cuda._initialized = True", "changes the device"),
     "affinity": ("import os; os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})", "changes affinity"),
-    "random": ("import random; random.random()", "changes random numbers"),
     "defaults": ("import torch; torch.set_default_dtype(torch.float64)", "changes torch's defaults"),
     "process": ("import subprocess; CHILD = subprocess.Popen(['sleep', '60'])", "changes processes"),
     "signal": ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", "changes signals"),
@@ -104,6 +143,12 @@ def test_a_library_that_does_more_than_define_things_is_left_to_the_trials(
         pytest.skip("there is one core")
     source, why = REFUSED[name]
     assert why in server.preload(seen(libraries, f"does_{name}", source))
+
+
+def test_what_a_library_draws_as_it_is_imported_is_put_back(server: ForkServer, libraries: Path) -> None:
+    """Lightning's does: each of its scripts imported all of its libraries in every trial."""
+    source = "import random, numpy, torch\nrandom.random()\nnumpy.random.rand()\ntorch.rand(1)\n"
+    assert server.preload(seen(libraries, "draws", source)) == ""
 
 
 def test_an_allocator_s_background_thread_may_be_forked(server: ForkServer, libraries: Path) -> None:
