@@ -17,6 +17,7 @@ from autoopt.records import (
     JsonDict,
     Noise,
     Plan,
+    Prediction,
     Record,
     Result,
     Round,
@@ -77,6 +78,15 @@ class Opportunities(Event):
 
     at_most: tuple[tuple[float, tuple[str, ...]], ...] = ()
     unknown: tuple[str, ...] = ()
+
+
+class Predicted(Event):
+    """What strategies are predicted to bring, once the stages are measured and before any is tried.
+
+    ``predictions``: of those that are worth trying, the largest gain first; bounds and what has no prediction last.
+    """
+
+    predictions: tuple[Prediction, ...] = ()
 
 
 class BaselineMeasured(Event):

@@ -10,7 +10,7 @@ from autoopt.options import Options
 from autoopt.records import Ablation, Stop
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
-from autoopt.search.incumbent_profile import simplify
+from autoopt.search.incumbent_profile import diagnose, simplify
 from autoopt.search.model_scaling import model_scaling
 from autoopt.search.outcome import Outcome, broken_off, finished
 from autoopt.search.outdone import decide_outdone
@@ -43,6 +43,7 @@ class Loop:
         """
         self.context.begin("benchmark")
         state = self.state = described(self.context, self.options)
+        diagnose(self.context, state)
         benchmark(self.context, state, self.options)
         tune(self.context, state, self.options)
         stop = self._rounds(state)

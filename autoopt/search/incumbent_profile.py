@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 
 from autoopt.errors import TrialFailed
-from autoopt.events import RoundMeasured
+from autoopt.events import Predicted, RoundMeasured
 from autoopt.records import Round, Stop, StopReason
-from autoopt.search.planner import unwanted
+from autoopt.search.planner import build_queue, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
@@ -26,6 +29,8 @@ from autoopt.simplify.stage_profile import (
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0
 """Seconds for the microbenchmarks: a share of the budget within these bounds."""
+EARLY_SECONDS = 6.0
+"""The same for the profile of a script before anything is compared, at most: its predictions are not waited for."""
 AT_MOST, AT_LEAST_SECONDS = 0.3, 20.0
 """Of the budget, for one profile: where steps are too slow for all of it, looks tell more."""
 TRACED_STEPS = 25
@@ -33,6 +38,34 @@ TRACE_AT_MOST = 0.015
 """A trace takes as long as so many steps, about; it is made where that is no larger share of the budget."""
 AGAIN_AT_MOST = 0.025
 """A profile that was disturbed is taken once more where the first took no larger share of the budget than this."""
+
+
+def diagnose(context: RunContext, state: SearchState) -> None:
+    """Tells what strategies are predicted to bring a script, before anything is compared.
+
+    On a short budget this profile is the first round's; a longer one has a longer one taken later. What is wrong with
+    the script shows where it is compared with itself.
+    """
+    if state.sites is None:
+        return
+    short = _seconds(context) <= EARLY_SECONDS
+    trace = _trace(context, state) if short else None
+    key = {"plan": state.incumbent.model_dump(mode="json")}
+
+    def predict(seen: StageProfile) -> None:
+        pipeline = build_round(_description(state), seen)[1]
+        facts = state.facts.model_copy(update={"inspected": seen.inspected})
+        known = replace(state, facts=facts, profiles={seen.plan.key: seen})
+        case = known.case(context.runner.registry, pipeline, None)
+        queue = build_queue(context.runner.registry, case, context.choice, 1 + context.min_gain)
+        context.announce(Predicted(at=context.now(), predictions=queue.predictions))
+
+    def measure() -> StageProfile:
+        return _profiled(context, state, min(_seconds(context), EARLY_SECONDS), advise=short, trace=trace, told=predict)
+
+    with suppress(TrialFailed):
+        seen = context.run.step("diagnose", key, measure, StageProfile)
+        state.diagnosed = seen if short else None
 
 
 def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None] | Stop:
@@ -44,23 +77,14 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     Raises:
         BaselineFailed: the incumbent is the baseline, and does not train.
     """
-    index = len(state.rounds)
-    seconds = min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
-    trace = str(context.run.directory.traces) if index == 0 and _has_time_for_trace(context, state) else None
-    description = Description(facts=state.facts, environment=state.environment)
-    wanted = [name for name, strategy in context.runner.registry.items() if not unwanted(strategy, context.choice)]
-    usual = _usual_step(state)
+    index, diagnosed = len(state.rounds), state.diagnosed
+    if index == 0 and diagnosed is not None and diagnosed.plan == state.incumbent:
+        return _round(context, state, diagnosed, index)
+    trace = _trace(context, state) if index == 0 else None
+    description, usual = _description(state), _usual_step(state)
 
     def profiled() -> StageProfile:
-        return profile_stages(
-            context.runner,
-            state.incumbent,
-            seconds=seconds,
-            advise=index == 0,
-            trace=trace,
-            strategies=wanted,
-            limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
-        )
+        return _profiled(context, state, _seconds(context), advise=index == 0, trace=trace)
 
     def measure() -> StageProfile:
         began = context.now()
@@ -81,15 +105,45 @@ def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline |
     return _round(context, state, seen, index)
 
 
-def _has_time_for_trace(context: RunContext, state: SearchState) -> bool:
-    """Whether a trace takes a small part of the budget only; a trace shows the steps, and decides nothing."""
+def _seconds(context: RunContext) -> float:
+    """Seconds for the microbenchmarks of a profile."""
+    return min(max(SHARE * context.allocation.budget, FEWEST_SECONDS), MOST_SECONDS)
+
+
+def _description(state: SearchState) -> Description:
+    return Description(facts=state.facts, environment=state.environment)
+
+
+def _profiled(
+    context: RunContext,
+    state: SearchState,
+    seconds: float,
+    *,
+    advise: bool,
+    trace: str | None,
+    told: Callable[[StageProfile], None] = lambda seen: None,
+) -> StageProfile:
+    return profile_stages(
+        context.runner,
+        state.incumbent,
+        seconds=seconds,
+        advise=advise,
+        trace=trace,
+        strategies=[name for name, each in context.runner.registry.items() if not unwanted(each, context.choice)],
+        limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
+        told=told,
+    )
+
+
+def _trace(context: RunContext, state: SearchState) -> str | None:
+    """The folder of a trace, where that takes a small part of the budget only; a trace shows the steps, no more."""
     usual, budget = _usual_step(state), context.allocation.budget
     if usual is None or TRACED_STEPS * usual <= TRACE_AT_MOST * budget:
-        return True
+        return str(context.run.directory.traces)
     state.missing.append(
         f"a trace of the baseline: it takes about {TRACED_STEPS * usual:.0f} s of a {budget:.0f} s budget"
     )
-    return False
+    return None
 
 
 def _round(context: RunContext, state: SearchState, seen: StageProfile, index: int) -> tuple[Round, Pipeline | None]:
@@ -99,7 +153,7 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     state.facts = state.facts.model_copy(update={"inspected": {**seen.inspected, **state.tuned}})
     if index == 0:
         state.advice = seen.advice
-    round_, pipeline = build_round(Description(facts=state.facts, environment=state.environment), seen, index)
+    round_, pipeline = build_round(_description(state), seen, index)
     state.rounds.append(round_)
     context.announce(RoundMeasured(at=context.now(), round=round_))
     disturbed = reason_to_doubt(seen, _usual_step(state))
@@ -110,7 +164,12 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
 
 
 def _usual_step(state: SearchState) -> float | None:
-    """Seconds of the incumbent's step in the typical block of its last comparison; None before there was one."""
+    """Seconds of the incumbent's step in the typical block of its last comparison.
+
+    Before there was one, of a script's first steps; None where there were none.
+    """
     comparison = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
     side = comparison.candidate if comparison else state.control.side if state.control else None
-    return statistics.median(side.block_step_seconds) if side and side.block_step_seconds else None
+    if side is None:
+        return state.sites.step_seconds if state.sites is not None else None
+    return statistics.median(side.block_step_seconds) if side.block_step_seconds else None

@@ -17,6 +17,7 @@ from autoopt.search.compare.comparison import Comparison, Decision, LossPath, Pa
 from autoopt.search.compare.pairs import Blocks, LiveArm, SideFailedError, blaming, block_length
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.live_incumbent import LiveIncumbent
 
 MOST_BLOCKS = 12
@@ -34,6 +35,8 @@ PLAIN, HOPELESS = 3.0, 2.0
 """Standard errors above and below the gain worth having, from which on a look needs no further block."""
 FINE, ROUGH = 0.02, 0.05
 """Standard errors (log) that are fine enough to find what may pay, and to leave what shows nothing."""
+LATE = 2.0
+"""A visit takes so many times the seconds until its deadline at most, to have the blocks that a look needs."""
 BLOCK_SECONDS = 0.15
 """Of a block at least: nothing is thawed before it, so that short ones are as clean as long ones."""
 
@@ -159,29 +162,42 @@ class OneProcess(LiveIncumbent):
         Raises:
             SideFailedError: the process is lost.
         """
-        arm, order = live.arm, list(self._rng.permutation(len(looks)))
+        arm, order, began = live.arm, list(self._rng.permutation(len(looks))), self._clock()
         with blaming("incumbent"):
             if arm.can_freeze:
                 arm.thaw()
             usual = SideStatistics(self.incumbent)
             usual.started(live.startup)
             before = self._own_block(arm, usual)
-            while self._clock() < deadline and not all(look.over for look in looks):
+            while self._goes_on(looks, began, deadline):
                 for number in order:
                     look = looks[number]
                     if look.over:
                         continue
-                    began = self._clock()
+                    since = self._clock()
                     block = self._block(arm, look, usual)
                     after = self._own_block(arm, usual)
                     if block is not None:
                         look.add(before, block, after)
                     before = after
-                    look.seconds += self._clock() - began
+                    look.seconds += self._clock() - since
                 fresh = len(looks[0].blocks.log_ratios) % 2 == 0
                 order = list(self._rng.permutation(len(looks))) if fresh else order[::-1]
             if arm.can_freeze:
                 arm.freeze()
+
+    def _goes_on(self, looks: Sequence[_Look], began: float, deadline: float) -> bool:
+        """Whether a further round is due.
+
+        Past the deadline one is where a look has too few blocks to count and will soon have enough: without them what
+        it has would have been measured for nothing.
+        """
+        open_, now = [look for look in looks if not look.over], self._clock()
+        if now < deadline:
+            return bool(open_)
+        made = [len(look.blocks.kept(self._rule.foreign_share)) for look in open_]
+        fewest = min((count for count in made if count < MIN_BLOCKS), default=0)
+        return fewest > 0 and (now - began) * MIN_BLOCKS / fewest <= LATE * (deadline - began)
 
     def _own_block(self, arm: Arm, usual: SideStatistics) -> Block:
         block = arm.switched_block(self.incumbent, *self._length(usual))

@@ -6,7 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf, log
 
-from autoopt.records import Change, Estimate, EstimateKind, JsonDict, Plan, Round, Stop, StopReason, Verdict
+from autoopt.records import (
+    Change,
+    Estimate,
+    EstimateKind,
+    JsonDict,
+    Plan,
+    Prediction,
+    Round,
+    Stop,
+    StopReason,
+    Verdict,
+)
 from autoopt.registry import Registry
 from autoopt.script.sayable import unsayable, without_loader
 from autoopt.setup import Setup
@@ -59,6 +70,19 @@ class Queue:
 
     proposals: tuple[Proposal, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """Those of the proposals, the largest gain first; bounds after them, and last what has none."""
+        found = (Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted) for p in self.proposals)
+        return tuple(sorted(found, key=_expected, reverse=True))
+
+
+def _expected(prediction: Prediction) -> tuple[bool, float]:
+    predicted = prediction.predicted
+    if predicted is None:
+        return False, 0.0
+    return predicted.kind is not EstimateKind.BOUND, predicted.value
 
 
 def build_queue(registry: Registry, case: Case, choice: Choice, threshold: float, untrainable: str = "") -> Queue:

@@ -102,10 +102,7 @@ def _predictions(
     state = _state(runner, options, facts, description, baseline)
     state.profiles[seen.plan.key] = seen
     plan = build_queue(runner.registry, state.case(runner.registry, pipeline, None), choice, 1 + options.min_gain)
-    found = {
-        p.strategy.name: Prediction(strategy=p.strategy.name, setting=p.setting, predicted=p.predicted)
-        for p in plan.proposals
-    }
+    found = {prediction.strategy: prediction for prediction in plan.predictions}
     for item in plan.skipped:
         found[item.strategy.name] = Prediction(
             strategy=item.strategy.name,

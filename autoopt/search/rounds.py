@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from math import exp, inf
 
-from autoopt.events import Kept, TrialEnded
+from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import Plan, Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.apart import take_apart
 from autoopt.search.budget_allocation import SCREENING
@@ -57,6 +57,7 @@ class Rounds:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
         queue, before = self.queue(pipeline), self.state.incumbent
+        self.context.announce(Predicted(at=self.context.now(), predictions=queue.predictions))
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = (

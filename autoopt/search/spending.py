@@ -16,6 +16,7 @@ _BY_KIND = {
     "fit": "start-up",
     "control": "A/A control",
     "sharing": "A/A control",
+    "diagnose": "profile",
     "examine": "profile",
     "look": "comparing candidates",
     "trial": "proof",

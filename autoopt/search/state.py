@@ -75,7 +75,8 @@ class SearchState:
     ``untrainable``: why no change of training can be judged in this budget; empty where one can.
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
-    ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why.
+    ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
+    ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
     facts: WorkloadFacts
@@ -101,6 +102,7 @@ class SearchState:
     trained: TrainingRun | None = None
     untrainable: str = ""
     profiles: dict[str, StageProfile] = field(default_factory=dict)
+    diagnosed: StageProfile | None = None
     advice: tuple[Advice, ...] = ()
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -144,6 +144,7 @@ def profile_stages(
     trace: str | None = None,
     strategies: Sequence[str] | None = None,
     limit: float = inf,
+    told: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
     """Runs a plan, then measures its stages one by one.
 
@@ -154,6 +155,7 @@ def profile_stages(
         trace: a folder for a short torch.profiler trace.
         strategies: that may look into the workload; all where None.
         limit: seconds of all of it, about: what steps are too slow for is left out, and told.
+        told: called with what predictions need, as soon as that is there: before advice and trace.
 
     Raises:
         TrialFailed: the plan does not train.
@@ -177,31 +179,31 @@ def profile_stages(
         block, reference = whole(*halves)
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
         inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, strategies=asking)
-        step = block.seconds / max(block.steps, 1)
-        wanted = advise and timings
-        advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=step) if wanted else {}
         monitored: JsonDict = {}
         if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)
             monitored = tasks.may("use of the device", f"{BENCHMARK}:monitored_block", seconds=watched, min_steps=8)
+        seen = StageProfile(
+            plan=plan,
+            startup=Startup.model_validate(startup),
+            block=block,
+            timings={**timings, "reference": reference} if timings else {},
+            communication=Communication.model_validate(sent) if sent else None,
+            flops_per_step=flops.get("flops_per_step"),
+            inspected=inspected,
+            monitor=monitored.get("monitor", {}),
+            joules_per_step=_joules(monitored),
+            other_users=tuple(monitored.get("other_users", ())),
+            foreign_cores=_foreign_cores(before, after),
+        )
+        told(seen)
+        advice: JsonDict = {}
+        if advise and timings:
+            advice = tasks.may("advice", f"{SIMPLIFY}:advise", timings=timings, step_seconds=seen.step_seconds)
         if trace:
             tasks.may("trace", f"{BENCHMARK}:trace", directory=trace, steps=4)
-    return StageProfile(
-        plan=plan,
-        startup=Startup.model_validate(startup),
-        block=block,
-        timings={**timings, "reference": reference} if timings else {},
-        communication=Communication.model_validate(sent) if sent else None,
-        flops_per_step=flops.get("flops_per_step"),
-        inspected=inspected,
-        advice=tuple(Advice.model_validate(item) for item in advice.get("advice", ())),
-        missing=tuple(tasks.missing),
-        monitor=monitored.get("monitor", {}),
-        joules_per_step=_joules(monitored),
-        other_users=tuple(monitored.get("other_users", ())),
-        foreign_cores=_foreign_cores(before, after),
-        spent=tasks.spent,
-    )
+    found = tuple(Advice.model_validate(item) for item in advice.get("advice", ()))
+    return seen.model_copy(update={"advice": found, "missing": tuple(tasks.missing), "spent": tasks.spent})
 
 
 class _Tasks:

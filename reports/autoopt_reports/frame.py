@@ -17,6 +17,7 @@ from autoopt_reports.terminal import (
     fit,
     look_text,
     opportunity_texts,
+    prediction_texts,
     ratio_text,
     trial_change,
     trial_outcome,
@@ -183,7 +184,11 @@ def _trials(state: State, elapsed: float, width: int, rows: int, marks: Marks) -
         lines.append(Text(fit(encodable(state.detail, marks), width, marks), style="bold"))
     lines += [trial_line(trial, width, marks, state.has_target) for trial in list(state.trials)[: rows - len(lines)]]
     if not lines:
-        found = ["none yet"] if state.opportunities is None else opportunity_texts(state.opportunities)
+        found = ["none yet"]
+        if state.predicted is not None:
+            found = prediction_texts(state.predicted)
+        elif state.opportunities is not None:
+            found = opportunity_texts(state.opportunities)
         lines = [Text(fit(encodable(text, marks), width, marks), style="dim") for text in found[:rows]]
     return lines + [Text("") for _ in range(rows - len(lines))]
 

@@ -17,6 +17,7 @@ from autoopt.events import (
     Noted,
     Opportunities,
     PhaseStarted,
+    Predicted,
     RoundMeasured,
     RunEnded,
     RunStarted,
@@ -36,6 +37,7 @@ from autoopt_reports.terminal import (
     marks_for,
     of_what,
     opportunity_texts,
+    prediction_texts,
     ratio_text,
     trial_change,
     trial_outcome,
@@ -171,6 +173,11 @@ def _opportunities(event: Event) -> str:
     return "opportunities: " + "; ".join(opportunity_texts(event))
 
 
+def _predicted(event: Event) -> str:
+    assert isinstance(event, Predicted)
+    return "predicted gains: " + "; ".join(prediction_texts(event))
+
+
 def _phase(event: Event) -> str:
     assert isinstance(event, PhaseStarted)
     round_ = f", round {event.round}" if event.round else ""
@@ -277,6 +284,7 @@ _LINES: dict[type[Event], Callable[[Event], str]] = {
     NoiseMeasured: _noise,
     FirstLook: _first_look,
     Opportunities: _opportunities,
+    Predicted: _predicted,
     RoundMeasured: _round,
     TrialStarted: _started,
     TrialEnded: _ended,

@@ -19,6 +19,7 @@ from autoopt.events import (
     Opportunities,
     Phase,
     PhaseStarted,
+    Predicted,
     RoundMeasured,
     RunEnded,
     RunStarted,
@@ -56,6 +57,7 @@ class State:
     detail: str = ""
     look: FirstLook | None = None
     opportunities: Opportunities | None = None
+    predicted: Predicted | None = None
     baseline: Configuration | None = None
     noise: Noise | None = None
     round: Round | None = None
@@ -138,6 +140,11 @@ def _first_look(state: State, event: Event) -> None:
 def _opportunities(state: State, event: Event) -> None:
     assert isinstance(event, Opportunities)
     state.opportunities = event
+
+
+def _predicted(state: State, event: Event) -> None:
+    assert isinstance(event, Predicted)
+    state.predicted = event
 
 
 def _phase(state: State, event: Event) -> None:
@@ -236,6 +243,7 @@ _HANDLERS: dict[type[Event], Callable[[State, Event], None]] = {
     NoiseMeasured: _noise,
     FirstLook: _first_look,
     Opportunities: _opportunities,
+    Predicted: _predicted,
     RoundMeasured: _round,
     TrialStarted: _started,
     TrialProgress: _progress,

@@ -8,8 +8,8 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
-from autoopt.events import FirstLook, Opportunities
-from autoopt.records import Estimate, Trial, Verdict
+from autoopt.events import FirstLook, Opportunities, Predicted
+from autoopt.records import Estimate, EstimateKind, Trial, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
@@ -137,6 +137,17 @@ def opportunity_texts(found: Opportunities) -> list[str]:
         told = ", ".join(found.unknown[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         texts.append(f"to be looked into: {told}")
     return texts or ["none that the first steps show"]
+
+
+def prediction_texts(found: Predicted) -> list[str]:
+    """``1.50× predicted: amp`` for each group, then bounds as of opportunities, and what nothing is known of."""
+    grouped: dict[str, list[str]] = {}
+    for each in found.predictions:
+        predicted = each.predicted
+        kind = "at most" if predicted is not None and predicted.kind is EstimateKind.BOUND else "predicted"
+        told = f"{units.ratio(predicted.value)} {kind}" if predicted is not None else "no prediction"
+        grouped.setdefault(told, []).append(each.strategy)
+    return [f"{told}: {', '.join(names)}" for told, names in grouped.items()] or ["nothing that is worth trying"]
 
 
 def trial_change(trial: Trial, longest: int = 60) -> str:

@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from autoopt import events as e
+from autoopt.records import Estimate, EstimateKind, Prediction
 from autoopt_reports.frame import draw
 from autoopt_reports.plain import describe
 from autoopt_reports.state import State
@@ -36,3 +37,22 @@ def test_opportunities_are_told_before_anything_is_measured() -> None:
     nearly_all = e.Opportunities(at_most=((1000.0, ("threads",)), (20.0, ("amp", "compile")), (1.2, ("cache",))))
     assert describe(nearly_all) == "opportunities: no bound yet: threads, amp, compile; 1.20× at most: cache"
     assert describe(e.Opportunities()) == "opportunities: none that the first steps show"
+
+
+def test_predicted_gains_are_ranked_and_bounds_told_from_them() -> None:
+    sure, most = (
+        Estimate(value=1.5, low=1.3, high=1.7, n=1),
+        Estimate(value=2.0, low=1.0, high=2.0, n=1, kind=EstimateKind.BOUND),
+    )
+    known = (("amp", sure), ("cache", sure), ("threads", most), ("allocator", None))
+    found = e.Predicted(predictions=tuple(Prediction(strategy=name, predicted=value) for name, value in known))
+    told = ["1.50× predicted: amp, cache", "2.00× at most: threads", "no prediction: allocator"]
+    assert describe(found) == "predicted gains: " + "; ".join(told)
+    state = State()
+    state.update(e.Opportunities(at_most=((2.5, ("workers",)),)))
+    state.update(found)
+    frame = Console(width=100, file=io.StringIO())
+    frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
+    assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
+    assert "2.50" not in frame.file.getvalue()  # type: ignore[attr-defined]
+    assert describe(e.Predicted()) == "predicted gains: nothing that is worth trying"

@@ -12,6 +12,7 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Noise, Plan
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.statistics import MIN_BLOCKS
 from autoopt.search.one_process import MOST_BLOCKS, OneProcess
 from autoopt.search.race import Race
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
@@ -148,6 +149,37 @@ def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
     process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(0))
     with closing(process):
         assert process.look([plan("a")], NOISE, warm_up_seconds=5.0, deadline=BASE.startup_seconds + 1.5) == (None,)
+
+
+@pytest.mark.parametrize(("made", "told"), [(2, False), (4, True)])
+def test_a_visit_is_not_cut_off_shortly_before_it_tells(made: int, told: bool) -> None:
+    """Past the deadline it goes on where that takes no longer than what was spent already."""
+    first, on = machine({"a": 1.2}), machine({"a": 1.2})
+    start, ended = first.start, list[float]()
+
+    def watched(given: Plan, label: str):
+        arm = start(given, label)
+        usual = arm.switched_block
+
+        def switched(wanted: Plan, *length):
+            block = usual(wanted, *length)
+            if wanted.names():
+                ended.append(first.clock())
+            return block
+
+        arm.switched_block = switched
+        return arm
+
+    first.start = watched
+    looks(first, ["a"])
+    deadline = ended[made] + 1e-3  # the first of them settles it
+    process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(0))
+    with closing(process):
+        (seen,) = process.look([plan("a")], NOISE, warm_up_seconds=5.0, deadline=deadline)
+    assert (seen is not None) == told
+    if seen is not None:
+        assert len(seen.pairs[0].block_log_ratios) == MIN_BLOCKS
+        assert on.clock() > deadline
 
 
 def test_orders_are_reversed_so_that_none_is_always_first() -> None:
