@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--without", action="append", default=[], metavar="KNOB=WHY", help="no contestant gets this knob"
     )
     parser.add_argument("--replay", action="store_true", help="Optuna reads the lattice's readings, measures nothing")
-    parser.add_argument("--write", action="store_true", help="the document of what there is")
+    parser.add_argument("--write", action="store_true", help="the document of what there is, and of what it had before")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--page", action="store_true", help="the page of the document")
     options = parser.parse_args(arguments)
@@ -85,7 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.chdir(ROOT)
         slice_of(options.example or list(table.EXAMPLES), State(options.state), options)
     if options.write:
-        save(options.out, table.document(State(options.state), environment()))
+        earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else None
+        save(options.out, table.document(State(options.state), environment(), earlier=earlier))
     if options.page:
         PAGE.write_text(page.render(json.loads(options.out.read_text(encoding="utf-8"))), encoding="utf-8")
     return 0

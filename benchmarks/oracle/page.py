@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.oracle.table import EXAMPLES, RULES, SEARCHERS, TITLES, complete, shown
@@ -34,9 +35,8 @@ table.
 
 def render(document: dict[str, Any]) -> str:
     """The page."""
-    environment, examples = document["environment"], document["examples"]
-    machine = f"{environment['cpu']}, {environment['cores']} cores, Python {environment['python']}"
-    parts = [HEAD, f"Measured on {machine}, {environment['at'][:10]}.", "", *_outcome(document), ""]
+    examples = document["examples"]
+    parts = [HEAD, *_outcome(document), ""]
     for name in EXAMPLES:
         parts += _section(name, examples[name]) if name in examples else [f"## {name}", "", "Not run.", ""]
     return "\n".join(parts).rstrip() + "\n"
@@ -47,7 +47,7 @@ def _outcome(document: dict[str, Any]) -> list[str]:
     examples, means = document["examples"], document["means"]
     lines = [
         "To show: at least 95 % of the oracle's speedup, by the lower end of its interval, in at most 25 % of its "
-        f"search seconds, on each example{'' if _fixed_before(examples) else ' (races run before this rule was)'}:",
+        f"search seconds, on each example{_before_the_rule(examples)}:",
         "",
     ]
     lines += [f"* {shown(name, examples[name])}" if name in examples else f"* `{name}`: not run" for name in EXAMPLES]
@@ -64,15 +64,17 @@ def _outcome(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _fixed_before(examples: dict[str, Any]) -> bool:
-    """Whether each race began with the rules that judge it."""
-    return all(found["setup"].get("rules") == RULES for found in examples.values())
+def _before_the_rule(examples: dict[str, Any]) -> str:
+    """Races that began before the rules that judge them were, in words."""
+    names = [f"`{name}`" for name, found in examples.items() if found["setup"].get("rules") != RULES]
+    return f" ({', '.join(names)}: run before this rule was)" if names else ""
 
 
 def _section(name: str, found: dict[str, Any]) -> list[str]:
     setup, seconds = found["setup"], found["seconds"]
     lines = [f"## {name}", ""]
     lines.append(
+        f"Measured on {_machine(setup['environment'])}, {datetime.fromtimestamp(setup['at'], UTC).date()}. "
         f"{found['measured']} of {setup['points']} points measured, {setup['reading_seconds']:g} s of steady steps "
         f"each, {seconds['lattice']:.0f} s in all; the target, {setup['metric']} {setup['target']:g}, takes "
         f"{setup['steps']:.0f} steps. Lattice at commit {_commit(setup['environment'].get('git_commit'))}, "
@@ -86,6 +88,11 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
     lines += [_row(contestant, race[contestant], found) for contestant in TITLES if contestant in race]
     lines += ["", *_replays(found), ""] if found.get("replays") else [""]
     return lines if complete(race) else [*lines, "Not every contestant got to the end.", ""]
+
+
+def _machine(environment: dict[str, Any]) -> str:
+    """The machine of an example."""
+    return f"{environment['cpu']}, {environment['cores']} cores, torch {environment['torch']}"
 
 
 def _commit(name: str | None) -> str:

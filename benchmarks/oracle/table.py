@@ -26,9 +26,17 @@ RULES = {
 """Fixed before a run, and written into its first record."""
 
 
-def document(state: State, environment: dict[str, Any], replays: int = REPLAYS) -> dict[str, Any]:
-    """All that was measured."""
+def document(
+    state: State, environment: dict[str, Any], replays: int = REPLAYS, earlier: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """All that was measured; of examples that were not, what an earlier document has.
+
+    Args:
+        environment: of the machine that writes it; each example has its own in its set-up.
+    """
     examples = {name: example(state, name, replays) for name in EXAMPLES if state.of(name, "setup")}
+    before = (earlier or {}).get("examples", {})
+    examples = {name: found for name in EXAMPLES if (found := examples.get(name, before.get(name))) is not None}
     found = {"schema_version": 1, "kind": "oracle", "environment": environment, "examples": examples}
     return {**found, "means": means(examples)}
 

@@ -15,6 +15,7 @@ from autoopt_reports.view.text import change_name, interval, name
 from autoopt_reports.view.trials import reason_words
 
 _LEAST_SHARE = 0.05
+_LEAST_GAIN = 1.005
 _NAMED = 6
 _BOUND = 10.0
 """A speedup above which what a strategy leaves of a step says next to nothing of what it will bring."""
@@ -144,10 +145,12 @@ def prediction_texts(found: Predicted) -> list[str]:
     grouped: dict[str, list[str]] = {}
     for each in found.predictions:
         predicted = each.predicted
+        if predicted is not None and predicted.value < _LEAST_GAIN:
+            continue
         kind = "at most" if predicted is not None and predicted.kind is EstimateKind.BOUND else "predicted"
         told = f"{units.ratio(predicted.value)} {kind}" if predicted is not None else "no prediction"
         grouped.setdefault(told, []).append(each.strategy)
-    return [f"{told}: {', '.join(names)}" for told, names in grouped.items()] or ["nothing that is worth trying"]
+    return [f"{told}: {', '.join(names)}" for told, names in grouped.items()] or ["none"]
 
 
 def trial_change(trial: Trial, longest: int = 60) -> str:

@@ -36,7 +36,8 @@ KNOBS: space.Knobs = {
 FACTORS = {"workers": 1.2, "threads": 0.8, "device_dataset": 1.1, "amp": 1.5}
 SETUP = {"knobs": KNOBS, "left_out": {"compile": "measured"}, "points": 12, "reading_seconds": 2.0, "target": 0.9,
          "metric": "accuracy", "deterministic": True, "steps": 100.0, "evaluation_seconds": 1.0, "evaluate_every": 50.0,
-         "compile": {"mode": "default"}, "environment": {}}  # fmt: skip
+         "compile": {"mode": "default"},
+         "environment": {"cpu": "a CPU", "cores": 2, "torch": "2.13"}}  # fmt: skip
 
 
 def speedup(plan: Plan) -> float:
@@ -341,12 +342,26 @@ def test_the_page_tells_what_was_run_and_what_not(
     text = page.render(json.loads(json.dumps(table.document(one.state, machine, replays=3))))
     assert "* `photos`: not run" in text
     assert "`digits`: shown (100% [100%, 100%] of the speedup" in text
-    assert "races run before this rule" in text  # the set-up of this test has none
+    assert "(`digits`: run before this rule was)" in text  # the set-up of this test has none
+    assert "Measured on a CPU, 2 cores, torch 2.13, 20" in text
     one.setup["rules"] = table.RULES
-    assert "races run before this rule" not in page.render(table.document(one.state, machine, replays=3))
+    assert "run before this rule" not in page.render(table.document(one.state, machine, replays=3))
     assert "same setup" in text
     assert "what it pays once: 30.0 s, more than the oracle's whole run of 7.3 s: it cannot pay" in text
     assert "geometric mean of 1 examples" in text
+
+
+def test_what_is_measured_anew_takes_the_place_of_its_example_alone(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoopt_chose([AMP], monkeypatch)
+    one = part(tmp_path, registry)
+    stages.run(one)
+    earlier = {"examples": {"photos": {"race": None, "kept": True}, "digits": {"race": None, "old": True}}}
+    found = table.document(one.state, {}, replays=0, earlier=earlier)["examples"]
+    assert list(found) == ["photos", "digits"], "in the order of the page"
+    assert found["photos"] == earlier["examples"]["photos"]
+    assert "old" not in found["digits"]
 
 
 def test_the_page_is_that_of_the_results() -> None:

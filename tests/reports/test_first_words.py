@@ -45,6 +45,8 @@ def test_predicted_gains_are_ranked_and_bounds_told_from_them() -> None:
         Estimate(value=2.0, low=1.0, high=2.0, n=1, kind=EstimateKind.BOUND),
     )
     known = (("amp", sure), ("cache", sure), ("threads", most), ("allocator", None))
+    none = Estimate(value=0.9, low=0.8, high=1.0, n=1)
+    known = (*known, ("compile", none))
     found = e.Predicted(predictions=tuple(Prediction(strategy=name, predicted=value) for name, value in known))
     told = ["1.50× predicted: amp, cache", "2.00× at most: threads", "no prediction: allocator"]
     assert describe(found) == "predicted gains: " + "; ".join(told)
@@ -55,4 +57,4 @@ def test_predicted_gains_are_ranked_and_bounds_told_from_them() -> None:
     frame.print(draw(state, 7.0, 60.0, 100, 24, Marks()))
     assert all(line in frame.file.getvalue() for line in told)  # type: ignore[attr-defined]
     assert "2.50" not in frame.file.getvalue()  # type: ignore[attr-defined]
-    assert describe(e.Predicted()) == "predicted gains: nothing that is worth trying"
+    assert describe(e.Predicted()) == "predicted gains: none"
