@@ -218,7 +218,8 @@ class OneProcess(LiveIncumbent):
 
     def _length(self, side: SideStatistics) -> tuple[float, int, float]:
         """Of the next block, with a step before it that is not measured; long steps are few, and none is left out."""
-        _, steps, ramp = block_length(self._rule, side.step_seconds)
+        rule = self._rule.model_copy(update={"block_seconds": BLOCK_SECONDS})
+        _, steps, ramp = block_length(rule, side.step_seconds)
         return BLOCK_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0
 
 

@@ -26,6 +26,9 @@ from autoopt.strategy import Risk
 UNLIKELY = 0.1
 """A chance of a gain that can be proved, below which no further look is taken."""
 
+TRAINS_AS_WELL = 0.5
+"""The chance, as thought beforehand, that trainings show a change to be as good of which probes do not tell."""
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -67,8 +70,13 @@ class Costs:
         return missing * self.context.allocation.in_turns(speedup)
 
     def way_back(self, screened: Screened, others: Iterable[Screened]) -> float:
-        """Seconds that are kept for the best of the others, should its trainings not show that it is as good."""
+        """Seconds that are kept for the best of the others, should its trainings not show that it is as good.
+
+        None for one that would bring less than is to be expected of it, that included.
+        """
         allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
+        if best is not None and best.gain < TRAINS_AS_WELL * screened.gain:
+            return 0.0
         if best is not None:
             return self.pairs(best) + allocation.in_turns(exp(best.gain))
         return allocation.look + allocation.comparison + allocation.in_turns() if screened.candidate.stacked else 0.0

@@ -5,9 +5,13 @@ from __future__ import annotations
 from math import log
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from autoopt.records import Estimate, EstimateKind, Verdict
+from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.proof_queue import Costs
 from autoopt.search.screened import Screened, outstanding
 from autoopt.strategy import Strategy
 from autoopt.testing.fakes import NoiseModel
@@ -16,7 +20,7 @@ from simulated import World, product, strategy
 
 
 def seen(name: str, gain: float, error: float = 0.05, stage: str = "forward") -> Screened:
-    candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)))
+    candidate: Any = SimpleNamespace(strategy=SimpleNamespace(name=name, stages=(stage,)), stacked=False)
     trial: Any = SimpleNamespace(id=1)
     return Screened(candidate, trial, log(gain), (comparison(),), error)
 
@@ -63,3 +67,14 @@ def test_it_is_kept_before_the_rest_has_a_look_and_the_rest_is_found_on_it(tmp_p
     assert (("huge",), ("huge", "late")) in looks
     kept = [trial.strategy for trial in outcome.state.trials if trial.verdict is Verdict.KEPT]
     assert kept[0] == "huge"
+
+
+def test_the_way_back_is_kept_for_what_may_bring_more_than_is_to_be_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether trainings will show one to be as good is even: the other, for certain, is worth half of its gain."""
+    monkeypatch.setattr(Costs, "pairs", lambda self, screened: 30.0)
+    context: Any = SimpleNamespace(allocation=BudgetAllocation(budget=240.0, baseline_seconds=20.0, start_seconds=2.0))
+    costs = Costs(context, cast(Any, None))
+    doubtful = seen("amp", 2.2)
+    assert costs.way_back(doubtful, [seen("channels_last", 1.2)]) == 0.0
+    assert costs.way_back(doubtful, [seen("channels_last", 1.2), seen("cache", 1.6)]) > 30.0
+    assert costs.way_back(doubtful, []) == 0.0
