@@ -57,8 +57,8 @@ class Rounds:
             None where something was kept: the bottleneck has moved, profile again. Else why the search ends.
         """
         queue, before = self.queue(pipeline), self.state.incumbent
-        self.context.announce(Predicted(at=self.context.now(), predictions=queue.predictions))
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
+        self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
         kept = (
             self._screen_and_prove(quick, round_, pipeline)
