@@ -11,7 +11,8 @@ from itertools import chain
 from autoopt.errors import TrialFailed
 from autoopt.events import Predicted, RoundMeasured
 from autoopt.records import Round, Stop, StopReason
-from autoopt.search.planner import build_queue, unwanted
+from autoopt.registry import Registry
+from autoopt.search.planner import Choice, Queue, build_queue, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
@@ -54,10 +55,7 @@ def diagnose(context: RunContext, state: SearchState) -> None:
 
     def predict(seen: StageProfile) -> None:
         pipeline = build_round(_description(state), seen)[1]
-        facts = state.facts.model_copy(update={"inspected": seen.inspected})
-        known = replace(state, facts=facts, profiles={seen.plan.key: seen})
-        case = known.case(context.runner.registry, pipeline, None)
-        queue = build_queue(context.runner.registry, case, context.choice, 1 + context.min_gain)
+        queue = queue_by(seen, pipeline, state, context.runner.registry, context.choice, context.min_gain)
         context.announce(Predicted(at=context.now(), predictions=queue.predictions))
 
     def measure() -> StageProfile:
@@ -66,6 +64,20 @@ def diagnose(context: RunContext, state: SearchState) -> None:
     with suppress(TrialFailed):
         seen = context.run.step("diagnose", key, measure, StageProfile)
         state.diagnosed = seen if short else None
+
+
+def queue_by(
+    seen: StageProfile,
+    pipeline: Pipeline | None,
+    state: SearchState,
+    registry: Registry,
+    choice: Choice,
+    min_gain: float,
+) -> Queue:
+    """The queue of strategies by one profile of the incumbent, before anything was compared; the state is unchanged."""
+    facts = state.facts.model_copy(update={"inspected": seen.inspected})
+    known = replace(state, facts=facts, profiles={seen.plan.key: seen})
+    return build_queue(registry, known.case(registry, pipeline, None), choice, 1 + min_gain)
 
 
 def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None] | Stop:

@@ -12,7 +12,8 @@ from autoopt.script.advice import advice_of
 from autoopt.search.baseline import check_devices, objective_of, together
 from autoopt.search.configuration import configuration
 from autoopt.search.first_process import FirstProcess, first_look, opportunities
-from autoopt.search.planner import Choice, build_queue
+from autoopt.search.incumbent_profile import queue_by
+from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round, model_error
@@ -98,10 +99,8 @@ def _predictions(
     pipeline: Pipeline | None,
     baseline: Plan,
 ) -> tuple[Prediction, ...]:
-    facts = description.facts.model_copy(update={"inspected": seen.inspected})
-    state = _state(runner, options, facts, description, baseline)
-    state.profiles[seen.plan.key] = seen
-    plan = build_queue(runner.registry, state.case(runner.registry, pipeline, None), choice, 1 + options.min_gain)
+    state = _state(runner, options, description.facts, description, baseline)
+    plan = queue_by(seen, pipeline, state, runner.registry, choice, options.min_gain)
     found = {prediction.strategy: prediction for prediction in plan.predictions}
     for item in plan.skipped:
         found[item.strategy.name] = Prediction(

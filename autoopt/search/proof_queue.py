@@ -75,11 +75,12 @@ class Costs:
         None for one that would bring less than is to be expected of it, that included.
         """
         allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
-        if best is not None and best.gain < TRAINS_AS_WELL * screened.gain:
+        if best is None:
+            rest = allocation.look + allocation.comparison + allocation.in_turns()
+            return rest if screened.candidate.stacked else 0.0
+        if best.gain < TRAINS_AS_WELL * screened.gain:
             return 0.0
-        if best is not None:
-            return self.pairs(best) + allocation.in_turns(exp(best.gain))
-        return allocation.look + allocation.comparison + allocation.in_turns() if screened.candidate.stacked else 0.0
+        return self.pairs(best) + allocation.in_turns(exp(best.gain))
 
     def worth(self, screened: Screened) -> float:
         """Log speedup for a second of deciding it; what ends the run, its training, is a part of that."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import random
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -141,13 +140,14 @@ def import_libraries(seen: Imports) -> None:
     asks = os.environ.get(NVML)
     os.environ[NVML] = "1"
     before: dict[str, str | None] = {}
-    for name, file in seen.modules.items():
-        for _, variable, value in (each for each in seen.assigned if each[0] == name):
-            before.setdefault(variable, os.environ.get(variable))
-            _set(variable, value)
-        if name not in sys.modules and _from_library(file) and _top(name) not in seen.own:
-            with contextlib.suppress(BaseException), kept_random_state():
-                importlib.import_module(name)
+    with kept_random_state():
+        for name, file in seen.modules.items():
+            for _, variable, value in (each for each in seen.assigned if each[0] == name):
+                before.setdefault(variable, os.environ.get(variable))
+                _set(variable, value)
+            if name not in sys.modules and _from_library(file) and _top(name) not in seen.own:
+                with contextlib.suppress(BaseException):
+                    importlib.import_module(name)
     for variable, value in before.items():
         _set(variable, value)
     _set(NVML, seen.of_libraries.get(NVML, asks))
@@ -217,21 +217,13 @@ def _changes(environment: dict[str, str]) -> dict[str, str | None]:
 
 def _state() -> dict[str, Any]:
     """The state of a process that a fork copies wrongly, or that a trial is to find as it was."""
-    import numpy as np
     import torch
 
-    numbers: Any = np.random.get_state()
     return {
         "threads": _threads(),
         "processes": _children(),
         "the device": (torch.cuda.is_initialized(), device_opened()),  # type: ignore[no-untyped-call]
         "affinity": affinity.cores(),
-        "random numbers": (
-            random.getstate(),
-            numbers[1].tobytes(),
-            numbers[2:],
-            torch.get_rng_state().numpy().tobytes(),
-        ),
         "torch's defaults": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
         "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "the working directory": os.getcwd(),

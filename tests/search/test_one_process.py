@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
@@ -42,6 +43,25 @@ def looks(on: FakeMachine, names: list[str], seed: int = 0) -> list[Comparison |
         found = process.look([plan(name) for name in names], NOISE, warm_up_seconds=5.0, deadline=1e6)
     assert not on.alive, "processes were left behind"
     return list(found)
+
+
+def watch(on: FakeMachine, tell: Callable[[tuple[str, ...]], None]) -> None:
+    """Tells of each switched block, once it is over, the names of its plan."""
+    start = on.start
+
+    def watched(given: Plan, label: str):
+        arm = start(given, label)
+        usual = arm.switched_block
+
+        def switched(wanted: Plan, *length):
+            block = usual(wanted, *length)
+            tell(wanted.names())
+            return block
+
+        arm.switched_block = switched
+        return arm
+
+    on.start = watched
 
 
 def test_one_start_serves_all_candidates_and_the_truth_is_seen() -> None:
@@ -154,23 +174,8 @@ def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
 @pytest.mark.parametrize(("made", "told"), [(2, False), (4, True)])
 def test_a_visit_is_not_cut_off_shortly_before_it_tells(made: int, told: bool) -> None:
     """Past the deadline it goes on where that takes no longer than what was spent already."""
-    first, on = machine({"a": 1.2}), machine({"a": 1.2})
-    start, ended = first.start, list[float]()
-
-    def watched(given: Plan, label: str):
-        arm = start(given, label)
-        usual = arm.switched_block
-
-        def switched(wanted: Plan, *length):
-            block = usual(wanted, *length)
-            if wanted.names():
-                ended.append(first.clock())
-            return block
-
-        arm.switched_block = switched
-        return arm
-
-    first.start = watched
+    first, on, ended = machine({"a": 1.2}), machine({"a": 1.2}), list[float]()
+    watch(first, lambda names: ended.extend(first.clock() for _ in names))
     looks(first, ["a"])
     deadline = ended[made] + 1e-3  # the first of them settles it
     process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(0))
@@ -184,20 +189,8 @@ def test_a_visit_is_not_cut_off_shortly_before_it_tells(made: int, told: bool) -
 
 def test_orders_are_reversed_so_that_none_is_always_first() -> None:
     on = machine({"a": 1.0, "b": 1.0, "c": 1.0}, NoiseModel("normal", block_sd=0.05))
-    start, asked = on.start, list[str]()
-
-    def watched(given: Plan, label: str):
-        arm = start(given, label)
-        usual = arm.switched_block
-
-        def switched(wanted: Plan, *length):
-            asked.extend(wanted.names())
-            return usual(wanted, *length)
-
-        arm.switched_block = switched
-        return arm
-
-    on.start = watched
+    asked = list[str]()
+    watch(on, asked.extend)
     looks(on, ["a", "b", "c"])
     blocks = asked[6:]  # of the first round each is preceded by steps that settle it
     assert blocks[:3] == asked[4::-2]
