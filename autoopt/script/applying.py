@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from autoopt.benchmark.compiling import compile_model
@@ -95,6 +97,8 @@ class Applying:
         if self.setup.distributed != Distributed():
             self._wrap()
         self.autocast()
+        if self.setup.precision.dtype is not None and self.sites is not None and self.sites.of("trainer"):
+            self.joints.evaluating = self._evaluated
 
     def autocast(self) -> None:
         """Training calls and losses run from now on in the setup's precision."""
@@ -223,9 +227,23 @@ class Applying:
     def _enter(self) -> None:
         """From the forward pass to the backward pass, the loss included, as ``with torch.autocast`` around both."""
         if self._autocast is None and self.joints.session.device is not None:
-            dtype = _DTYPES[str(self.setup.precision.dtype)]
-            self._autocast = torch.autocast(self.joints.session.device.torch.type, dtype=dtype)
+            self._autocast = self._low_precision()
             self._autocast.__enter__()
+
+    def _evaluated(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """An evaluation as a library's trainer makes it: in its own precision, what comes out of it in float32.
+
+        Lightning takes losses under autocast, which does so in float32; accelerate, and so transformers, turns outputs.
+        """
+        with self._low_precision():
+            output = call(*args, **kwargs)
+        low = _DTYPES.values()
+        return tree_map(lambda x: x.float() if isinstance(x, torch.Tensor) and x.dtype in low else x, output)
+
+    def _low_precision(self) -> Any:
+        device = self.joints.session.device
+        assert device is not None, "the model is on one"
+        return torch.autocast(device.torch.type, dtype=_DTYPES[str(self.setup.precision.dtype)])
 
     def _leave(self) -> None:
         if self._autocast is not None:

@@ -48,6 +48,7 @@ class Joints:
         trains_in_eval: whether models train in evaluation mode; else one that is called so with gradients on counts as
             training once an optimizer has stepped and no other model was called.
         around_forward, before_backward: called as a root's training call begins, and before gradients are computed.
+        evaluating: makes a root's call outside of training, in place of the call itself.
     """
 
     def __init__(self, session: Session, *, anchor: int | None = None) -> None:
@@ -62,6 +63,7 @@ class Joints:
         self.on_optimizer: Callable[[Optimizer], None] | None = None
         self.around_forward: Callable[[], None] | None = None
         self.before_backward: Callable[[], None] | None = None
+        self.evaluating: Callable[..., Any] | None = None
         self.trains_in_eval = False
         self._in_eval: list[nn.Module] = []
         self._unheld = self._rootless = 0
@@ -107,6 +109,7 @@ class Joints:
         if not torch.is_grad_enabled():
             if not module.training:
                 self.roles.evaluated()
+                self._evaluated_first(module)
             return
         if not self._is_held(module):
             return
@@ -117,14 +120,22 @@ class Joints:
         if not any(module is other for other in self._in_eval):
             self._in_eval.append(module)
 
+    def _evaluated_first(self, module: nn.Module) -> None:
+        """A module is evaluated that is no root: one that has not been trained yet, or that never will be."""
+        if not self.roots and self._trained_by(module):
+            for watcher in self.watchers:
+                watcher.evaluated_first(module)
+
     def _is_held(self, module: nn.Module) -> bool:
-        wanted = {id(p) for p in module.parameters() if p.requires_grad}
-        if wanted and not self.optimizers:
+        if not self.optimizers and any(p.requires_grad for p in module.parameters()):
             self._unheld += 1
             if self._unheld > _MOST_UNHELD:
                 raise no_optimizer(_MOST_UNHELD)
-        if not wanted:
-            return False
+        return self._trained_by(module)
+
+    def _trained_by(self, module: nn.Module) -> bool:
+        """Whether an optimizer holds some of a module's parameters."""
+        wanted = {id(p) for p in module.parameters() if p.requires_grad}
         return any(id(p) in wanted for each in self.optimizers for group in each.param_groups for p in group["params"])
 
     def _root(self, module: nn.Module) -> None:
@@ -172,8 +183,7 @@ class Joints:
             for watcher in joints.watchers:
                 watcher.forward(module, args, kwargs, training)
             if not training:
-                joints._evaluates()
-                return inner(*args, **kwargs)
+                return joints._evaluates(inner, args, kwargs)
             joints._depth = 1
             try:
                 output = inner(*args, **kwargs)
@@ -208,9 +218,10 @@ class Joints:
             self.roles.given(0, None, plain.samples.pop())
         self.session.leave_plain()
 
-    def _evaluates(self) -> None:
+    def _evaluates(self, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.roles.evaluated()
         self.session.aside("evaluate")
+        return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
 
     # gradients
 

@@ -200,6 +200,11 @@ class Observer(Watcher):
             self._made[model] = seen
             self._sites["model", len(self._sites)] = seen
 
+    def evaluated_first(self, model: nn.Module) -> None:
+        found = user_place()
+        if self._watching and found is not None:
+            self._note("evaluation", found, type(model).__name__)
+
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if not self._watching:
             return

@@ -73,6 +73,44 @@ def test_what_needs_a_build_is_refused_before_anything_runs(project: Path) -> No
     assert done.stdout == ""
 
 
+ACCELERATED = """\
+import torch
+from accelerate import Accelerator
+
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+inputs = torch.randn(16, 64)
+for _ in range(3):
+    accelerator.backward((model(inputs) - inputs).square().mean())
+    optimizer.step()
+    optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        predicted = model(inputs)
+        print(predicted.dtype, (predicted - inputs).square().mean().item())
+    model.train()
+"""
+
+
+def test_a_trainers_precision_holds_while_it_evaluates(project: Path) -> None:
+    """As the patch says it, in the arguments of the trainer; anywhere else an evaluation stays as it is."""
+    pytest.importorskip("accelerate")
+    changes = [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]
+    (project / "run" / "plan.json").write_text(json.dumps({"schema_version": 1, "changes": changes}))
+    (project / "plain.py").write_text(ACCELERATED)
+    patched = ACCELERATED.replace("Accelerator(cpu=True)", 'Accelerator(cpu=True, mixed_precision="bf16")')
+    (project / "patched.py").write_text(patched)
+    done = autoopt(project, "run", "--plan", "run/plan.json", "--", "plain.py")
+    alone = [
+        subprocess.run([sys.executable, name], cwd=project, capture_output=True, text=True, check=True, timeout=120)
+        for name in ("plain.py", "patched.py")
+    ]
+    assert done.stdout == alone[1].stdout != alone[0].stdout, done.stderr
+
+
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "win.json").read_text())
 
 

@@ -55,6 +55,34 @@ def test_a_script_at_module_level_shows_every_site_with_its_line(start_script: S
     assert sites.step_seconds is not None
 
 
+EVALUATES_FIRST = """\
+import torch
+
+model, frozen = torch.nn.Linear(4, 1), torch.nn.Linear(4, 4).requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+held_out = torch.randn(8, 4)
+for step in range(100000):
+    if step % 1000 == 0:
+        model.eval(), frozen.eval()
+        with torch.no_grad():
+            features = frozen(held_out)
+            error = model(features).square().mean()
+        model.train()
+    loss = model(torch.randn(16, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_an_evaluation_before_the_first_step_is_one(start_script: StartScript, folder: Path) -> None:
+    (folder / "first.py").write_text(EVALUATES_FIRST)
+    with start_script("first.py") as process:
+        sites = sites_of(process)
+    assert lines(sites, "evaluation") == [EVALUATES_FIRST[: EVALUATES_FIRST.index("error =")].count("\n") + 1]
+    assert not any("evaluation" in part.what for part in sites.not_found)
+
+
 def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> None:
     with start_script("gan.py", "--epochs", "100000") as process:
         sites = sites_of(process)
