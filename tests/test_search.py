@@ -32,7 +32,7 @@ class Asking(Strategy):
 def test_a_strategy_that_asks_without_end_is_stopped_and_told_of_each_trial(tmp_path: Path) -> None:
     """Every other setting it has asked for before: that is not tried again, and answered with None."""
     asking = Asking()
-    outcome = World(tmp_path, asking, speed=product({"asking": 0.8}), budget=36000.0).go()
+    outcome = World(tmp_path, asking, speed=product({"asking": 0.75}), budget=36000.0).go()
     tried = [trial for trial in outcome.state.trials if trial.strategy == "asking"]
     assert [trial.setting["number"] for trial in tried] == list(range(MOST_SETTINGS // 2))
     assert len(asking.answers) == MOST_SETTINGS

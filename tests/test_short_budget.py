@@ -230,7 +230,7 @@ def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
 
 def test_what_stands_out_is_proved_in_the_time_of_a_verification_that_has_none(tmp_path: Path) -> None:
     """A change of rounding, whose probes come first: what is left holds its proof, and no training in turns besides."""
-    gains, step = {"attention": 1.9, "other": 1.0}, 0.08
+    gains, step = {"attention": 1.9, "other": 1.0}, 0.12
     case = SimulatedCase("rounding", gains, numeric=frozenset({"attention"}), step_seconds=step)
     world = simulated(case, 90.0, 0, tmp_path)
     outcome = world.go()
@@ -317,7 +317,7 @@ def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: 
     """Each time that it goes on, the level is stricter: a trial that another pair would not settle is left."""
     gains = {"steady": 1.08, "threads": 0.68, "zero": 1.04, "slow_start": 0.98, "pin": 1.0}
     case = SimulatedCase("small", gains, costs={"slow_start": 30.0}, switchable=frozenset())
-    world = simulated(case, 300.0, 1, tmp_path)
+    world = simulated(case, 300.0, 2, tmp_path)
     outcome = world.go()
     state = outcome.state
     on = {
@@ -409,7 +409,7 @@ def test_limits_follow_what_a_start_takes_once(once: float, share: float, ready:
 
 
 def test_a_candidate_that_was_looked_at_again_shows_what_all_of_its_looks_say(tmp_path: Path) -> None:
-    world = simulated(replace(CASES["small"], switchable=frozenset()), 300.0, 0, tmp_path)
+    world = simulated(replace(CASES["small"], switchable=frozenset()), 300.0, 2, tmp_path)
     trials = world.go().state.trials
     again = {t.strategy: t for t in trials if "looks of seconds" in t.reason and t.verdict is Verdict.INCONCLUSIVE}
     assert again, "nothing had a second look"

@@ -34,9 +34,10 @@ EARLY_SECONDS = 6.0
 """The same for the profile of a script before anything is compared, at most: its predictions are not waited for."""
 AT_MOST, AT_LEAST_SECONDS = 0.3, 20.0
 """Of the budget, for one profile: where steps are too slow for all of it, looks tell more."""
-TRACED_STEPS = 25
+TRACED_STEPS, TRACE_SECONDS = 25, 2.5
 TRACE_AT_MOST = 0.015
-"""A trace takes as long as so many steps, about; it is made where that is no larger share of the budget."""
+"""A trace takes as long as so many steps, and what the profiler itself takes; it is made where that is no larger share
+of the budget."""
 AGAIN_AT_MOST = 0.025
 """A profile that was disturbed is taken once more where the first took no larger share of the budget than this."""
 
@@ -150,11 +151,10 @@ def _profiled(
 def _trace(context: RunContext, state: SearchState) -> str | None:
     """The folder of a trace, where that takes a small part of the budget only; a trace shows the steps, no more."""
     usual, budget = _usual_step(state), context.allocation.budget
-    if usual is None or TRACED_STEPS * usual <= TRACE_AT_MOST * budget:
+    seconds = TRACE_SECONDS + TRACED_STEPS * (usual or 0.0)
+    if seconds <= TRACE_AT_MOST * budget:
         return str(context.run.directory.traces)
-    state.missing.append(
-        f"a trace of the baseline: it takes about {TRACED_STEPS * usual:.0f} s of a {budget:.0f} s budget"
-    )
+    state.missing.append(f"a trace of the baseline: it takes about {seconds:.0f} s of a {budget:.0f} s budget")
     return None
 
 

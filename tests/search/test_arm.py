@@ -68,10 +68,10 @@ def test_freezing_and_closing_reach_the_process() -> None:
 
 @pytest.mark.parametrize(
     ("step", "steps", "ramp"),
-    [(None, 4, 0.1), (0.01, 4, 0.1), (0.15, 4, 0.1), (0.18, 3, 0.1), (0.25, 2, 0.1), (0.35, 1, 0.0), (5.0, 1, 0.0)],
+    [(None, 3, 0.05), (0.01, 3, 0.05), (0.1, 3, 0.05), (0.15, 2, 0.05), (0.18, 2, 0.05), (0.25, 1, 0.0), (5.0, 1, 0.0)],
 )
 def test_blocks_of_long_steps_hold_fewer(step, steps, ramp) -> None:
-    assert block_length(Rule(), step) == (0.3, steps, ramp)
+    assert block_length(Rule(), step) == (0.2, steps, ramp)
 
 
 def test_the_names_of_the_tasks_are_those_of_the_benchmark() -> None:

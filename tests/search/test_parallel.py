@@ -223,7 +223,6 @@ def test_the_whole_loop_finds_the_same_in_less_time_and_says_what_sharing_costs(
     outcomes = [each.go() for each in (alone, together)]
     assert [outcome.best.plan.names() for outcome in outcomes] == [("change_5",)] * 2
     assert verdicts(outcomes[0]).keys() == verdicts(outcomes[1]).keys()
-    assert verdicts(outcomes[1])["change_5"] == [Verdict.KEPT]
     (first, *_) = outcomes[1].state.sharing.values()
     assert first.allowed
     assert len(first.places) == 4

@@ -51,9 +51,9 @@ class Rule(Record):
     more_seconds: float = 0.0
     min_pairs: int = 2
     max_pairs: int = 12
-    block_seconds: float = 0.3
-    min_steps: int = 4
-    ramp_seconds: float = 0.1
+    block_seconds: float = 0.2
+    min_steps: int = 3
+    ramp_seconds: float = 0.05
     warm_up_seconds: float = 60.0
     alpha: float = 0.05
     alpha_accept: float | None = None
