@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from autoopt.errors import NodeLost, TrialFailed
-from autoopt.records import Change, Noise, Plan, Verdict
+from autoopt.records import Change, Noise, Plan
 from autoopt.records.messages import Block
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.parallel.race import Expected, ParallelRace
