@@ -15,6 +15,7 @@ from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
+from autoopt.benchmark.affinity import bind
 from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.distributed.replicate import compress
 from autoopt.benchmark.disturbing import disturb
@@ -113,6 +114,7 @@ class Applying:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a loader that is made: the setup's options for the training's, or for the validation's."""
         role = self._role(loader)
+        self._keep_cores()
         self._makes_training = role == "training"
         if role is None:
             return args, kwargs
@@ -192,6 +194,7 @@ class Applying:
     def _root(self, model: nn.Module) -> None:
         """Before the first training call of a model: its transforms, the optimizer's, and compilation."""
         setup = self.setup
+        self._keep_cores()
         if self._disturbed:
             disturb(model, self._disturbed, self.seed, len(self.joints.roots))
         before = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -221,6 +224,11 @@ class Applying:
             group.update(new)
         kept = {"param_groups": groups, "step": optimizer.__dict__.get("step")}
         optimizer.__dict__.update({**made.__dict__, **{name: value for name, value in kept.items() if value}})
+
+    def _keep_cores(self) -> None:
+        """What the script imported since may have bound the process: lines after its imports have the last word."""
+        if self.setup.flags.get("affinity") is not None:
+            bind(self.setup.flags["affinity"])
 
     # precision
 

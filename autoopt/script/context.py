@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
+from autoopt.benchmark import affinity
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
 from autoopt.benchmark.device import host_peak_bytes
@@ -77,7 +78,18 @@ class ScriptContext:
         assert self.script.spec.script is not None
         with self.training.apart():
             facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
-        return facts.model_copy(update={"adapter": ADAPTER, **self.training.facts_of_batch()})
+        lost = affinity.lost_affinity_warning(self.cores_at_start, "what the script imports")
+        warnings = (*facts.warnings, lost) if lost else facts.warnings
+        return facts.model_copy(update={"adapter": ADAPTER, "warnings": warnings, **self.training.facts_of_batch()})
+
+    @property
+    def cores_at_start(self) -> tuple[int, ...]:
+        """Cores that the process could use before the script was run."""
+        return affinity.AT_START
+
+    def unused_parameters(self) -> list[str]:
+        """None: a script that trains in several processes wraps its models itself, and says so there."""
+        return []
 
     @cached_property
     def switching(self) -> ScriptSwitching:

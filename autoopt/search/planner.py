@@ -158,7 +158,7 @@ def _consider(
             return Skipped(strategy, Verdict.NOT_APPLICABLE, refused)
         applies = strategy.applies(case)
         if not applies:
-            return Skipped(strategy, Verdict.NOT_APPLICABLE, applies.reason or "it says that it does not apply")
+            return Skipped(strategy, Verdict.NOT_APPLICABLE, _why_not(strategy, case, applies.reason))
         if untrainable and strategy.risk.trains_otherwise:
             return Skipped(strategy, Verdict.NOT_TRIED, untrainable)
         settings = list(_first(strategy, case))
@@ -180,6 +180,12 @@ def _consider(
             predicted,
         )
     return Proposal(strategy, predicted, settings[0])
+
+
+def _why_not(strategy: Strategy, case: Case, reason: str) -> str:
+    """Why it does not apply; what it knows of the workload may be nothing, for its look into it crashed."""
+    told, crashed = reason or "it says that it does not apply", case.inspected(strategy.name).get("error")
+    return f"{told} (its look into the workload failed: {crashed})" if crashed else told
 
 
 def _told(predicted: Estimate) -> str:

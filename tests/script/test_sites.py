@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from autoopt.benchmark.affinity import AT_START
 from autoopt.errors import TrialFailed
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, SiteKind, Sites
@@ -81,6 +83,38 @@ def test_an_evaluation_before_the_first_step_is_one(start_script: StartScript, f
         sites = sites_of(process)
     assert lines(sites, "evaluation") == [EVALUATES_FIRST[: EVALUATES_FIRST.index("error =")].count("\n") + 1]
     assert not any("evaluation" in part.what for part in sites.not_found)
+
+
+BINDS = """\
+import os
+
+import torch
+
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # as the import of a library does
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    loss = model(torch.randn(16, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(len(AT_START) < 2, reason="there is one core")
+def test_cores_that_an_import_takes_away_are_found_and_given_back(start_script: StartScript, folder: Path) -> None:
+    (folder / "binds.py").write_text(BINDS)
+    with start_script("binds.py") as process:
+        sites = sites_of(process)
+        asked = process.call("autoopt.benchmark.tasks:inspect", timeout=60.0, strategies=list(REGISTRY))
+        assert any("cores" in warning for warning in process.ready.facts.warnings)
+        assert len(os.sched_getaffinity(process.pid)) == 1
+    assert asked["affinity"]["lost"]
+    assert {name: found["error"] for name, found in asked.items() if "error" in found} == {}
+    plan = Plan(changes=(Change(strategy="affinity", setting={"affinity": asked["affinity"]["affinity"]}),))
+    with start_script("binds.py", sites=sites, plan=plan) as process:
+        assert os.sched_getaffinity(process.pid) == set(AT_START)
 
 
 def test_optimizers_that_take_turns_are_one_step(start_script: StartScript) -> None:
