@@ -83,9 +83,14 @@ class Costs:
         return self.pairs(best) + allocation.in_turns(exp(best.gain))
 
     def worth(self, screened: Screened) -> float:
-        """Log speedup for a second of deciding it; what ends the run, its training, is a part of that."""
-        last = self.context.allocation.verification(1, max(exp(screened.gain), 1.0))
-        return screened.gain / (self.pairs(screened) + last)
+        """Log speedup to be expected for a second of deciding it; what ends the run, its training, is a part of that.
+
+        Where only trainings tell its quality, they end the run as well, and may not show it.
+        """
+        speedup, candidate = max(exp(screened.gain), 1.0), screened.candidate
+        if takes_trainings(self.context, self.state, candidate.changes):
+            return TRAINS_AS_WELL * screened.gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
+        return screened.gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
 
     def deadline(self, gain: float = 1.0) -> float:
         """Until when may be searched, on the run's clock.
