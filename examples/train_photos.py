@@ -69,10 +69,10 @@ class Photos(Dataset):
 class Net(nn.Module):
     def __init__(self, classes=CLASSES):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 16, 3, 2, 1)
-        self.conv2 = nn.Conv2d(16, 32, 3, 2, 1)
-        self.conv3 = nn.Conv2d(32, 64, 3, 2, 1)
-        self.head = nn.Linear(64, classes)
+        self.conv1 = nn.Conv2d(3, 48, 3, 2, 1)
+        self.conv2 = nn.Conv2d(48, 96, 3, 2, 1)
+        self.conv3 = nn.Conv2d(96, 192, 3, 2, 1)
+        self.head = nn.Linear(192, classes)
 
     def forward(self, x):
         x = F.relu(self.conv1(x))
