@@ -37,6 +37,8 @@ from autoopt.strategy import Case
 
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
+UNLIKELY_AT_MOST = 0.05
+"""Of the budget, for a look at what compiles and is predicted to cost more than it brings."""
 
 
 class Screening:
@@ -113,7 +115,8 @@ class Screening:
                 talks += self._switch(waiting)
                 continue
             waiting.remove(first)
-            if self.context.now() + self._look_seconds(first) > self._latest(self.found) or self._breaks_off(first):
+            until = self.context.now() + self._look_seconds(first)
+            if until > self._latest(self.found) or self._breaks_off(first) or self._unlikely(first):
                 late.append(first)  # what was found would not be proved any more, or it would end with its limit
                 continue
             self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
@@ -174,6 +177,16 @@ class Screening:
         """Whether it compiles, and the limit of its start is too short for that: it would be given up for nothing."""
         limit = self._limits(proposal.predicted).warm_up
         return limit is not None and limit < COMPILE_SECONDS / 2 and self._compiles_anew(proposal)
+
+    def _unlikely(self, proposal: Proposal) -> bool:
+        """Whether it compiles for a good part of the budget, and is predicted to cost more than it brings."""
+        predicted, most = proposal.predicted, UNLIKELY_AT_MOST * self.context.allocation.budget
+        return (
+            predicted is not None
+            and predicted.value < 1.0
+            and self._compiles_anew(proposal)
+            and (self._look_seconds(proposal) > most)
+        )
 
     def _compiles_anew(self, proposal: Proposal) -> bool:
         registry, incumbent = self.context.runner.registry, self.state.incumbent
