@@ -19,6 +19,7 @@ import torch
 from autoopt.benchmark.distributed.shares import part_of, whole_of
 from autoopt.benchmark.evaluation import TimeUpError
 from autoopt.benchmark.fingerprint import Array, Coordinates, sample_keys, step_digest, without_draws
+from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import samples_of
@@ -32,6 +33,8 @@ BATCHES, SLOW_BATCHES = 8, 4
 DRAWN = 3
 """Steps of training that are taken however long they last, batches at each set of weights, and those whose draws are
 compared. Of slow steps there are fewer batches at each set, and one whose draws are."""
+MIDDLES = (8, 32)
+"""Steps whose weights may turn out to lie in the middle of a probe's own."""
 ZERO_STEPS, UPDATE_STEPS = 2, 12
 """Updates from a zero gradient, which show the decay of weights, and from drawn ones."""
 
@@ -58,7 +61,8 @@ def probe(
         steps: trained and written down one by one, at most.
         seconds: for them, and as much again for reading on without training and for each set of weights; at least
             ``LEAST_STEPS`` steps and two batches are taken however long that is.
-        weights: files of weights, as the training of the baseline kept them, to compare gradients at.
+        weights: files of weights, as the training of the baseline kept them, to compare gradients at; without any, the
+            weights of this probe's own steps are kept beside ``out`` for that, and named (of one process).
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
         reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
         slow: steps are: gradients of fewer batches are taken, of as many as of the plan that it is compared with.
@@ -67,11 +71,13 @@ def probe(
     if training.setup.distributed.fully_sharded is not None:
         raise TrialFailed("error", "gradients of parameters that are shared out are not compared with whole ones")
     recorder = _Recorder(training, slow)
-    recorder.train(steps, seconds)
+    own = None if weights or training.group.size > 1 else KeptWeights(training, str(Path(out).with_suffix("")))
+    recorder.train(steps, seconds, own)
+    kept = own.files() if own is not None else ()
     recorder.read_on(seconds, seconds if reading is None else reading, samples)
     held = _batches(batches, recorder.held, training) if batches else recorder.held
     with training.device.watched():
-        for number, path in enumerate(weights or []):
+        for number, path in enumerate(weights or kept):
             if not _load(training, path):
                 break
             with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
@@ -79,7 +85,10 @@ def probe(
         recorder.updates()
     if training.group.first:  # what the others have is the same, but for their batches, which it has seen
         np.savez(out, **recorder.arrays())
-    return recorder.document(out).model_dump(mode="json")
+    found = recorder.document(out)
+    if kept:
+        found = found.model_copy(update={"kept": kept, "own_steps": found.steps})
+    return found.model_dump(mode="json")
 
 
 class _Recorder:
@@ -110,7 +119,7 @@ class _Recorder:
         """Whether so many seconds have passed; of several processes, for the first."""
         return self.training.group.agree(perf_counter() - began > seconds)
 
-    def train(self, steps: int, seconds: float) -> None:
+    def train(self, steps: int, seconds: float, kept: KeptWeights | None) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
         training, began = self.training, perf_counter()
         while len(self.losses) < steps:
@@ -130,6 +139,8 @@ class _Recorder:
                 self.skipped.append(len(self.losses))
             self.losses.append(loss if np.isfinite(loss) else None)
             self.weights.append(self.coordinates.weights())
+            if kept is not None and len(self.losses) in MIDDLES:
+                kept.evaluated(len(self.losses))
 
     def read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""

@@ -133,11 +133,14 @@ class Probe(Record):
     ``skipped_by_scaler``: steps that a gradient scaler left out. ``points``: sets of weights at which gradients
     and ``metrics`` were taken. ``gradient_digests``: of the batches of the gradients, where each process reads its
     own (a script); ``evaluation_digest``: the same of what such an evaluation reads: metrics of other data are not
-    compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none.
+    compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none. ``kept``: files of the
+    weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps.
     """
 
     file: str
     steps: int
+    kept: tuple[str, ...] = ()
+    own_steps: int = 0
     digests: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
     rolled: tuple[str, ...] = ()

@@ -157,12 +157,29 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
         return None
     if takes_trainings(context, state, candidate.changes):
         return Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
+    early = _before_training(context, state, candidate)
+    if early is not None:
+        return early
     reserve = Costs(context, state).pairs(screened)
     train_first(context, state, candidate.plan, exp(screened.gain - screened.error), reserve)
     failure = context.gate.trainings.failure(candidate.plan)
     if failure is not None:
         return Quality(method="not_tested", passed=False, detail=failure.reason)
     return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+
+
+def _before_training(context: RunContext, state: SearchState, candidate: Candidate) -> Quality | None:
+    """The quality level that probes show before the baseline was trained, at weights of their own first steps.
+
+    What is kept by it is trained in turns at the end, as what is exact is, and its losses are then compared to the end.
+
+    Returns:
+        None where that settles nothing, or would be asked of a script, whose steps are not taken twice.
+    """
+    if state.trained is not None or state.sites is not None:
+        return None
+    quality = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    return quality if quality is not None and quality.passed is not None else None
 
 
 def without_doubtful(

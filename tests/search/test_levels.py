@@ -190,6 +190,32 @@ def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(prob
     assert (found.passed, found.level) == (True, "equivalent"), found.detail
 
 
+def test_without_kept_weights_gradients_are_compared_at_those_of_the_probes_own_steps(tmp_path: Path) -> None:
+    def probed(plan: Plan, weights: tuple[str, ...] = ()) -> ProbeResult:
+        context, path = live(plan), tmp_path / f"{'-'.join(plan.names()) or 'own'}.npz"
+        try:
+            document = probe(context, str(path), STEPS, 20.0, list(weights), slow=True)
+        finally:
+            context.close()
+        return ProbeResult(Probe.model_validate(document), Arrays.read(path))
+
+    before = probed(Plan())
+    assert (len(before.probe.kept), before.probe.points, before.probe.own_steps) == (3, 3, STEPS)
+    after = probed(Plan(changes=(Change(strategy=later_breakers.HONEST[0].name),)), before.probe.kept)
+    assert after.probe.kept == ()
+    found = level_of(Risk.NUMERIC, before, after, OBJECTIVE)
+    assert (found.passed, found.level) == (True, "equivalent"), found.detail
+    assert f"3 points in its first {STEPS} steps of {SLOW_BATCHES} batches" in found.detail
+
+
+@pytest.mark.parametrize(("risk", "level"), [(Risk.NUMERIC, "undecided"), (Risk.EXACT, "identical")])
+def test_what_may_round_is_not_identical_by_losses_and_weights_alone(risk: Risk, level: str, probes) -> None:
+    """bf16 on a small GPT: 17 steps agreed within what float32 rounds, and no weights had been kept."""
+    blind = [ProbeResult(p.probe, replace(p.arrays, gradients=())) for p in (probes.before, probes.of(Plan()))]
+    found = level_of(risk, *blind, OBJECTIVE)
+    assert (found.level, found.passed) == (level, True if level == "identical" else None), found.detail
+
+
 def drawn(rng: np.random.Generator, samples: int, kinds: int, frozen: float = 0.0) -> list[EpochRead]:
     """Two epochs of samples that are drawn anew among so many kinds, a share of them not anew in the second."""
     first = rng.integers(kinds, size=samples)

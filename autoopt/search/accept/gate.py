@@ -105,7 +105,7 @@ class Gate:
         risk = self.risk_over(plan, incumbent)
         if self.probes is None or risk.trains_otherwise:
             return None
-        self.probes.random = facts.dataset.deterministic is False
+        self.probes.random, self.probes.script = facts.dataset.deterministic is False, facts.adapter == "script"
         try:
             before, after = self.probes.pair(incumbent, plan)
         except TrialFailed as failure:

@@ -43,13 +43,15 @@ class Probes:
     Attributes:
         weights: files of kept weights, start to end of a training of the baseline.
         random: samples are random, so that the first plan's batches are handed to the others.
+        script: the workload is one, whose probe reads on by training.
         step_seconds: of the baseline's step; None before it was measured.
     """
 
     def __init__(self, runner: Asks, steps: Steps, directory: Path) -> None:
         self._runner, self._steps, self._directory = runner, steps, directory
         self.weights: tuple[str, ...] = ()
-        self.random = False
+        self._own: tuple[str, ...] = ()
+        self.random = self.script = False
         self.step_seconds: float | None = None
         self._seen: dict[tuple[str, int | None, int], ProbeResult] = {}
 
@@ -101,11 +103,14 @@ class Probes:
         probe = self._steps.step("probe", key, lambda: self._measure(plan, steps, samples), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
             probe = self._measure(plan, steps, samples)
+        self._own = self._own or probe.kept  # where there are no others, the next plans are asked at these
         seen = self._seen[plan.key, steps, count] = ProbeResult(probe, Arrays.read(self._directory / probe.file))
         return seen
 
     def _measure(self, plan: Plan, steps: int | None, samples: int) -> Probe:
         number = len(list(self._directory.glob("probe-*.npz")))
+        # no weights were kept where there was no time to train, and there is as little for gradients
+        slow = (self.step_seconds or 0.0) > SLOW_STEP or not (self.weights or self.script)
         document = self._runner.ask(
             plan,
             PROBE,
@@ -114,10 +119,10 @@ class Probes:
             out=str(self._directory / f"probe-{number:03d}.npz"),
             steps=steps or STEPS,
             seconds=SECONDS if steps is None else CANDIDATE * SECONDS,
-            weights=[path for path in self.weights if Path(path).exists()],
+            weights=[path for path in self.weights or self._own if Path(path).exists()],
             batches=str(self._directory / "batches.pt") if self.random else "",
             reading=SECONDS,
             samples=samples,
-            slow=self.step_seconds is not None and self.step_seconds > SLOW_STEP,
+            slow=slow,
         )
         return Probe.model_validate(document)
