@@ -53,6 +53,7 @@ def probe(
     reading: float | None = None,
     samples: int = 0,
     slow: bool = False,
+    evaluates: bool = True,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
@@ -65,6 +66,7 @@ def probe(
             weights of this probe's own steps are kept beside ``out`` for that, and named (of one process).
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
         reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
+        evaluates: the metric is taken at each set of weights as well.
         slow: steps are: gradients of fewer batches are taken, of as many as of the plan that it is compared with.
     """
     training = live.training if live.training.steps == 0 else live.restart(live.seed)
@@ -81,7 +83,7 @@ def probe(
             if not _load(training, path):
                 break
             with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
-                recorder.at_weights(number, held, seconds)
+                recorder.at_weights(number, held, seconds, evaluates=evaluates)
         recorder.updates()
     if training.group.first:  # what the others have is the same, but for their batches, which it has seen
         np.savez(out, **recorder.arrays())
@@ -175,9 +177,9 @@ class _Recorder:
             samples=known.samples + len(keys), distinct=len(self.keys[epoch]), seen_before=known.seen_before + earlier
         )
 
-    def at_weights(self, number: int, held: list[list[Any]], seconds: float) -> None:
+    def at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
-        self.metrics.append(self._metric(seconds))
+        self.metrics.append(self._metric(seconds) if evaluates else None)
         model, began = self.training.model, perf_counter()
         found: list[Array] = []
         with without_draws(model):

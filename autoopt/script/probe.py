@@ -45,6 +45,7 @@ def probe(
     reading: float | None = None,
     samples: int = 0,
     slow: bool = False,
+    evaluates: bool = True,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
@@ -53,6 +54,7 @@ def probe(
         out, steps, seconds, weights, reading, samples, slow: see ``autoopt.benchmark.probe.probe``; without files of
             weights, gradients are compared at those of the present step. Reading on is training here, so that slow
             steps are not read on.
+        evaluates: of no meaning here: a script's evaluations on the way are looked at, whichever there are.
     """
     began, session = perf_counter(), live.script.session
     recorder: _Recorder = session.in_main(lambda: _Recorder(live, slow))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import log, log1p
+from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
@@ -12,11 +13,14 @@ from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
-from autoopt.search.first_training import train_first
+from autoopt.search.first_training import expected, train_first
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
 from autoopt.strategy import Risk
+
+ONCE_AT_MOST = 0.05
+"""Of the expected first training: more seconds at a start than that are weighed against the steps to the target."""
 
 
 class Proof:
@@ -63,7 +67,9 @@ class Proof:
             earlier=earlier,
         )
         comparison = state.with_fixed_costs(comparison)
-        self._train_beside(candidate, comparison)
+        told = self._told_by_probes(candidate) and not self._pays_once(comparison)
+        if not told:
+            self._train_beside(candidate, comparison)
         state.comparisons[number] = comparison
         state.noise_before[number] = earlier.noise if earlier else state.noise
         ruling = self._rule(candidate, comparison, number)
@@ -84,7 +90,24 @@ class Proof:
         if trial.verdict is Verdict.KEPT:
             self._keep(trial, candidate)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
+        if told and trial.verdict is Verdict.KEPT:
+            self._train_beside(candidate, comparison)  # it has been decided: what is still to be seen is told later
         return trial
+
+    def _told_by_probes(self, candidate: Candidate) -> bool:
+        """Whether no training is needed to tell its quality: it is exact, or was probed and passed."""
+        gate, state = self.context.gate, self.state
+        risk = gate.risk_over(candidate.plan, state.incumbent)
+        if risk is not Risk.NUMERIC or gate.probes is None or not gate.probes.has(candidate.plan):
+            return risk is Risk.EXACT
+        level = gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+        return level is not None and level.passed is True
+
+    def _pays_once(self, comparison: Comparison) -> bool:
+        """Whether its start costs so much more that only the steps to the target, which a training tells, settle it."""
+        before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
+        more = median(after) - median(before) if before and after else 0.0
+        return more > ONCE_AT_MOST * expected(self.context, self.state)
 
     def _train_beside(self, candidate: Candidate, comparison: Comparison) -> None:
         """The baseline's first training, where it waited for a plan that is faster: in turns with it."""

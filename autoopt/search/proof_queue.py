@@ -169,14 +169,14 @@ def quality_first(context: RunContext, state: SearchState, screened: Screened) -
 
 
 def _before_training(context: RunContext, state: SearchState, candidate: Candidate) -> Quality | None:
-    """The quality level that probes show before the baseline was trained, at weights of their own first steps.
+    """The quality level that probes show before the baseline was trained, at weights of its first steps.
 
     What is kept by it is trained in turns at the end, as what is exact is, and its losses are then compared to the end.
 
     Returns:
-        None where that settles nothing, or would be asked of a script, whose steps are not taken twice.
+        None where that settles nothing.
     """
-    if state.trained is not None or state.sites is not None:
+    if state.trained is not None:
         return None
     quality = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
     return quality if quality is not None and quality.passed is not None else None

@@ -107,7 +107,7 @@ class Gate:
             return None
         self.probes.random, self.probes.script = facts.dataset.deterministic is False, facts.adapter == "script"
         try:
-            before, after = self.probes.pair(incumbent, plan)
+            before, after = self.probes.pair(incumbent, plan, at_any_weights=risk is Risk.EXACT)
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
         return level_of(

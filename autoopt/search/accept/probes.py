@@ -64,14 +64,29 @@ class Probes:
         """Whether a plan was probed, at the weights that are kept now."""
         return any((key, count) == (plan.key, len(self.weights)) for key, _, count in self._seen)
 
-    def pair(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult]:
+    def pair(
+        self, incumbent: Plan, candidate: Plan, *, at_any_weights: bool = False
+    ) -> tuple[ProbeResult, ProbeResult]:
         """The probes of both, the candidate's over as many steps as the incumbent's.
+
+        Args:
+            at_any_weights: those that were made before the present weights were kept will do.
 
         Raises:
             TrialFailed: a probe ended badly.
         """
+        if at_any_weights and (earlier := self._earlier(incumbent, candidate)):
+            return earlier
         before = self._probe(incumbent, None)
         return before, self._probe(candidate, before.probe.steps, samples_read(before.probe.epochs))
+
+    def _earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
+        """Probes of both at the same weights, the latest that there are."""
+        found: dict[int, dict[str, ProbeResult]] = {}
+        for (key, _, weights), seen in self._seen.items():
+            found.setdefault(weights, {})[key] = seen
+        both = [found[w] for w in sorted(found) if {incumbent.key, candidate.key} <= found[w].keys()]
+        return (both[-1][incumbent.key], both[-1][candidate.key]) if both else None
 
     def rounded(self, plan: Plan, size: float, steps: int) -> LossPath:
         """Losses of a plan whose weights begin a rounding apart: as far as its training may part by chance.
@@ -109,8 +124,9 @@ class Probes:
 
     def _measure(self, plan: Plan, steps: int | None, samples: int) -> Probe:
         number = len(list(self._directory.glob("probe-*.npz")))
-        # no weights were kept where there was no time to train, and there is as little for gradients
-        slow = (self.step_seconds or 0.0) > SLOW_STEP or not (self.weights or self.script)
+        # where there was no time to train and to keep weights, there is as little for gradients and evaluations
+        hurried = not (self.weights or self.script)
+        slow = hurried or (self.step_seconds or 0.0) > SLOW_STEP
         document = self._runner.ask(
             plan,
             PROBE,
@@ -124,5 +140,6 @@ class Probes:
             reading=SECONDS,
             samples=samples,
             slow=slow,
+            evaluates=not hurried,
         )
         return Probe.model_validate(document)
