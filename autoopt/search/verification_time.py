@@ -76,7 +76,8 @@ def _short(context: RunContext, state: SearchState) -> float:
 
 
 def _probe_due(context: RunContext, state: SearchState) -> float:
-    return 0.0 if context.gate.probed(state.incumbent) else context.allocation.probe + context.allocation.start_seconds
+    due = context.gate.probes_due(state.incumbent, state.baseline)
+    return due * (context.allocation.probe + context.allocation.start_seconds)
 
 
 def _trainings_due(context: RunContext, state: SearchState) -> float:

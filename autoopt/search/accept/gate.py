@@ -114,9 +114,14 @@ class Gate:
             risk, before, after, objective, deterministic=facts.dataset.deterministic, epsilon=self.rounding(incumbent)
         )
 
-    def probed(self, plan: Plan) -> bool:
-        """Whether the quality level of a plan costs no further probe."""
-        return self.probes is None or self.probes.has(plan)
+    def probes_due(self, plan: Plan, incumbent: Plan) -> int:
+        """How many probes the quality level of a plan beside another one still costs."""
+        if self.probes is None:
+            return 0
+        exact = self.risk_over(plan, incumbent) is Risk.EXACT
+        if exact and self.probes.earlier(incumbent, plan) is not None:
+            return 0
+        return sum(not self.probes.has(one) for one in (incumbent, plan))
 
     def _rounded(self, incumbent: Plan, plan: Plan, steps: int) -> LossPath:
         """Losses of the incumbent from weights that differ by what the plan's arithmetic rounds off."""

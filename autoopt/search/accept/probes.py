@@ -75,13 +75,13 @@ class Probes:
         Raises:
             TrialFailed: a probe ended badly.
         """
-        if at_any_weights and (earlier := self._earlier(incumbent, candidate)):
+        if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
         before = self._probe(incumbent, None)
         return before, self._probe(candidate, before.probe.steps, samples_read(before.probe.epochs))
 
-    def _earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
-        """Probes of both at the same weights, the latest that there are."""
+    def earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
+        """Probes of both at the same weights, the latest that there are; None where there are none."""
         found: dict[int, dict[str, ProbeResult]] = {}
         for (key, _, weights), seen in self._seen.items():
             found.setdefault(weights, {})[key] = seen
