@@ -87,6 +87,11 @@ def _section(name: str, found: dict[str, Any]) -> list[str]:
     lines += ["| | speedup to target | throughput | share of the oracle's | search | chosen |", "| --- " * 6 + "|"]
     lines += [_row(contestant, race[contestant], found) for contestant in TITLES if contestant in race]
     lines += ["", *_replays(found), ""] if found.get("replays") else [""]
+    for run in found.get("earlier_runs", []):
+        share = (
+            "its race was not complete" if run["share"] is None else f"{_percent(run['share'])} of the oracle's speedup"
+        )
+        lines += [f"autoopt at {_commit(run['commit'])}, on this lattice before: {run['told']}, {share}.", ""]
     return lines if complete(race) else [*lines, "Not every contestant got to the end.", ""]
 
 

@@ -36,9 +36,24 @@ def document(
     """
     examples = {name: example(state, name, replays) for name in EXAMPLES if state.of(name, "setup")}
     before = (earlier or {}).get("examples", {})
+    for name, found in examples.items():
+        found["earlier_runs"] = _earlier_runs(found, before.get(name))
     examples = {name: found for name in EXAMPLES if (found := examples.get(name, before.get(name))) is not None}
     found = {"schema_version": 1, "kind": "oracle", "environment": environment, "examples": examples}
     return {**found, "means": means(examples)}
+
+
+def _earlier_runs(found: Record, before: Record | None) -> list[Record]:
+    """What autoopt chose on the same lattice before, and how that did in its race, first run first."""
+    if before is None or before["setup"].get("at") != found["setup"].get("at") or not before.get("autoopt"):
+        return []
+    runs, own, race = before.get("earlier_runs", []), before["autoopt"], (before["race"] or {}).get("autoopt")
+    if race is None or (found["autoopt"] or {}).get("commit") == own.get("commit"):
+        return list(runs)
+    return [
+        *runs,
+        {name: own.get(name) for name in ("commit", "seconds")} | {"told": race["told"], "share": race["share"]},
+    ]
 
 
 def example(state: State, name: str, replays: int = REPLAYS) -> dict[str, Any]:
