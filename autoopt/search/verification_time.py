@@ -16,7 +16,7 @@ OVER = 0.05
 
 def seconds_due(context: RunContext, state: SearchState) -> float:
     """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings in turns."""
-    tested = 0.0 if proved(state) else _short(context, state) + _probe_due(context, state)
+    tested = 0.0 if proved(state) else _short(context, state) + probes_due(context, state)
     return _trainings_due(context, state) + tested
 
 
@@ -38,7 +38,7 @@ def may_be_checked(context: RunContext, state: SearchState, end: float, *, train
     Args:
         trained: no probe is believed on what is left, unless it is exact.
     """
-    needed = 0.0 if proved(state) is not None else _short(context, state) + _probe_due(context, state)
+    needed = 0.0 if proved(state) is not None else _short(context, state) + probes_due(context, state)
     if trained and not exact(context, state):
         needed += context.allocation.in_turns(state.speedup_so_far)
     if not needed:
@@ -75,7 +75,8 @@ def _short(context: RunContext, state: SearchState) -> float:
     return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
 
 
-def _probe_due(context: RunContext, state: SearchState) -> float:
+def probes_due(context: RunContext, state: SearchState) -> float:
+    """Seconds of the probes that the quality level of the incumbent beside the baseline still takes."""
     due = context.gate.probes_due(state.incumbent, state.baseline)
     return due * (context.allocation.probe + context.allocation.start_seconds)
 

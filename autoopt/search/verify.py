@@ -30,7 +30,16 @@ from autoopt.search.first_training import train_first
 from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.verification_time import OVER, SEEDS, compared_by, exact, may_be_checked, may_be_compared, proved
+from autoopt.search.verification_time import (
+    OVER,
+    SEEDS,
+    compared_by,
+    exact,
+    may_be_checked,
+    may_be_compared,
+    probes_due,
+    proved,
+)
 
 MOST_SEEDS = 4
 """Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
@@ -106,7 +115,8 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         doubted: probes have passed a plan of which this one is a part, and its training was another one.
     """
     plan, gate = state.incumbent, context.gate
-    level = gate.quality(plan, state.baseline, state.facts, state.objective)  # while there is time for a probe
+    late = context.now() + probes_due(context, state) > end
+    level = gate.quality(plan, state.baseline, state.facts, state.objective, hurried=late)
     if level is not None and level.passed is False:
         return Verification(speedup=Speedup(), quality=level), level.detail
     comparison = state.with_fixed_costs(_compared(context, state, end))

@@ -45,7 +45,7 @@ def document(
 
 def _earlier_runs(found: Record, before: Record | None) -> list[Record]:
     """What autoopt chose on the same lattice before, and how that did in its race, first run first."""
-    if before is None or before["setup"].get("at") != found["setup"].get("at") or not before.get("autoopt"):
+    if before is None or not before.get("autoopt") or before["setup"].get("at") != found["setup"].get("at"):
         return []
     runs, own, race = before.get("earlier_runs", []), before["autoopt"], (before["race"] or {}).get("autoopt")
     if race is None or (found["autoopt"] or {}).get("commit") == own.get("commit"):

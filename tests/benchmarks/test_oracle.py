@@ -364,6 +364,23 @@ def test_what_is_measured_anew_takes_the_place_of_its_example_alone(
     assert "old" not in found["digits"]
 
 
+def test_an_earlier_run_on_the_same_lattice_stays_on_the_page(
+    tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoopt_chose([AMP], monkeypatch)
+    one = part(tmp_path, registry)
+    stages.run(one)
+    now = table.document(one.state, {}, replays=0)
+    before = json.loads(json.dumps(now))
+    before["examples"]["digits"]["autoopt"]["commit"] = "0123456789"
+    found = table.document(one.state, {}, replays=0, earlier=before)
+    (run,) = found["examples"]["digits"]["earlier_runs"]
+    assert run["commit"] == "0123456789"
+    assert "autoopt at 0123456, on this lattice before: amp bfloat16" in page.render(found)
+    assert table.document(one.state, {}, replays=0, earlier=found)["examples"]["digits"]["earlier_runs"] == [run]
+    assert now["examples"]["digits"]["earlier_runs"] == []
+
+
 def test_the_page_is_that_of_the_results() -> None:
     if not oracle.RESULTS.exists():
         pytest.skip("nothing was measured")

@@ -93,11 +93,16 @@ class Gate:
             evidence = evidence.model_copy(update={"rounded": self._rounded(incumbent, plan, steps)})
         return judge(risk, comparison, evidence, objective, noise)
 
-    def quality(self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective) -> Quality | None:
+    def quality(
+        self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False
+    ) -> Quality | None:
         """The quality level of a plan beside another one, by probes alone: seconds, and no training.
 
         ``passed`` is True with the level ``identical`` or ``equivalent``, False where it is certainly another
         training, and None with the level ``undecided`` where only trainings can tell. The incumbent is probed once.
+
+        Args:
+            hurried: there is no time for probes at weights that were kept since the last ones, which will do.
 
         Returns:
             None where the plan trains otherwise by its risk class, which a probe says nothing of.
@@ -107,7 +112,7 @@ class Gate:
             return None
         self.probes.random, self.probes.script = facts.dataset.deterministic is False, facts.adapter == "script"
         try:
-            before, after = self.probes.pair(incumbent, plan, at_any_weights=risk is Risk.EXACT)
+            before, after = self.probes.pair(incumbent, plan, at_any_weights=hurried or risk is Risk.EXACT)
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
         return level_of(

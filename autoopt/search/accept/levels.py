@@ -32,6 +32,10 @@ _CHANCE = 4.0
 _DRAWS = (0.4, 2.5)
 """Spread of gradients under other draws, over the incumbent's, that three batches leave open."""
 
+FLIPPED = 3
+"""Samples of an evaluation that rounding may turn at a middle of the training: where there are 180, two of them were
+more than a tolerance of half a per cent."""
+
 _ROUNDING_ERROR = 1e-3
 """Error of a gradient, over its spread between batches, that rounding alone explains in float32."""
 
@@ -63,7 +67,7 @@ def level_of(
     Returns:
         ``passed`` True with its level; False where it is certainly another training; None, level ``undecided``, else.
     """
-    lost = _another_training(before, after, objective, deterministic)
+    lost = _another_training(risk, before, after, objective, deterministic)
     if lost:
         return Quality(method="probe", passed=False, steps=after.probe.steps, detail=lost)
     points = _points(before, after)
@@ -114,14 +118,16 @@ def _quality(
     )
 
 
-def _another_training(before: ProbeResult, after: ProbeResult, objective: Objective, deterministic: bool | None) -> str:
+def _another_training(
+    risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective, deterministic: bool | None
+) -> str:
     """A sentence where the candidate certainly trains on other data, with other updates, or is evaluated otherwise."""
     one, other = before.probe, after.probe
     return (
         _other_data(one, other, deterministic)
         or _other_rate(one, other)
         or _other_updates(before, after)
-        or _other_evaluation(one, other, objective)
+        or _other_evaluation(one, other, objective, FLIPPED if risk is Risk.NUMERIC else 0)
     )
 
 
@@ -182,7 +188,8 @@ def _other_updates(before: ProbeResult, after: ProbeResult) -> str:
     return ""
 
 
-def _other_evaluation(one: Probe, other: Probe, objective: Objective) -> str:
+def _other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: int) -> str:
+    """Args: flipped: samples that rounding may put to the other side, where the metric is a share of them."""
     fewer, usual = other.evaluated_samples, one.evaluated_samples
     if fewer is not None and usual is not None and fewer < usual:
         return f"evaluated on {fewer} samples where it was {usual}"
@@ -192,6 +199,8 @@ def _other_evaluation(one: Probe, other: Probe, objective: Objective) -> str:
         if left is None or right is None:
             continue
         margin = max(objective.tolerance * max(abs(left), abs(objective.target or 0.0)), 1e-9)
+        if usual and 0.0 <= left <= 1.0:
+            margin = max(margin, (flipped + 0.5) / usual)
         if abs(right - left) > margin:
             return f"{objective.metric or 'the metric'} {right:.4g} on the same weights where it was {left:.4g}"
     return ""
