@@ -90,8 +90,6 @@ class Proof:
         if trial.verdict is Verdict.KEPT:
             self._keep(trial, candidate)
         context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
-        if told and trial.verdict is Verdict.KEPT:
-            self._train_beside(candidate, comparison)  # it has been decided: what is still to be seen is told later
         return trial
 
     def _told_by_probes(self, candidate: Candidate) -> bool:

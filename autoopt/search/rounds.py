@@ -69,8 +69,16 @@ class Rounds:
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
+        self._train_beside()
         self._take_apart(before)
         return None
+
+    def _train_beside(self) -> None:
+        """The baseline's first training, where deciding what was kept did without it: in turns with that plan."""
+        state = self.state
+        if state.trained is None and not self.context.stopping():
+            seen = state.comparisons[int(state.base)].estimate
+            train_first(self.context, state, state.incumbent, seen.low if seen is not None else 1.0)
 
     def _take_apart(self, before: Plan) -> None:
         """Drops what came in with others and is not shown to be needed."""
