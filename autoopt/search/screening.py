@@ -37,6 +37,8 @@ from autoopt.strategy import Case
 
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
+ALONE = 1.5
+"""Of the seconds of two pairs of processes that take turns, what one needs whose processes come one after the other."""
 UNLIKELY_AT_MOST = 0.05
 """Of the budget, for a look at what compiles and is predicted to cost more than it brings."""
 
@@ -271,7 +273,7 @@ class Screening:
             context.runner.start,
             state.incumbent,
             candidate.plan,
-            context.rule(context.allocation.comparison),
+            context.rule(ALONE * context.allocation.comparison),
             clock=context.now,
             deadline=self.deadline,
             noise=state.noise,
