@@ -48,12 +48,16 @@ def _earlier_runs(found: Record, before: Record | None) -> list[Record]:
     if before is None or not before.get("autoopt") or before["setup"].get("at") != found["setup"].get("at"):
         return []
     runs, own, race = before.get("earlier_runs", []), before["autoopt"], (before["race"] or {}).get("autoopt")
-    if race is None or (found["autoopt"] or {}).get("commit") == own.get("commit"):
+    if race is None or _run(found["autoopt"] or {}) == _run(own):
         return list(runs)
     return [
         *runs,
         {name: own.get(name) for name in ("commit", "seconds")} | {"told": race["told"], "share": race["share"]},
     ]
+
+
+def _run(own: Record) -> tuple[Any, Any]:
+    return own.get("commit"), own.get("at")
 
 
 def example(state: State, name: str, replays: int = REPLAYS) -> dict[str, Any]:
