@@ -217,14 +217,26 @@ def test_what_may_round_is_not_identical_by_losses_and_weights_alone(risk: Risk,
 
 
 @pytest.mark.parametrize(
-    ("risk", "turned", "passed"), [(Risk.NUMERIC, 3, True), (Risk.NUMERIC, 4, False), (Risk.EXACT, 1, False)]
+    ("risk", "value", "turned", "passed"),
+    [
+        (Risk.NUMERIC, 0.8, 3, True),
+        (Risk.NUMERIC, 0.8, 4, False),
+        (Risk.EXACT, 0.8, 1, False),
+        (Risk.NUMERIC, 0.3217, 3, False),
+    ],
+    ids=["three", "four", "exact", "loss"],
 )
-def test_rounding_may_turn_a_few_samples_of_an_evaluation(risk: Risk, turned: int, passed: bool, probes) -> None:
+def test_rounding_may_turn_a_few_samples_of_an_evaluation(
+    risk: Risk, value: float, turned: int, passed: bool, probes
+) -> None:
     """Two of 180 were more than the tolerance: bf16 was taken out at the end, and with it all that was proved."""
-    before = replace(probes.before, probe=probes.before.probe.model_copy(update={"evaluated_samples": 100}))
-    metrics = tuple(value if value is None else value - turned / 100 for value in before.probe.metrics)
-    after = replace(before, probe=before.probe.model_copy(update={"metrics": metrics}))
-    assert (level_of(risk, before, after, OBJECTIVE).passed is not False) == passed
+
+    def evaluated(metric: float) -> ProbeResult:
+        told = {"evaluated_samples": 100, "metrics": (metric,) * 3}
+        return replace(probes.before, probe=probes.before.probe.model_copy(update=told))
+
+    found = level_of(risk, evaluated(value), evaluated(value - turned / 100), OBJECTIVE)
+    assert (found.passed is not False) == passed
 
 
 def drawn(rng: np.random.Generator, samples: int, kinds: int, frozen: float = 0.0) -> list[EpochRead]:

@@ -199,11 +199,16 @@ def _other_evaluation(one: Probe, other: Probe, objective: Objective, flipped: i
         if left is None or right is None:
             continue
         margin = max(objective.tolerance * max(abs(left), abs(objective.target or 0.0)), 1e-9)
-        if usual and 0.0 <= left <= 1.0:
+        if usual and _is_share(left, usual):
             margin = max(margin, (flipped + 0.5) / usual)
         if abs(right - left) > margin:
             return f"{objective.metric or 'the metric'} {right:.4g} on the same weights where it was {left:.4g}"
     return ""
+
+
+def _is_share(value: float, samples: int) -> bool:
+    """Whether a metric can be a share of so many samples: an accuracy, and no loss."""
+    return 0.0 <= value <= 1.0 and abs(value * samples - round(value * samples)) < 1e-3
 
 
 def _points(before: ProbeResult, after: ProbeResult) -> list[GradientFidelity]:
