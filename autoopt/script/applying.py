@@ -226,7 +226,7 @@ class Applying:
         optimizer.__dict__.update({**made.__dict__, **{name: value for name, value in kept.items() if value}})
 
     def _keep_cores(self) -> None:
-        """What the script imported since may have bound the process: lines after its imports have the last word."""
+        """Gives the plan's cores again: later imports may have bound the process, and lines after them hold."""
         if self.setup.flags.get("affinity") is not None:
             bind(self.setup.flags["affinity"])
 

@@ -20,6 +20,7 @@ from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
+from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
@@ -167,6 +168,16 @@ def train_first(
     trainings.limit_seconds = PATIENCE * max(usual, run.seconds) + state.aa.start_seconds
     trainings.expected_seconds = usual + state.aa.start_seconds
     context.allocation = _allocation(context, state.aa, usual, trained=True)
+
+
+def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison: Comparison) -> None:
+    """The baseline's first training, where it waited for a plan that is faster: in turns with it.
+
+    Args:
+        comparison: that has shown it.
+    """
+    if state.trained is None and comparison.estimate is not None:
+        train_first(context, state, plan, comparison.estimate.low)
 
 
 def _room(context: RunContext) -> float:

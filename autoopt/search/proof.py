@@ -13,7 +13,7 @@ from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
-from autoopt.search.first_training import expected, train_first
+from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
@@ -68,8 +68,8 @@ class Proof:
         )
         comparison = state.with_fixed_costs(comparison)
         told = self._told_by_probes(candidate) and not self._pays_once(comparison)
-        if not told:
-            self._train_beside(candidate, comparison)
+        if not told and comparison.decision is Decision.ACCEPT:
+            train_beside(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
         state.noise_before[number] = earlier.noise if earlier else state.noise
         ruling = self._rule(candidate, comparison, number)
@@ -106,11 +106,6 @@ class Proof:
         before, after = comparison.incumbent.fixed_seconds, comparison.candidate.fixed_seconds
         more = median(after) - median(before) if before and after else 0.0
         return more > ONCE_AT_MOST * expected(self.context, self.state)
-
-    def _train_beside(self, candidate: Candidate, comparison: Comparison) -> None:
-        """The baseline's first training, where it waited for a plan that is faster: in turns with it."""
-        if self.state.trained is None and comparison.decision is Decision.ACCEPT and comparison.estimate is not None:
-            train_first(self.context, self.state, candidate.plan, comparison.estimate.low)
 
     def _rule(self, candidate: Candidate, comparison: Comparison, number: int) -> Judgement:
         """The verdict; trained are those whose quality nothing else tells: the final plan is trained anyway."""

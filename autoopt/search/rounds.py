@@ -16,7 +16,7 @@ from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
 from autoopt.search.exchange import exchanged, exchanges
-from autoopt.search.first_training import train_first
+from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, nothing_left
 from autoopt.search.proof import Proof
 from autoopt.search.proof_queue import Costs
@@ -69,16 +69,10 @@ class Rounds:
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
-        self._train_beside()
+        if not self.context.stopping():  # deciding it may have done without that training
+            train_beside(self.context, self.state, self.state.incumbent, self.state.comparisons[int(self.state.base)])
         self._take_apart(before)
         return None
-
-    def _train_beside(self) -> None:
-        """The baseline's first training, where deciding what was kept did without it: in turns with that plan."""
-        state = self.state
-        if state.trained is None and not self.context.stopping():
-            seen = state.comparisons[int(state.base)].estimate
-            train_first(self.context, state, state.incumbent, seen.low if seen is not None else 1.0)
 
     def _take_apart(self, before: Plan) -> None:
         """Drops what came in with others and is not shown to be needed."""

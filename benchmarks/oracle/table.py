@@ -44,7 +44,7 @@ def document(
 
 
 def _earlier_runs(found: Record, before: Record | None) -> list[Record]:
-    """What autoopt chose on the same lattice before, and how that did in its race, first run first."""
+    """The earlier choices of autoopt on the same lattice, and how each did in its race, first run first."""
     if before is None or not before.get("autoopt") or before["setup"].get("at") != found["setup"].get("at"):
         return []
     runs, own, race = before.get("earlier_runs", []), before["autoopt"], (before["race"] or {}).get("autoopt")
