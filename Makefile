@@ -8,6 +8,7 @@ BUDGET ?= 5m
 NOW    := $(shell date +%Y%m%d-%H%M%S)
 OUT    ?= autoopt-runs/demo-$(NOW)
 PYTEST ?= -q
+PARALLEL ?= --numprocesses 2 --dist worksteal
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
@@ -48,7 +49,7 @@ demo: install ## optimize examples/train_photos.py as it is; its patch and the r
 	@echo "report: $(abspath $(OUT))/report.html"
 
 test: install-dev browser check ## lint, types, import contract and the default tests
-	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not gpu"
+	$(BIN)/python -m pytest $(PYTEST) $(PARALLEL) -m "not slow and not gpu"
 
 test-all: install-dev browser check ## the same with the slow tests
 	$(BIN)/python -m pytest $(PYTEST) -m "not gpu"
