@@ -7,7 +7,7 @@ from math import exp
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
-from autoopt.search.at_once import compare_at_once, compared, differ, of_plans
+from autoopt.search.at_once import compare_at_once, compared, differ, of_plans, undecided
 from autoopt.search.compare.comparison import Decision, SideName
 from autoopt.search.compare.pairs import SIDES
 from autoopt.search.decided import in_larger_plan
@@ -15,6 +15,10 @@ from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+from autoopt.search.switched_apart import compare_switched
+
+AT_MOST = 0.5
+"""Of the time that is left, for what takes longer to decide than was thought."""
 
 
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
@@ -123,19 +127,28 @@ def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
 def _each(
     context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
 ) -> None:
-    """Measures those comparisons of plans that are missing, all at once, as far as there is time and room.
+    """Measures those comparisons of plans that are missing or undecided, all at once, as far as there is time and room.
+
+    What a running process can put on and off is measured in such.
 
     Args:
         pairs: incumbent and candidate, of which ``role`` is the same plan in each.
     """
-    missing = [plans for plans in pairs if compared(state, *plans, fresh=role == "candidate") is None]
-    missing = [plans for plans in missing if differ(context, *plans)]
-    if not missing:
-        return
-    shared = SIDES.index(role)
-    others = [(plans[1 - shared], FEWEST_PAIRS) for plans in missing]
-    purpose = "ablation: without each" if role == "candidate" else "ablation: each alone"
-    compare_at_once(context, state, missing[0][shared], others, role, deadline, purpose)
+    shared, fresh = SIDES.index(role), role == "candidate"
+    purpose = "ablation: without each" if fresh else "ablation: each alone"
+
+    def missing() -> list[Plan]:
+        seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
+        open_ = (plans for plans, known in seen if known is None or undecided(known))
+        return [plans[1 - shared] for plans in open_ if differ(context, *plans)]
+
+    if missing():
+        told = f"{purpose}, in processes that put it on and off"
+        compare_switched(context, state, pairs[0][shared], missing(), role, deadline, told)
+    if missing():
+        others = [(plan, FEWEST_PAIRS) for plan in missing()]
+        share = AT_MOST / len(others)
+        compare_at_once(context, state, pairs[0][shared], others, role, deadline, purpose, share)
 
 
 def _ratio(

@@ -1,7 +1,8 @@
 """Taking a stack apart: what was proved together stays only as far as leaving it out is decided to be worse.
 
-Strong parts are left out one by one, for two or three pairs of processes decide them. The weak ones are left out all at
-once, and by halves where that is decided to be worse. The simpler plan wins ties.
+Parts that a running process can put on and off are left out in it, one by one. Of the others strong ones are left out
+by themselves, for two or three pairs of processes decide them; the weak ones all at once, and by halves where that is
+decided to be worse. The simpler plan wins ties.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
+from autoopt.search.switched_apart import compare_switched
 
 STRONG_PAIRS = 5
 """A part that so many pairs of processes would prove is left out by itself."""
@@ -68,7 +70,8 @@ class _Taking:
 
     def run(self) -> None:
         """Strong parts first, as many at once as there is room for; then the weak ones."""
-        weak = [name for name in self._open if self._pairs([name]) > STRONG_PAIRS]
+        self._switch_each()
+        weak = [name for name in self._open if self._pairs([name]) > STRONG_PAIRS and not self._known(name)]
         strong = [name for name in self._open if name not in weak]
         self._leave_out_each(strong)
         for name in sorted(strong, key=self._first_settled):
@@ -109,11 +112,23 @@ class _Taking:
     def _drop(self, names: Iterable[str]) -> None:
         self.left = self._without(names)
 
+    def _switch_each(self) -> None:
+        """Measures what is left without each part that a running process can put on and off."""
+        less = [
+            plan for plan in (self._without([name]) for name in self._open) if differ(self.context, plan, self.left)
+        ]
+        told = "ablation: the stack without each, in processes that put it on and off"
+        compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, told)
+
+    def _known(self, name: str) -> bool:
+        """Whether leaving out this one part of the whole was measured."""
+        return compared(self.state, self._without([name]), self.left, fresh=True) is not None
+
     def _leave_out_each(self, names: Sequence[str]) -> None:
         """Measures what is left without each of several, all of them alive."""
-        less = {name: self._without([name]) for name in names}
+        less = {name: self._without([name]) for name in names if not self._known(name)}
         plans = [(plan, self._pairs([name])) for name, plan in less.items() if differ(self.context, plan, self.left)]
-        purpose = f"ablation: the stack without {', '.join(names)}, each"
+        purpose = f"ablation: the stack without {', '.join(less)}, each"
         share = 1 / max(len(self._open), 1)
         compare_at_once(self.context, self.state, self.left, plans, "candidate", self.deadline, purpose, share)
 

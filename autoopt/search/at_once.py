@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoopt.records import Plan
-from autoopt.search.compare.comparison import Comparison, Decision, SideName
+from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, SideName
 from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -37,22 +37,43 @@ def compare_at_once(
         deadline: on the run's clock.
         share: of the time until then, which each may take where that is more than it is thought to need.
 
-    Nothing is measured where fewer than two would be: comparisons one by one are then as good.
+    Nothing is measured where fewer than two would be: comparisons one by one are then as good, but for one that was
+    left undecided, which goes on.
     """
+    earlier = [_earlier(state, shared, plan, role) for plan, _ in others]
+    fewest = 1 if any(earlier) else FEWEST
     count = len(others)
-    while count >= FEWEST and not _fits(context, state, shared, others[:count], deadline):
+    while count >= fewest and not _fits(context, state, shared, others[:count], deadline):
         count -= 1
-    if count < FEWEST or context.stopping():
+    if count < fewest or context.stopping():
         return
     chosen = others[:count]
     seconds = max(MORE * _seconds(context, state, shared, chosen), count * share * (deadline - context.now()))
-    plans = [plan for plan, _ in chosen]
     several = context.compare_several(
-        shared, plans, state, role=role, seconds=seconds, deadline=deadline, purpose=purpose
+        shared,
+        [plan for plan, _ in chosen],
+        state,
+        role=role,
+        seconds=seconds,
+        deadline=deadline,
+        purpose=purpose,
+        earlier=earlier[:count],
     )
     found = [comparison for comparison in several.comparisons if comparison is not None]
     state.apart = state.apart or len(found) < count
     state.ablations.extend(found)
+
+
+def _earlier(state: SearchState, shared: Plan, other: Plan, role: SideName) -> tuple[PairOfProcesses, ...]:
+    """The pairs of processes of the two in a comparison that was left undecided."""
+    plans = (other, shared) if role == "candidate" else (shared, other)
+    seen = compared(state, *plans, fresh=True)
+    return seen.pairs if seen is not None and undecided(seen) else ()
+
+
+def undecided(seen: Comparison) -> bool:
+    """Whether more pairs of processes may decide it."""
+    return seen.decision is Decision.INCONCLUSIVE and seen.mode == "interleaved"
 
 
 def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:

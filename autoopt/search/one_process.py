@@ -1,19 +1,21 @@
-"""Looks within one process: the incumbent's takes on each candidate's plan for a block, between two blocks of its own.
+"""Looks within one process: it takes on each plan for a block, between two of the plan that all are compared with.
 
-What makes one process faster than another is the same on both sides, and one start serves all candidates. Orders are
-drawn by lot and then reversed. What a first block after a switch pays is trained before and left out. No claim is made.
+What makes one process faster than another is the same on both sides, and one start serves all plans. Orders are
+drawn by lot and then reversed. What a first block after a switch pays is trained before and left out. One process makes
+no claim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import log1p
+from typing import Any
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Noise, Plan
 from autoopt.records.messages import Block
-from autoopt.search.compare.arm import Arm
-from autoopt.search.compare.comparison import Comparison, Decision, LossPath, PairOfProcesses, Rule
+from autoopt.search.compare.arm import Arm, Start
+from autoopt.search.compare.comparison import Comparison, Decision, LossPath, PairOfProcesses, Rule, SideName
 from autoopt.search.compare.pairs import Blocks, LiveArm, SideFailedError, blaming, block_length
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
@@ -47,12 +49,12 @@ def within(noise: Noise) -> Noise:
 
 
 class _Look:
-    """A candidate while it is looked at."""
+    """A plan while it is looked at, as the candidate or as the incumbent of its comparison."""
 
-    def __init__(self, plan: Plan, incumbent: Plan, rule: Rule, noise: Noise) -> None:
-        self.plan, self._rule = plan, rule
+    def __init__(self, plan: Plan, usual: Plan, role: SideName, rule: Rule, noise: Noise) -> None:
+        self.plan, self._role, self._rule = plan, role, rule
         self.test = SequentialTest(rule, within(noise))
-        self.incumbent, self.candidate = SideStatistics(incumbent), SideStatistics(plan)
+        self.usual, self.own = SideStatistics(usual), SideStatistics(plan)
         self.blocks = Blocks()
         self.seconds = 0.0
         self.settled = self.over = self.lost = False
@@ -61,9 +63,9 @@ class _Look:
         if _broke(block) and not _broke(before):
             self.drop()
             return
-        self.incumbent.ran(after)
-        self.candidate.ran(block)
-        self.blocks.add_between(before, block, after)
+        self.usual.ran(after)
+        self.own.ran(block)
+        self.blocks.add_between(before, block, after, incumbent=self._role == "incumbent")
         self.over = self._enough()
 
     def drop(self) -> None:
@@ -93,15 +95,19 @@ class _Look:
         )
         self.test.add(pair)
         decision, reason = self.test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
-        startup, incumbent, candidate = live.startup, self.incumbent.side(), self.candidate.side()
-        started = {"fixed_seconds": (startup.fixed_seconds,), "losses": LossPath()}
+        startup, own_start = live.startup, live.arm.plan == self.usual.plan
+        started = {"fixed_seconds": (startup.fixed_seconds,) if own_start else (), "losses": LossPath()}
+        usual, own = (each.side().model_copy(update={**started, "startup": None}) for each in (self.usual, self.own))
+        if own_start:  # taking the other on costs a start nothing
+            usual = usual.model_copy(update={"startup": startup})
+        incumbent, candidate = (usual, own) if self._role == "candidate" else (own, usual)
         return Comparison(
             decision=decision,
             reason=reason.replace("pairs of processes", "process that was switched"),
             estimate=self.test.estimate(),
             pairs=tuple(self.test.pairs),
-            incumbent=incumbent.model_copy(update={**started, "startup": startup}),
-            candidate=candidate.model_copy(update=started),  # taking it on costs a start nothing
+            incumbent=incumbent,
+            candidate=candidate,
             seconds=self.seconds,
             measured_seconds=incumbent.seconds + candidate.seconds,
             between_process_sd=self.test.between_process_sd,
@@ -112,13 +118,22 @@ class _Look:
 
 
 class OneProcess(LiveIncumbent):
-    """A process of the incumbent that takes on other plans; it stays alive, frozen, from visit to visit."""
+    """A process of the incumbent that takes on other plans; it stays alive, frozen, from visit to visit.
+
+    Args:
+        usual: the plan that others are compared with, where it is another that the process takes on.
+    """
+
+    def __init__(self, start: Start, incumbent: Plan, rule: Rule, *, usual: Plan | None = None, **more: Any) -> None:
+        super().__init__(start, incumbent, rule, **more)
+        self._plan = usual or incumbent
 
     def look(
         self,
         plans: Sequence[Plan],
         noise: Noise,
         *,
+        role: SideName = "candidate",
         warm_up_seconds: float,
         deadline: float,
         take_over: Callable[[], LiveArm | None] = lambda: None,
@@ -126,12 +141,13 @@ class OneProcess(LiveIncumbent):
         """One look at each plan; None where this cannot tell: look at it in a process of its own.
 
         Args:
+            role: of each plan in its comparison.
             noise: the A/A control and what was learned since.
             warm_up_seconds: the most that the process may take to become steady.
             deadline: on the clock.
             take_over: hands over a live process of the incumbent, which nobody else will use any more.
         """
-        looks = [_Look(plan, self.incumbent, self._rule, noise) for plan in plans]
+        looks = [_Look(plan, self._plan, role, self._rule, noise) for plan in plans]
         startup: LiveArm | None = None
         for _ in range(MOST_PROCESSES):
             if all(look.over for look in looks) or self._clock() >= deadline:
@@ -166,8 +182,10 @@ class OneProcess(LiveIncumbent):
         with blaming("incumbent"):
             if arm.can_freeze:
                 arm.thaw()
-            usual = SideStatistics(self.incumbent)
+            usual = SideStatistics(self._plan)
             usual.started(live.startup)
+            if self._plan != self.incumbent:
+                arm.switched_block(self._plan, 0.0, SETTLING_STEPS, 0.0)
             before = self._own_block(arm, usual)
             while self._goes_on(looks, began, deadline):
                 for number in order:
@@ -200,13 +218,13 @@ class OneProcess(LiveIncumbent):
         return fewest > 0 and (now - began) * MIN_BLOCKS / fewest <= LATE * (deadline - began)
 
     def _own_block(self, arm: Arm, usual: SideStatistics) -> Block:
-        block = arm.switched_block(self.incumbent, *self._length(usual))
+        block = arm.switched_block(self._plan, *self._length(usual))
         usual.ran(block)
         return block
 
     def _block(self, arm: Arm, look: _Look, usual: SideStatistics) -> Block | None:
         """A block of a candidate; None where it fails, after which the process may live on or not."""
-        steps = look.candidate if look.candidate.blocks else usual
+        steps = look.own if look.own.blocks else usual
         try:
             if not look.settled:
                 look.settled = True

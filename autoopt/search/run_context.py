@@ -14,7 +14,7 @@ from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.compare.arm import Start
 from autoopt.search.compare.compare import compare
-from autoopt.search.compare.comparison import Comparison, Rule, SideName
+from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, SideName
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.several import Several, compare_several
 from autoopt.search.planner import Choice
@@ -160,7 +160,7 @@ class RunContext:
             "incumbent": incumbent.model_dump(mode="json"),
             "candidate": candidate.model_dump(mode="json"),
         }
-        return self._on_one_machine(kind, key, measure, Comparison)
+        return self.on_one_machine(kind, key, measure, Comparison)
 
     def compare_several(
         self,
@@ -172,12 +172,14 @@ class RunContext:
         seconds: float,
         deadline: float,
         purpose: str,
+        earlier: Sequence[Sequence[PairOfProcesses]] = (),
     ) -> Several:
         """Durable comparisons of one plan with several others, all alive at a time.
 
         Args:
             role: the shared plan's in each of them.
             seconds: for all together.
+            earlier: pairs of processes that each has already.
         """
 
         def measure() -> Several:
@@ -192,6 +194,7 @@ class RunContext:
                 deadline=deadline,
                 noise=state.noise,
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
+                earlier=earlier,
             )
 
         key = {
@@ -199,9 +202,9 @@ class RunContext:
             role: shared.model_dump(mode="json"),
             "others": [plan.model_dump(mode="json") for plan in others],
         }
-        return self._on_one_machine("comparisons", key, measure, Several)
+        return self.on_one_machine("comparisons", key, measure, Several)
 
-    def _on_one_machine(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
+    def on_one_machine(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
         """A durable step all of whose processes run on one machine."""
 
         def held() -> R:

@@ -11,6 +11,7 @@ from autoopt.benchmark.switching import PARTS, unswitchable
 from autoopt.records import JsonDict, Plan, Record
 from autoopt.registry import Registry
 from autoopt.script.switching import PARTS as SCRIPT_PARTS
+from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.pairs import LiveArm
@@ -20,6 +21,7 @@ from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import STEADY_SECONDS
+from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Case
 
 SECONDS, STEPS = 4.0, SETTLING_STEPS + 2 * MIN_BLOCKS
@@ -30,6 +32,19 @@ class Visit(Record):
     """One visit: a look at each plan, in their order; None where the process could not tell."""
 
     looks: tuple[Comparison | None, ...] = ()
+
+
+def switchable_parts(runner: TrialRunner) -> frozenset[str]:
+    """Parts of a setup that can be switched in processes of a run; none where several train together, or at once."""
+    script = runner.base.script
+    if runner.parallel > 1 or (script is not None and script.launch is not None):
+        return frozenset()
+    return PARTS if script is None else SCRIPT_PARTS
+
+
+def seconds_of_look(allocation: BudgetAllocation) -> float:
+    """Seconds of a look in a process that is alive, as thought beforehand."""
+    return max(SECONDS, STEPS * allocation.step_seconds)
 
 
 def switchable(registry: Registry, incumbent: Plan, plan: Plan, parts: frozenset[str] = PARTS) -> bool:
@@ -70,10 +85,8 @@ class SwitchedLooks:
 
     def possible(self, plan: Plan) -> bool:
         """Whether a visit may tell of a plan, and none has failed to."""
-        base, known = self._context.runner.base, plan.key in self._asked and plan.key not in self._seen
-        launched = (base.script is not None and base.script.launch is not None) or self._context.runner.parallel > 1
-        parts = PARTS if base.script is None else SCRIPT_PARTS
-        return not (known or launched) and switchable(self._context.runner.registry, self._state.incumbent, plan, parts)
+        runner, known = self._context.runner, plan.key in self._asked and plan.key not in self._seen
+        return not known and switchable(runner.registry, self._state.incumbent, plan, switchable_parts(runner))
 
     def among(self, proposals: Sequence[Proposal], seconds: float, each: float) -> list[Proposal]:
         """Proposals whose first setting a process can take on; where there is no time for all, those that promise most.
@@ -109,7 +122,7 @@ class SwitchedLooks:
     @property
     def each(self) -> float:
         """Seconds of a look in a visit, as thought beforehand and as seen so far."""
-        return fmean([max(SECONDS, STEPS * self._context.allocation.step_seconds), *self._spent])
+        return fmean([seconds_of_look(self._context.allocation), *self._spent])
 
     def able(self, proposal: Proposal) -> bool:
         """Whether a process can take on its first setting."""
@@ -136,8 +149,10 @@ class SwitchedLooks:
             names = ", ".join("+".join(name for name in plan.names() if name not in incumbent) for plan in new)
             looked = f"looking at {len(new)} candidates in one process: {names}"
             context.begin("optimize", len(state.rounds), looked if len(new) > 1 else f"looking at {names}")
-            limits = {"warm_up_seconds": STEADY_SECONDS, "deadline": deadline}
-            return Visit(looks=self._process.look(new, state.noise, take_over=self._take_over, **limits))
+            looks = self._process.look(
+                new, state.noise, warm_up_seconds=STEADY_SECONDS, deadline=deadline, take_over=self._take_over
+            )
+            return Visit(looks=looks)
 
         seen = context.run.step("look", key, measure, Visit)
         self._asked |= {plan.key for plan in new}

@@ -139,8 +139,8 @@ class Comparison(Record):
     the idle side frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do
     not fit in memory at once. ``fresh``: all its processes were started in it; False where the incumbent's
     was alive before. ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is
-    accepted. ``switched``: both are one process, which took on the candidate's plan block by block (a look alone);
-    ``saved_seconds``: of the start that it did without.
+    accepted. ``switched``: both are one process, which took on the other plan block by block (a look), or several one
+    after the other (what parts of a plan bring); ``saved_seconds``: of the start that it did without.
     """
 
     decision: Decision

@@ -20,7 +20,14 @@ from autoopt.records import Noise, Plan, Record
 from autoopt.records.messages import Block
 from autoopt.search.compare.arm import Arm, Start
 from autoopt.search.compare.compare import documented
-from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideFailure, SideName
+from autoopt.search.compare.comparison import (
+    Comparison,
+    Decision,
+    PairOfProcesses,
+    Rule,
+    SideFailure,
+    SideName,
+)
 from autoopt.search.compare.pairs import (
     SIDES,
     Blocks,
@@ -96,12 +103,15 @@ class _Comparing:
         deadline: float,
         noise: Noise | None,
         rng: np.random.Generator,
+        earlier: Sequence[Sequence[PairOfProcesses]],
     ) -> None:
         self._start, self._rule, self._clock, self._rng = start, rule, clock, rng
         self._role, self._opposite = role, SIDES[1 - SIDES.index(role)]
         self._shared = SideStatistics(shared)
         self._arm: Arm | None = None
-        self.others = [_Other(SideStatistics(plan), SequentialTest(rule, noise)) for plan in others]
+        known = [earlier[index] if index < len(earlier) else () for index in range(len(others))]
+        tests = [SequentialTest(rule, noise, pairs) for pairs in known]
+        self.others = [_Other(SideStatistics(plan), test) for plan, test in zip(others, tests, strict=True)]
         self._latest = min(deadline, clock() + rule.max_seconds)
 
     @property
@@ -275,6 +285,7 @@ def compare_several(
     noise: Noise | None = None,
     rng: np.random.Generator | None = None,
     on_round: OnRound | None = None,
+    earlier: Sequence[Sequence[PairOfProcesses]] = (),
 ) -> Several:
     """Measures one plan against each of several, as :func:`autoopt.search.compare.compare.compare` does of two.
 
@@ -288,12 +299,13 @@ def compare_several(
         rule: when to end; its seconds are those of all together.
         deadline: on the clock.
         on_round: told before each round.
+        earlier: for each of the others the pairs of processes from a comparison that was left undecided.
 
     Returns:
         None for those that were not decided when they did not fit together: they are to be compared by themselves.
     """
     rng = rng or np.random.default_rng(0)
-    comparing = _Comparing(start, shared, others, role, rule, clock, deadline, noise, rng)
+    comparing = _Comparing(start, shared, others, role, rule, clock, deadline, noise, rng, earlier)
     try:
         while open_ := comparing.open():
             if on_round is not None:
