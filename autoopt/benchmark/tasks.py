@@ -18,6 +18,7 @@ from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.tb_profile import read_profile
 from autoopt.benchmark.trace import write_trace
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.benchmark.whatif import tried_within
 from autoopt.benchmark.worst import largest_step
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Ready
@@ -212,9 +213,13 @@ def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> J
     return {"block": block, "monitor": monitor.summary(), "other_users": other_users(live.device)}
 
 
-def inspect(live: TrialContext, strategies: list[str]) -> JsonDict:
-    """The findings of the named strategies in the live workload, by name."""
-    with apart(live.training):
+def inspect(live: TrialContext, strategies: list[str], seconds: float | None = None) -> JsonDict:
+    """The findings of the named strategies in the live workload, by name.
+
+    Args:
+        seconds: after which nothing more is tried on copies of the model.
+    """
+    with apart(live.training), tried_within(seconds):
         live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}
 

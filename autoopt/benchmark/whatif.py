@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from math import inf
 from typing import Any
 
 import psutil
@@ -21,6 +23,22 @@ _HOPELESS = 3.0
 """So many times slower, and it is not tried again."""
 _ROOM = 4
 """Two copies of the model with gradients must fit into what memory is free."""
+
+
+class _Limit:
+    """Of all that is tried in this process: a script's own thread tries what another one asks for."""
+
+    until = inf
+
+
+@contextmanager
+def tried_within(seconds: float | None) -> Iterator[None]:
+    """What is asked once these seconds are over is not tried; without limit where None."""
+    _Limit.until = inf if seconds is None else time.perf_counter() + seconds
+    try:
+        yield
+    finally:
+        _Limit.until = inf
 
 
 def ratio_with(
@@ -45,9 +63,9 @@ def ratio_with(
 
     Returns:
         The median over turns, 1 where nothing is changed; None where copies do not fit or are not trained by the loss,
-        where the model is compiled, or where either fails.
+        where the model is compiled, where either fails, or where the time for all that is tried is over.
     """
-    if training.setup.compile is not None or not _fits(training):
+    if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
         return None
     devices = [training.device.torch] if training.device.torch.type == "cuda" else []
     try:
@@ -117,7 +135,7 @@ def _turns(training: Training, plain: Callable[[], float], changed: Callable[[],
     ratios = [1 / plain() * changed()]
     if ratios[0] > _HOPELESS:
         return ratios[0]
-    least = _LEAST if training.device.now() < end + seconds else 1  # one turn of a slow step tells as much
+    least = _LEAST if training.device.now() < end + seconds / 2 else 1  # one turn of a slow step tells as much
     while len(ratios) < least or (len(ratios) < _MOST and training.device.now() < end):
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)

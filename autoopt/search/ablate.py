@@ -8,9 +8,10 @@ from math import exp
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.at_once import compare_at_once, compared, differ, of_plans, undecided
-from autoopt.search.compare.comparison import Decision, SideName
+from autoopt.search.compare.comparison import Decision, Mode, SideName
 from autoopt.search.compare.pairs import SIDES
 from autoopt.search.decided import in_larger_plan
+from autoopt.search.look_ruling import SWITCHED
 from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
@@ -137,16 +138,16 @@ def _each(
     shared, fresh = SIDES.index(role), role == "candidate"
     purpose = "ablation: without each" if fresh else "ablation: each alone"
 
-    def missing() -> list[Plan]:
+    def missing(mode: Mode) -> list[Plan]:
         seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
-        open_ = (plans for plans, known in seen if known is None or undecided(known))
+        open_ = (plans for plans, known in seen if known is None or undecided(known, mode))
         return [plans[1 - shared] for plans in open_ if differ(context, *plans)]
 
-    if missing():
+    if missing(SWITCHED):
         told = f"{purpose}, in processes that put it on and off"
-        compare_switched(context, state, pairs[0][shared], missing(), role, deadline, told)
-    if missing():
-        others = [(plan, FEWEST_PAIRS) for plan in missing()]
+        compare_switched(context, state, pairs[0][shared], missing(SWITCHED), role, deadline, told)
+    if missing("interleaved"):
+        others = [(plan, FEWEST_PAIRS) for plan in missing("interleaved")]
         share = AT_MOST / len(others)
         compare_at_once(context, state, pairs[0][shared], others, role, deadline, purpose, share)
 

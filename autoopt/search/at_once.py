@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoopt.records import Plan
-from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, SideName
+from autoopt.search.compare.comparison import Comparison, Decision, Mode, PairOfProcesses, SideName
 from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -71,9 +71,9 @@ def _earlier(state: SearchState, shared: Plan, other: Plan, role: SideName) -> t
     return seen.pairs if seen is not None and undecided(seen) else ()
 
 
-def undecided(seen: Comparison) -> bool:
-    """Whether more pairs of processes may decide it."""
-    return seen.decision is Decision.INCONCLUSIVE and seen.mode == "interleaved"
+def undecided(seen: Comparison, mode: Mode = "interleaved") -> bool:
+    """Whether more processes may decide it that are compared in this way, as those that it has were."""
+    return seen.decision is Decision.INCONCLUSIVE and seen.mode == mode
 
 
 def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:

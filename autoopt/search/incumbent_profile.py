@@ -34,6 +34,8 @@ EARLY_SECONDS = 6.0
 """The same for the profile of a script before anything is compared, at most: its predictions are not waited for."""
 AT_MOST, AT_LEAST_SECONDS = 0.3, 20.0
 """Of the budget, for one profile: where steps are too slow for all of it, looks tell more."""
+TRYING = 0.05
+"""Of the budget, for what strategies try on copies of the model: looks tell more, where there is time for few."""
 TRACED_STEPS, TRACE_SECONDS = 25, 2.5
 TRACE_AT_MOST = 0.015
 """A trace takes as long as so many steps, and what the profiler itself takes; it is made where that is no larger share
@@ -144,6 +146,7 @@ def _profiled(
         trace=trace,
         strategies=[name for name, each in context.runner.registry.items() if not unwanted(each, context.choice)],
         limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
+        trying=TRYING * context.allocation.budget,
         told=told,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log, log1p
+from typing import Literal
 
 from autoopt.records import Verdict
 from autoopt.search.accept.evidence import Judgement
@@ -16,7 +17,7 @@ from autoopt.search.one_process import within
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 
-SWITCHED = "switched"
+SWITCHED: Literal["switched"] = "switched"
 
 
 class LookRuling:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from statistics import fmean
 
 import numpy as np
 
@@ -48,7 +49,9 @@ def compare_switched(
     base, chosen = switchable_from(context, shared, others)
     if not chosen or context.stopping():
         return
-    needed = FEWEST_PAIRS * (context.allocation.start_seconds + len(chosen) * seconds_of_look(context.allocation))
+    seen = [look.seconds / len(look.pairs) for look in (*state.looks, *state.ablations) if look.mode == SWITCHED]
+    each = fmean([seconds_of_look(context.allocation), *seen])
+    needed = FEWEST_PAIRS * (context.allocation.start_seconds + len(chosen) * each)
     if context.now() + needed > deadline:
         return
     until = min(deadline, context.now() + MORE * needed)
@@ -148,9 +151,9 @@ class _Visits:
                 self._tests[plan.key].add(pair.model_copy(update={"seconds": each}))
 
     def _document(self, plan: Plan) -> Comparison | None:
-        """The looks of all processes as one comparison; None where too few told of it."""
+        """The looks of all processes as one comparison; None where no process told of it."""
         test, look = self._tests[plan.key], self._latest.get(plan.key)
-        if look is None or len(test.pairs) < FEWEST_PAIRS:
+        if look is None:
             return None
         decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "not decided within the time for it")
         return look.model_copy(

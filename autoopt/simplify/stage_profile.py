@@ -144,6 +144,7 @@ def profile_stages(
     trace: str | None = None,
     strategies: Sequence[str] | None = None,
     limit: float = inf,
+    trying: float | None = None,
     told: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
     """Runs a plan, then measures its stages one by one.
@@ -155,6 +156,7 @@ def profile_stages(
         trace: a folder for a short torch.profiler trace.
         strategies: that may look into the workload; all where None.
         limit: seconds of all of it, about: what steps are too slow for is left out, and told.
+        trying: seconds after which strategies try nothing more on copies of the model; without limit where None.
         told: called with what predictions need, as soon as that is there: before advice and trace.
 
     Raises:
@@ -178,7 +180,8 @@ def profile_stages(
         halves = [(Block.model_validate(half["block"]), half["reference"]) for half in (running, again) if half]
         block, reference = whole(*halves)
         after = tasks.may("use of the cores", f"{BENCHMARK}:cpu_clock") if before else {}
-        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, strategies=asking)
+        asked = {"strategies": asking, "seconds": trying}
+        inspected = tasks.may("what strategies ask", f"{BENCHMARK}:inspect", steps=INSPECT_STEPS, **asked)
         monitored: JsonDict = {}
         if timings.get("device") == "cuda":
             watched = max(seconds / 8, 1.0)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
 from autoopt.records import Estimate, Noise, Plan
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule, SideFailure, SideName
+from autoopt.search.compare.comparison import (
+    Comparison,
+    Decision,
+    Mode,
+    PairOfProcesses,
+    Rule,
+    SideFailure,
+    SideName,
+)
 from autoopt.search.compare.pairs import Clock, Pair, SideFailedError
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS, Level
-
-Mode = Literal["interleaved", "unfrozen", "alternating"]
 
 OnProgress = Callable[[str, Estimate | None], None]
 """``on_progress(note, estimate so far)``, called after every block pair."""

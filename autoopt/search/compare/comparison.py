@@ -62,6 +62,10 @@ class Rule(Record):
     until_error: float | None = None
 
 
+Mode = Literal["interleaved", "unfrozen", "alternating", "switched"]
+"""How the two sides of a comparison take turns."""
+
+
 class LossPath(Record):
     """Losses by step from the first step on; a step whose loss was not captured is left out.
 
@@ -156,7 +160,7 @@ class Comparison(Record):
     disturbed_share: float | None = None
     between_process_sd: float | None = None
     fresh: bool = True
-    mode: Literal["interleaved", "unfrozen", "alternating", "switched"] = "interleaved"
+    mode: Mode = "interleaved"
     saved_seconds: float = 0.0
 
     @property
