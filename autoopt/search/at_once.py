@@ -106,7 +106,7 @@ def _fits(
 ) -> bool:
     """Whether there is time to decide them, and memory for all of them."""
     in_time = context.now() + _seconds(context, state, shared, others) <= deadline
-    return in_time and not state.apart and _room(state, 1 + len(others))
+    return in_time and not state.apart and room(state, 1 + len(others))
 
 
 def _seconds(context: RunContext, state: SearchState, shared: Plan, others: Sequence[tuple[Plan, int]]) -> float:
@@ -117,7 +117,7 @@ def _seconds(context: RunContext, state: SearchState, shared: Plan, others: Sequ
     return of_others + rounds * (half + state.dearer_start(shared))
 
 
-def _room(state: SearchState, processes: int) -> bool:
+def room(state: SearchState, processes: int) -> bool:
     """Whether so many processes fit into memory, by the largest that was seen; where nothing is known, they do not."""
     seen = [*state.looks, *state.comparisons.values(), *state.ablations]
     control = [state.control.comparison] if state.control is not None else []

@@ -138,13 +138,15 @@ def _profiled(
     trace: str | None,
     told: Callable[[StageProfile], None] = lambda seen: None,
 ) -> StageProfile:
+    registry = context.runner.registry
+    wanted = [name for name, each in registry.items() if not unwanted(each, context.choice)]
     return profile_stages(
         context.runner,
         state.incumbent,
         seconds=seconds,
         advise=advise,
         trace=trace,
-        strategies=[name for name, each in context.runner.registry.items() if not unwanted(each, context.choice)],
+        strategies=sorted(wanted, key=lambda name: registry[name].switchable),  # those are looked at within seconds
         limit=max(AT_MOST * context.allocation.budget, AT_LEAST_SECONDS),
         trying=TRYING * context.allocation.budget,
         told=told,

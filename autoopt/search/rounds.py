@@ -69,9 +69,9 @@ class Rounds:
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
-        if not self.context.stopping():  # deciding it may have done without that training
-            train_beside(self.context, self.state, self.state.incumbent, self.state.comparisons[int(self.state.base)])
         self._take_apart(before)
+        if not self.context.stopping():  # deciding it may have done without; what is left of it is what is trained
+            train_beside(self.context, self.state, self.state.incumbent, self.state.comparisons[int(self.state.base)])
         return None
 
     def _take_apart(self, before: Plan) -> None:

@@ -173,6 +173,8 @@ class RunContext:
         deadline: float,
         purpose: str,
         earlier: Sequence[Sequence[PairOfProcesses]] = (),
+        kind: str = "comparisons",
+        rounds: int = MOST_PAIRS,
     ) -> Several:
         """Durable comparisons of one plan with several others, all alive at a time.
 
@@ -180,6 +182,8 @@ class RunContext:
             role: the shared plan's in each of them.
             seconds: for all together.
             earlier: pairs of processes that each has already.
+            kind: of the step in the journal.
+            rounds: pairs of processes of each at most.
         """
 
         def measure() -> Several:
@@ -189,7 +193,7 @@ class RunContext:
                 shared,
                 others,
                 role,
-                self.rule(seconds),
+                self.rule(seconds).model_copy(update={"max_pairs": rounds}),
                 clock=self.now,
                 deadline=deadline,
                 noise=state.noise,
@@ -202,7 +206,7 @@ class RunContext:
             role: shared.model_dump(mode="json"),
             "others": [plan.model_dump(mode="json") for plan in others],
         }
-        return self.on_one_machine("comparisons", key, measure, Several)
+        return self.on_one_machine(kind, key, measure, Several)
 
     def on_one_machine(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
         """A durable step all of whose processes run on one machine."""

@@ -1,9 +1,9 @@
 """Screening: seconds for every candidate, to find what is worth proving. No claim is made here.
 
 Every applicable change with the companions that belong to it gets one look against the live incumbent; those that do
-well are asked for their next setting. What stands out by little has a second look at a fresh pair of processes; of the
-rest the likelier half has further ones while a gain can still be proved (successive halving: Jamieson and Talwalkar,
-AISTATS 2016).
+well are asked for their next setting. What stands out by little has a second look at fresh processes, all of them alive
+beside one of the incumbent where memory holds them; of the rest the likelier half has further ones while a gain can
+still be proved (successive halving: Jamieson and Talwalkar, AISTATS 2016).
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import exp, inf
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
 from autoopt.events import TrialEnded, TrialProgress
-from autoopt.records import Change, Estimate, JsonDict, Plan, Verdict
+from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
+from autoopt.search.accept.evidence import Judgement
+from autoopt.search.at_once import FEWEST, room
 from autoopt.search.candidate import Candidate, plan_of
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison
@@ -65,6 +68,7 @@ class Screening:
         self._latest, self._says = latest, LookRuling(context, state)
         self.found: list[Screened] = []
         self._spent: list[float] = []
+        self._ready: dict[str, Comparison] = {}
         self._fresh()
 
     def _fresh(self, looks: int = 1) -> None:
@@ -238,7 +242,7 @@ class Screening:
             seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
             context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
 
-        ready = self._switched.take(candidate.plan)
+        ready = self._switched.take(candidate.plan) or self._ready.pop(candidate.plan.key, None)
         if ready is not None:
             state.looks.append(ready)
             return state.with_fixed_costs(ready)
@@ -299,28 +303,63 @@ class Screening:
         self._fresh(len(chosen))
         self._expect((screened.candidate.plan, screened.candidate.predicted) for screened in chosen)
         self._switched.visit([screened.candidate.plan for screened in chosen], self.deadline)
+        self._beside_one(chosen)
         for screened in chosen:
-            if self.over and not self._switched.knows(screened.candidate.plan):
+            plan = screened.candidate.plan
+            if self.over and not (self._switched.knows(plan) or plan.key in self._ready):
                 break
             self._again(screened)
         return True
+
+    def _beside_one(self, chosen: Sequence[Screened]) -> None:
+        """Looks at those that need processes of their own, all alive beside one of the incumbent, which is paid once.
+
+        Where memory does not hold them, or they do not fit the time, each is looked at by itself.
+        """
+        context, state = self.context, self.state
+        plans = [s.candidate.plan for s in chosen if not self._switched.knows(s.candidate.plan)]
+        in_time = context.now() + len(plans) * self.each <= min(self.deadline, self._latest(self.found))
+        apart = state.apart or self._race.one_at_a_time or context.runner.parallel > 1
+        if len(plans) < FEWEST or apart or not in_time or not room(state, 1 + len(plans)):
+            return
+        self._switched.close()
+        several = context.compare_several(
+            state.incumbent,
+            plans,
+            state,
+            role="incumbent",
+            seconds=self.deadline - context.now(),
+            deadline=self.deadline,
+            purpose=f"looks {', '.join(str(s.trial.id) for s in chosen if s.candidate.plan in plans)} again",
+            kind="look",
+            rounds=1,
+        )
+        known = zip(plans, several.comparisons, strict=True)
+        self._ready = {plan.key: seen for plan, seen in known if seen is not None and (seen.pairs or seen.failure)}
 
     def _again(self, screened: Screened) -> None:
         number, began = screened.trial.id, self.context.now()
         seen = self._measured(screened.candidate, f"look {number} again", number)
         if seen.mode != SWITCHED:
-            self._spent.append(self.context.now() - began)
+            self._spent.append(max(self.context.now() - began, seen.seconds))
         gain = self._says.gain(screened.candidate, seen)
         self.found.remove(screened)
         if gain is None:
+            self._revise(screened, self._says.ruling(screened.candidate, seen, number))
             return
         looks = (*screened.looks, seen)
         mean = (screened.gain * len(screened.looks) + gain) / len(looks)
         ruling = self._says.ruling(screened.candidate, self._says.joined(looks), number)
         told = f"screened at {exp(mean):.2f}x in {len(looks)} looks of seconds; no claim is made"
         reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
-        known = {"verdict": ruling.verdict, "reason": reason, "throughput": self._says.joined(looks).estimate}
-        trial = screened.trial.model_copy(update=known)
-        self.state.trials[self.state.trials.index(screened.trial)] = trial
+        ruling = ruling.model_copy(update={"reason": reason})
+        trial = self._revise(screened, ruling, throughput=self._says.joined(looks).estimate)
         if trial.verdict is Verdict.INCONCLUSIVE:
             self.found.append(replace(screened, gain=mean, looks=looks, trial=trial, error=self._says.error(looks)))
+
+    def _revise(self, screened: Screened, ruling: Judgement, **more: Any) -> Trial:
+        """Its trial as further looks have it."""
+        known = {"verdict": ruling.verdict, "reason": ruling.reason, **more}
+        trial = screened.trial.model_copy(update=known)
+        self.state.trials[self.state.trials.index(screened.trial)] = trial
+        return trial

@@ -11,7 +11,7 @@ from torch import nn
 
 import autoopt
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.whatif import ratio_with
+from autoopt.benchmark.whatif import ratio_with, tried_within
 from autoopt.setup import Setup
 
 
@@ -94,3 +94,22 @@ def test_what_cannot_be_tried_has_no_ratio() -> None:
     compiled = training_of()
     compiled.setup = SimpleNamespace(compile=object())  # type: ignore[assignment]
     assert ratio_with(compiled, thrice) is None
+
+
+def test_nothing_more_is_tried_once_the_time_for_all_of_it_is_over() -> None:
+    with tried_within(0.0):
+        assert ratio_with(training_of(), thrice) is None
+    with tried_within(60.0):
+        assert ratio_with(training_of(), thrice) == 3.0
+    assert ratio_with(training_of(), thrice) == 3.0, "the limit is over with what it was for"
+
+
+def test_a_slow_pass_takes_one_turn() -> None:
+    """Three turns of a step of a second had taken six seconds to tell what one tells."""
+    began = Layer.clock
+    assert ratio_with(training_of(), thrice) == 3.0
+    slow = Layer.clock - began
+    began = Layer.clock
+    assert ratio_with(training_of(), thrice, seconds=20.0) == 3.0
+    assert slow == 7.0, "once each, after what is set up on first use"
+    assert Layer.clock - began > 2 * slow
