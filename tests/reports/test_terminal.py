@@ -6,7 +6,6 @@ After a change on purpose, set ``AUTOOPT_UPDATE_SNAPSHOTS=1`` for one run and lo
 from __future__ import annotations
 
 import io
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autoopt import events as e
-from autoopt.records import Estimate, Plan, Profile, Result, Speedup, Verdict
+from autoopt.records import Plan, Profile, Result, Speedup, Verdict
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt_reports import html, sample
@@ -27,8 +26,8 @@ from autoopt_reports.console import console_for, profile_summary, summary
 from autoopt_reports.frame import draw, trial_line
 from autoopt_reports.live import LiveView, QuietView, make_view
 from autoopt_reports.plain import SILENT, PlainView, describe
-from autoopt_reports.state import State, stacked
-from autoopt_reports.terminal import ASCII, Marks, clock_text, encodable, marks_for
+from autoopt_reports.state import State
+from autoopt_reports.terminal import ASCII, Marks, encodable, marks_for
 
 SNAPSHOTS = Path(__file__).parents[1] / "golden" / "terminal"
 
@@ -381,53 +380,12 @@ def test_a_stream_of_few_signs_gets_ascii(golden: Callable[[str], Result]) -> No
     assert encodable("1.2×–3 µs", ASCII) == "1.2x-3 us"
 
 
-def test_eta_needs_history_and_a_plan_and_stays_within_the_budget() -> None:
-    state = State()
-    assert state.eta(0, 100) is None
-    state.trial_seconds, state.remaining = [10.0, 20.0, 30.0, 40.0], 3
-    assert state.eta(0, 1000) == (60.0, 120.0)
-    assert state.eta(950, 1000) == (50.0, 50.0)
-    state.finished = True
-    assert state.eta(0, 1000) is None
-
-
 def test_quality_is_ticked_only_where_each_kept_change_was_tested(golden: Callable[[str], Result]) -> None:
     state = state_of(golden("win"))
     assert "quality ✓" in frame_text(state, 80)
     untested: Any = golden("win").trials[0].model_copy(update={"quality": None})
     state.update(e.TrialEnded(at=1400, trial=untested))
     assert "quality untested" in frame_text(state, 80)
-
-
-def test_unknown_events_do_no_harm() -> None:
-    class Later(e.Event):
-        pass
-
-    state = State()
-    state.update(Later(at=5))
-    assert state.at == 5
-    assert describe(Later()) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (41, "0:41"), (725, "12:05"), (3723, "1:02:03"), (-3, "0:00")]
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert clock_text(seconds) == text
-
-
-@given(st.lists(st.tuples(st.floats(0.3, 3), st.floats(0, 0.3), st.floats(0, 0.3)), min_size=1, max_size=6))
-def test_gains_that_stack_have_an_interval_no_narrower_than_any_of_them(
-    gains: list[tuple[float, float, float]],
-) -> None:
-    each = [Estimate(value=v, low=v * (1 - below), high=v * (1 + above), n=3) for v, below, above in gains]
-    product = stacked(each)
-    assert product is not None
-    assert product.value == pytest.approx(math.prod(gain.value for gain in each))
-    for gain in each:
-        assert product.high / product.value >= gain.high / gain.value * (1 - 1e-9)
-        assert product.low / product.value <= gain.low / gain.value * (1 + 1e-9)
-    assert stacked([]) is None
 
 
 def test_what_is_good_to_know_is_no_warning(golden: Callable[[str], Result]) -> None:
