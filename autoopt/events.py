@@ -70,7 +70,7 @@ class FirstLook(Event):
 
 
 class Opportunities(Event):
-    """What may shorten a script's step, before anything is measured.
+    """Strategies that may shorten a script's step, before anything is measured.
 
     ``at_most``: strategies by the speedup that is left to them where their stages took no time, the largest first.
     ``unknown``: strategies that have to look into the model or its data before they can say whether they apply.
@@ -81,7 +81,7 @@ class Opportunities(Event):
 
 
 class Predicted(Event):
-    """What strategies are predicted to bring, once the stages are measured and before any is tried.
+    """Gains that strategies are predicted to bring, once the stages are measured and before any is tried.
 
     ``predictions``: of those that are worth trying, the largest gain first; bounds and what has no prediction last.
     """

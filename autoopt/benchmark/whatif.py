@@ -33,7 +33,7 @@ class _Limit:
 
 @contextmanager
 def tried_within(seconds: float | None) -> Iterator[None]:
-    """What is asked once these seconds are over is not tried; without limit where None."""
+    """Changes that are asked for once these seconds are over are not tried; without limit where None."""
     _Limit.until = inf if seconds is None else time.perf_counter() + seconds
     try:
         yield

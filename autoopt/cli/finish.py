@@ -48,7 +48,7 @@ def follow(search: Callable[[list[Listener]], Result], options: Options) -> int:
 
 
 def lines_view(options: Options) -> QuietView | PlainView:
-    """What tells of a profile while it is made: a line for each thing that is known; of quiet ones nothing."""
+    """A view of a profile while it is made: a line for each thing that is known; of quiet ones nothing."""
     return QuietView() if options.quiet else PlainView(sys.stderr, time.monotonic)
 
 

@@ -30,5 +30,5 @@ class UserBuild:
         return found
 
     def __call__(self, **arguments: Any) -> Any:
-        """What it returns for these arguments, unchecked."""
+        """Its return value for these arguments, unchecked."""
         return self.function(**arguments)

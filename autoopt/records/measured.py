@@ -135,7 +135,7 @@ class Ablation(Record):
 
 
 class Decided(Record):
-    """What a strategy came to over all its trials and the ablation.
+    """The outcome of a strategy over all its trials and the ablation.
 
     ``verdict``: None where nothing decided it, whether it is a part of the plan or not; ``by``: what did, or how far it
     came.

@@ -1,4 +1,4 @@
-"""What was learnt by models of several sizes, and the power laws fitted to it."""
+"""Metrics that models of several sizes learnt, and the power laws fitted to them."""
 
 from __future__ import annotations
 

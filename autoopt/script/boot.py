@@ -122,8 +122,8 @@ _READ_BY_TORCH = re.compile(
     r"((OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|DNNL|ONEDNN|GLOO|LD)_|cores$"
     r"|CUDA|CUDNN|CUBLAS|NCCL|NVIDIA|HIP|ROC|MIOPEN|PYTORCH|TORCH|TRITON|ATEN|C10|MALLOC|JEMALLOC|PYTHON)"
 )
-"""What torch and the libraries below it may read as they are imported: a script that sets another (of tokenizers, of
-trackers, of its own) before torch comes may be run where torch is imported already."""
+"""Names that torch and the libraries below it may read as they are imported: a script that sets another (of tokenizers,
+of trackers, of its own) before torch comes may be run where torch is imported already."""
 
 
 def _settings() -> dict[str, Any]:

@@ -207,7 +207,7 @@ class Joints:
             self.around_forward()
 
     def _trains_on_own(self, args: Any, kwargs: Any) -> None:
-        """What ``_trains`` does in a plain step with a batch of no loader."""
+        """The work of ``_trains`` in a plain step with a batch of no loader."""
         self.session.plain.prepared()
         self.session.plain.samples.append(count_of(args) or count_of(kwargs))
 

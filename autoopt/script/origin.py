@@ -22,7 +22,7 @@ _Parents = dict[ast.AST, ast.AST]
 
 
 def origin_of(places: tuple[Place, ...]) -> JsonDict:
-    """What makes the arguments of these calls.
+    """Makers of the arguments of these calls.
 
     Args:
         places: lines of the user's that led to the model's call, from the innermost to the outermost.
@@ -85,7 +85,7 @@ def _distance(node: ast.stmt, call: ast.expr, loop: ast.AST | None, parents: _Pa
 
 
 def _around(node: ast.AST, parents: _Parents, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
-    """What a node stands in, from the innermost outwards."""
+    """Nodes that a node stands in, from the innermost outwards."""
     while node in parents:
         node = parents[node]
         if isinstance(node, kinds):

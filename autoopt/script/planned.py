@@ -78,7 +78,7 @@ def _steps(batches: int, batches_per_step: int, rest: _Rest) -> int:
 
 
 def _remainder(loop: ast.AST, line: int) -> _Rest | None:
-    """What a loop does with batches that are left where their number is no multiple of a step's.
+    """The way of a loop with batches that are left where their number is no multiple of a step's.
 
     Args:
         loop: over batches.

@@ -1,4 +1,4 @@
-"""What a script's steps are given: digests of their batches, and which samples its epochs read.
+"""The data that a script's steps are given: digests of their batches, and which samples its epochs read.
 
 Batches are what the training loaders give and what the models are called with, without what a model computed itself.
 """

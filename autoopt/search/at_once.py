@@ -1,4 +1,4 @@
-"""What leaving out each of several changes costs, and what each brings alone, measured with all of them alive."""
+"""The cost of leaving out each of several changes, and the gain of each alone, measured with all of them alive."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _kept(state: SearchState, name: str) -> Decided | None:
 
 
 def in_larger_plan(state: SearchState, name: str) -> tuple[Comparison, tuple[str, ...]] | None:
-    """What leaving out a change of the final plan showed while more was in the plan, and the names of that."""
+    """The comparison that left out a change of the final plan while more was in the plan, and the names of that."""
     for seen in with_and_without(state, name):
         plan, final = seen.candidate.plan, state.incumbent
         others = tuple(change.strategy for change in plan.changes if change not in final.changes)

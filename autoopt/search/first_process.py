@@ -26,7 +26,7 @@ _STAGES = {
 
 
 class FirstProcess:
-    """What the first process of a workload shows.
+    """Findings of the first process of a workload.
 
     Args:
         runner: starts it.

@@ -144,7 +144,7 @@ def train_first(
         BaselineFailed: the baseline does not train.
     """
     share = context.allocation.baseline(state.objective.target is not None)
-    room = _room(context) - reserve
+    room = _room(context, state, beside) - reserve
     start = context.allocation.start_seconds
     limit = min(share, room if beside is None else (room - start) / (1 + 1 / max(speedup, 1.0)))
     if state.trained is not None or (beside is not None and limit < LEAST_SECONDS):
@@ -180,12 +180,12 @@ def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison
         train_first(context, state, plan, comparison.estimate.low)
 
 
-def _room(context: RunContext) -> float:
-    """Seconds that are left for training, its start and the probes after it apart."""
+def _room(context: RunContext, state: SearchState, beside: Plan | None) -> float:
+    """Seconds that are left for training, its start and the probes that are due after it apart."""
     allocation = context.allocation
-    return (
-        allocation.budget - context.now() - allocation.start_seconds - 2 * (allocation.start_seconds + allocation.probe)
-    )
+    due = 2 if beside is None else context.gate.probes_due(beside, state.baseline)
+    probes = due * (allocation.start_seconds + allocation.probe)
+    return allocation.budget - context.now() - allocation.start_seconds - probes
 
 
 def _in_turns(context: RunContext, state: SearchState, plan: Plan, speedup: float, beyond: float) -> None:

@@ -14,7 +14,7 @@ from autoopt.search.compare.pairs import Clock, LiveArm
 
 
 class LiveIncumbent:
-    """What looks at candidates share: who starts processes, the incumbent's plan, and its process while it lives.
+    """Common part of looks at candidates: who starts processes, the incumbent's plan, and its process while it lives.
 
     Args:
         start: starts a process.

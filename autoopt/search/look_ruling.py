@@ -1,4 +1,4 @@
-"""What looks at a candidate say: its gain, how far that may err, and the verdict where seconds are enough for one."""
+"""The ruling of looks: a candidate's gain, how far that may err, and the verdict where seconds are enough for one."""
 
 from __future__ import annotations
 

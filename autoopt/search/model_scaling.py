@@ -103,7 +103,7 @@ def _learnt(document: ModelScaling) -> PowerLaw | str:
 
 
 def _error(metric: float, mode: str) -> float | None:
-    """What a power law can be of: a metric that is to be small, or what one between 0 and 1 lacks; above 0."""
+    """A quantity with a power law: a metric that is to be small, or what one between 0 and 1 lacks; above 0."""
     error = metric if mode == "min" else 1.0 - metric
     return error if error > 0 and (mode == "min" or error < 1) else None
 

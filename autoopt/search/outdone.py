@@ -24,7 +24,7 @@ TAIL = 0.05
 """The chance that a rival which is a gain in the place of what was kept is called none, at most: looked at once, at the
 end. Simulated: ``tests/search/test_outdone.py``."""
 DOF = 6
-"""What errors are worth, in pairs of processes, before any of these."""
+"""Worth of the errors, in pairs of processes, before any of these."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def scaling(context: RunContext, state: SearchState, end: float) -> Scaling | No
 
 
 def _forecast(state: SearchState, plan: Plan, sent: Communication | None) -> tuple[ScalingForecast, ...] | None:
-    """What the graph of the final plan says of other numbers of processes; None where its messages are not known."""
+    """A forecast by the final plan's graph for other numbers of processes; None where its messages are not known."""
     round_ = next((round_ for round_ in reversed(state.rounds) if round_.plan == plan), None)
     if sent is None or round_ is None:
         return None

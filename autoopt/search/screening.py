@@ -142,7 +142,7 @@ class Screening:
         return [*waiting, *late]
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
-        """What is to be proved before anything else is looked at; not what only trainings tell the quality of."""
+        """A gain to be proved before anything else is looked at; not one whose quality only trainings tell."""
         best = outstanding(self.found, [proposal.predicted for proposal in waiting])
         trains = best is not None and takes_trainings(self.context, self.state, best.candidate.changes)
         return None if trains else best

@@ -34,7 +34,7 @@ _BY_PURPOSE = {"ablation": "ablation", "verification": "verification", "baseline
 IDLE = "between steps"
 MOST_NAMED = 6
 BEFORE_ROUNDS = 1.25
-"""What comes before the first round takes on a somewhat larger budget, over what it took."""
+"""Seconds before the first round on a somewhat larger budget, over those that they were."""
 
 
 def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:

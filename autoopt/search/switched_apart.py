@@ -43,18 +43,16 @@ def compare_switched(
         role: of the shared plan in each comparison.
         deadline: on the run's clock.
 
-    Nothing is measured where there is no time for as many processes as a decision takes. An undecided comparison of the
-    same two goes on.
+    The first of them come first: as many as there is time for in as many processes as a decision takes. An undecided
+    comparison of the same two goes on.
     """
-    base, chosen = switchable_from(context, shared, others)
+    seen = [look.seconds / len(look.pairs) for look in (*state.looks, *state.ablations) if look.mode == SWITCHED]
+    each, start = fmean([seconds_of_look(context.allocation), *seen]), context.allocation.start_seconds
+    in_time = max(int(((deadline - context.now()) / FEWEST_PAIRS - start) / each), 0)
+    base, chosen = switchable_from(context, shared, switchable_from(context, shared, others)[1][:in_time])
     if not chosen or context.stopping():
         return
-    seen = [look.seconds / len(look.pairs) for look in (*state.looks, *state.ablations) if look.mode == SWITCHED]
-    each = fmean([seconds_of_look(context.allocation), *seen])
-    needed = FEWEST_PAIRS * (context.allocation.start_seconds + len(chosen) * each)
-    if context.now() + needed > deadline:
-        return
-    until = min(deadline, context.now() + MORE * needed)
+    until = min(deadline, context.now() + MORE * FEWEST_PAIRS * (start + len(chosen) * each))
     key = {
         "purpose": purpose,
         "process": base.model_dump(mode="json"),

@@ -116,7 +116,7 @@ class SwitchedLooks:
         return {p.strategy.name: self.each if self.able(p) else each for p in proposals}
 
     def _left(self, seconds: float) -> float:
-        """What the start of the process that is visited leaves."""
+        """Seconds that the start of the process that is visited leaves."""
         return seconds - self._context.allocation.start_seconds
 
     @property

@@ -1,4 +1,4 @@
-"""What the verification of a plan still needs, in seconds: pairs of processes, probes, and trainings in turns."""
+"""Seconds that the verification of a plan still needs: pairs of processes, probes, and trainings in turns."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to, same_steps, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.first_training import train_first
+from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -130,12 +130,13 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
     quality = level
+    train_beside(context, state, plan, comparison)  # where it was not, and there is time for it now
     known = list(context.gate.in_turns(state.incumbent))
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
         if number >= SEEDS and settled and not _wide(context, state, pairs):
             break
-        pair = known.pop(0) if known else _train(context, plan, number, end, comparison.estimate)
+        pair = known.pop(0) if known else _train(context, state, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
         if failure is not None:
             return Verification(speedup=Speedup()), failure.reason
@@ -205,8 +206,12 @@ def _compared(context: RunContext, state: SearchState, end: float) -> Comparison
     )
 
 
-def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Estimate | None) -> TrainedPair | None:
+def _train(
+    context: RunContext, state: SearchState, number: int, end: float, ratio: Estimate | None
+) -> TrainedPair | None:
     """Plan and baseline trained in turns from a fresh seed; None where there is no time, or where one fails.
+
+    Without a first training it is not known what they would take, and there was no time for that.
 
     Where there is not even the time for one such pair, the plan is trained alone beside the training that the baseline
     had at first: enough to see that nothing broke, and no verified ratio.
@@ -214,7 +219,10 @@ def _train(context: RunContext, plan: Plan, number: int, end: float, ratio: Esti
     Args:
         ratio: of the plan's speed to the baseline's; at its lower end the plan's training is expected to end.
     """
-    trainings, baseline, seed = context.gate.trainings, context.gate.baseline, context.seed + FRESH_SEEDS + number
+    if state.trained is None:
+        return None
+    plan, seed = state.incumbent, context.seed + FRESH_SEEDS + number
+    trainings, baseline = context.gate.trainings, context.gate.baseline
     speedup = max(ratio.low if ratio else 1.0, 1.0)
     both = trainings.expected_seconds * (1 + 1 / speedup)
     room = end - context.now() + OVER * context.allocation.budget

@@ -282,7 +282,7 @@ class TrialProcess(Answering):
 
 
 def _of_the_script(printed: str, message: str) -> str:
-    """What a script has printed itself, before it was refused for the reason that is the message."""
+    """Text that a script has printed itself, before it was refused for the reason that is the message."""
     refused = printed.rfind("\nautoopt.errors.")
     begins = printed.rfind("Traceback (most recent call last):", 0, refused) if refused >= 0 else -1
     return (printed[:begins] if begins >= 0 else printed).rstrip().removesuffix(message).rstrip()

@@ -153,7 +153,7 @@ def _said(workloads: list[dict[str, Any]]) -> str:
 
 
 def _earlier(outcome: dict[str, Any]) -> str:
-    """What the tool had found in searches before this one, where it searched again at a later revision."""
+    """The finds of the tool in searches before this one, where it searched again at a later revision."""
     found = [
         f"{one['status']}{': ' + ', '.join(change['strategy'] for change in one['plan']) if one['plan'] else ''}"
         for one in outcome.get("earlier") or []

@@ -50,7 +50,7 @@ class Outcome:
 
 
 EARLIER = ("status", "seconds", "plan", "version")
-"""What is kept of a search when the tool searches again."""
+"""Fields of a result that are kept of a search when the tool searches again."""
 
 
 def place(workload: Workload, rival: str) -> Path:

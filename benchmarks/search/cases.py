@@ -20,7 +20,7 @@ NUMERIC = frozenset({"amp", "attention", "channels_last", "compile", "cudnn", "f
 SWITCHABLE = frozenset(
     {"amp", "matmul", "matmul_precision", "fused", "fused_optimizer", "threads", "prefetch", "device_prefetch"}
 )
-"""What a running process takes on: as the strategies of these names say of themselves."""
+"""Changes that a running process takes on: as the strategies of these names say of themselves."""
 
 
 @dataclass(frozen=True)

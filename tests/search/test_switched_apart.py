@@ -17,7 +17,7 @@ from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
-from autoopt.search.switched_apart import switchable_from
+from autoopt.search.switched_apart import compare_switched, switchable_from
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from simulated import World, product, strategy
 
@@ -139,6 +139,19 @@ def test_what_was_left_undecided_goes_on(tmp_path: Path) -> None:
         assert seen.pairs[: len(first[names].pairs)] == first[names].pairs
         assert len(seen.pairs) > len(first[names].pairs)
         assert seen.decision is Decision.ACCEPT, seen.reason
+
+
+def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
+    speeds = {"amp": 1.3, "layout": 1.2, "copies": 1.1}
+    made = World(
+        tmp_path, *(strategy(name, switchable=True) for name in speeds), speed=product(speeds), noise=NOISE
+    )
+    state = stack(made, speeds)
+    less = [state.incumbent.without(name) for name in speeds]
+    compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 25.0, "ablation")
+    assert [seen.incumbent.plan for seen in state.ablations] == less[:2]
+    assert not compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 5.0, "ablation")
+    assert len(state.ablations) == 2
 
 
 def test_a_resumed_run_reads_them_back(tmp_path: Path) -> None:

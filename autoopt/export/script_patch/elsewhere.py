@@ -110,7 +110,7 @@ def _kept(source: Source, name: str, *, constants_alone: bool) -> list[cst.BaseE
 
 
 def _given(source: Source, name: str) -> Iterator[cst.BaseExpression]:
-    """What calls and dicts give under this name."""
+    """Values that calls and dicts give under this name."""
     for call in source.all_of(cst.Call):
         if not source.called(call).lower().endswith(_READ):
             yield from (each.value for each in call.args if each.keyword is not None and each.keyword.value == name)

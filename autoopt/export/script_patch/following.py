@@ -115,7 +115,7 @@ def _field(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
 
 
 def _hyperparameter(source: Source, value: cst.Attribute) -> cst.BaseExpression | None:
-    """What Lightning keeps under ``self.hparams``: a parameter of the class, where its constructor saves them all."""
+    """A value under Lightning's ``self.hparams``: a parameter of the class, where its constructor saves them all."""
     function = source.scope(value)
     owner = source.class_of(function) if isinstance(function, cst.FunctionDef) else None
     parts = owner.body.body if owner is not None else ()

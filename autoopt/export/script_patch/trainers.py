@@ -12,7 +12,7 @@ from autoopt.records import JsonDict, Site, Sites
 
 
 def made_otherwise(source: Source, site: Site, arguments: JsonDict, command: Sequence[str]) -> NoHonestEditError:
-    """What a person does where a parser makes the object that holds a trainer's arguments.
+    """The edit for a person to make where a parser makes the object that holds a trainer's arguments.
 
     Args:
         source: the file of the site.

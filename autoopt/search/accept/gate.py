@@ -23,9 +23,9 @@ from autoopt.strategy import Risk
 MOST_ROUNDS = 8
 
 _SUMS = 8 * ROUNDING[None]
-"""What float32 sums round off that are added up in another order."""
+"""Rounding of float32 sums that are added up in another order."""
 _PRODUCTS: dict[str | None, float] = {"medium": ROUNDING["bfloat16"], "high": ROUNDING["float16"]}
-"""What products round off, by torch's name for their precision."""
+"""Rounding of products, by torch's name for their precision."""
 
 
 @dataclass

@@ -51,7 +51,7 @@ def open_race(context: RunContext, state: SearchState, looks: int, until: float)
 def _control(
     context: RunContext, state: SearchState, runners: Sequence[TrialRunner], until: float
 ) -> tuple[Sharing, list[LiveArm], Workers | None]:
-    """What neighbours cost the incumbent, measured once; its processes and who started them, where they live on."""
+    """Costs of neighbours to the incumbent, measured once; its processes and who started them, where they live on."""
     known = state.sharing.get(state.incumbent.key)
     if known is not None:
         return known, [], None

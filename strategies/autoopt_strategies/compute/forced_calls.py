@@ -14,7 +14,7 @@ OFTEN = 0.5
 WAITS = ("torch.cuda.synchronize",)
 """The device is no sooner done where nobody waits for it."""
 OUTPUT = ("print",)
-"""What is printed is the user's to leave out."""
+"""Printed values are the user's to leave out."""
 _COLLECT = {"kind": "forced", "call": "gc.collect", "file": "train.py", "line": 9, "end_line": 9, "per_step": 1.0}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 MODULES = {"simplejpeg": "simplejpeg", "opencv": "cv2", "torchvision": "torchvision.io"}
-"""What is imported for each decoder, in the order in which they are asked."""
+"""The import of each decoder, in the order in which they are asked."""
 FORMATS = {"simplejpeg": ("JPEG",), "opencv": ("JPEG", "PNG"), "torchvision": ("JPEG", "PNG")}
 """Formats that each is asked to read in Pillow's place."""
 

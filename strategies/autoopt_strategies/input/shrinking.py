@@ -55,7 +55,7 @@ def pillow_watched(seen: Shrinking) -> Iterator[None]:
 
 @contextmanager
 def resizes_watched(seen: Shrinking) -> Iterator[None]:
-    """What Pillow resizes."""
+    """Sizes that Pillow resizes images to, as it does so, into ``seen``."""
     from PIL import Image
 
     resized = Image.Image.resize
