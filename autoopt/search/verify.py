@@ -8,7 +8,7 @@ from pydantic import Field
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Plan, Quality, Record, Speedup, Verdict
+from autoopt.records import Change, Estimate, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.evidence import Evidence
