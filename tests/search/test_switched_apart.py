@@ -143,9 +143,7 @@ def test_what_was_left_undecided_goes_on(tmp_path: Path) -> None:
 
 def test_as_many_are_left_out_as_there_is_time_for(tmp_path: Path) -> None:
     speeds = {"amp": 1.3, "layout": 1.2, "copies": 1.1}
-    made = World(
-        tmp_path, *(strategy(name, switchable=True) for name in speeds), speed=product(speeds), noise=NOISE
-    )
+    made = World(tmp_path, *(strategy(name, switchable=True) for name in speeds), speed=product(speeds), noise=NOISE)
     state = stack(made, speeds)
     less = [state.incumbent.without(name) for name in speeds]
     compare_switched(made.context, state, state.incumbent, less, "candidate", made.clock() + 25.0, "ablation")
