@@ -69,7 +69,7 @@ class Proofs:
         left = (self._costs.last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - now
         if not screened.plain or self.state.found or left >= self._costs.pairs(screened):
             return left
-        return max(left, self.context.allocation.budget - now - self._costs.probes_after(screened))
+        return max(left, self.context.allocation.budget - now - self._costs.probes_of(screened))
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]
