@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log, log1p
 from statistics import median
 
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
+from autoopt.search.at_once import compared
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
@@ -17,6 +18,7 @@ from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
+from autoopt.search.switched_apart import compare_switched
 from autoopt.strategy import Risk
 
 ONCE_AT_MOST = 0.05
@@ -146,29 +148,46 @@ class Proof:
         changes, plan = candidate.changes, candidate.plan
         if len(changes) < 2 or candidate.stacked:
             return
+        less = {change.strategy: self._without(change, before, changes) for change in reversed(changes)}
+        # what is left would have to be tested as a plan of its own; without the time for that the whole stands
+        last = min(self.deadline, *(self.context.tested_by(self.state, without) for without in less.values()))
+        told = f"trial {number}: without each, in processes that put it on and off"
+        compare_switched(self.context, self.state, plan, list(less.values()), "candidate", last, told)
         for change in reversed(changes):
-            halves = tuple(other for other in changes if other is not change)
-            without = candidate_plan(self.context.runner.registry, before, halves)
-            # what is left would have to be tested as a plan of its own; without the time for that the whole stands
-            last = min(self.deadline, self.context.tested_by(self.state, without))
-            if self.context.now() + self.context.allocation.comparison > last:
+            comparison = self._compared_without(change, less[change.strategy], plan, number, last)
+            if comparison is None:
                 return
-            comparison = self.context.compare(
-                "comparison",
-                without,
-                plan,
-                self.state,
-                seconds=self.context.allocation.trial,
-                more_seconds=self.context.allocation.trial,
-                deadline=last,
-                purpose=f"trial {number}: without {changes_text((change,))}",
-            )
-            self.state.ablations.append(comparison)
             if comparison.decision in (Decision.REJECT, Decision.HARMFUL) or _no_better(
                 comparison, self.context.min_gain
             ):
                 yield change
                 return
+
+    def _without(self, change: Change, before: Plan, changes: Sequence[Change]) -> Plan:
+        halves = tuple(other for other in changes if other is not change)
+        return candidate_plan(self.context.runner.registry, before, halves)
+
+    def _compared_without(
+        self, change: Change, without: Plan, plan: Plan, number: int, last: float
+    ) -> Comparison | None:
+        """The plan against itself without a change; None where there is no time for it."""
+        known = compared(self.state, without, plan, fresh=True)
+        if known is not None:
+            return known
+        if self.context.now() + self.context.allocation.comparison > last:
+            return None
+        comparison = self.context.compare(
+            "comparison",
+            without,
+            plan,
+            self.state,
+            seconds=self.context.allocation.trial,
+            more_seconds=self.context.allocation.trial,
+            deadline=last,
+            purpose=f"trial {number}: without {changes_text((change,))}",
+        )
+        self.state.ablations.append(comparison)
+        return comparison
 
 
 STANDS_OUT = 0.5

@@ -18,6 +18,7 @@ from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
 from autoopt.search.switched_apart import compare_switched, switchable_from
+from autoopt.strategy import Applies
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from simulated import World, product, strategy
 
@@ -162,6 +163,20 @@ def test_a_resumed_run_reads_them_back(tmp_path: Path) -> None:
     take_apart(again.context, resumed, Plan(), again.clock() + 400.0)
     assert resumed.ablations == state.ablations
     assert not again.runner.machine.started
+
+
+@pytest.mark.parametrize(("gain", "kept"), [(0.95, {"a"}), (1.2, {"a", "b"})])
+def test_a_companion_is_put_off_where_the_pair_is_as_fast_without_it(
+    tmp_path: Path, gain: float, kept: set[str]
+) -> None:
+    """Each half of a pair took half a minute in processes of its own."""
+    first = strategy("a", switchable=True, companions=lambda self, case, setting: [Change(strategy="b")])
+    second = strategy("b", switchable=True, applies=lambda self, case: Applies.no("only beside a"))
+    made = World(tmp_path, first, second, speed=product({"a": 1.4, "b": gain}), noise=NOISE, budget=600.0)
+    outcome = made.go()
+    assert set(outcome.best.plan.names()) == kept
+    halves = [seen for seen in outcome.state.ablations if len(seen.candidate.plan.changes) == 2]
+    assert {seen.mode for seen in halves} == {"switched"}
 
 
 def test_a_process_has_what_its_plans_have_in_common(tmp_path: Path) -> None:
