@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp
 
 from autoopt.events import AblationMeasured
@@ -17,6 +18,7 @@ from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.switched_apart import compare_switched
+from autoopt.search.verification_time import seconds_due
 
 AT_MOST = 0.5
 """Of the time that is left, for what takes longer to decide than was thought."""
@@ -49,6 +51,7 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
             f"[{estimate.low:.3f}, {estimate.high:.3f}] as fast as without"
         )
         state.incumbent = state.without(loser.strategy)
+        deadline = min(deadline, context.allocation.budget - seconds_due(context, state))
     return [], dropped
 
 
@@ -198,15 +201,21 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         if row.without is not None
         and (
             _refused(state, row)
-            # never proved by itself: the simpler plan stands, where there is time to test it
+            # never proved by itself: the simpler plan stands, where there is time to verify that one
             or (
                 row.strategy in state.together
                 and not stands_out(row.without, context.min_gain)
-                and context.testable(state, state.without(row.strategy))
+                and _verifiable(context, state, row.strategy)
             )
         )
     ]
     return min(losers, key=lambda row: row.without.value if row.without else 1.0, default=None)
+
+
+def _verifiable(context: RunContext, state: SearchState, strategy: str) -> bool:
+    """Whether there is time to verify the plan without a change: what was trained in turns was the plan with it."""
+    less = replace(state, incumbent=state.without(strategy))
+    return not context.stopping() and context.now() + seconds_due(context, less) <= context.allocation.budget
 
 
 def _refused(state: SearchState, row: Ablation) -> bool:

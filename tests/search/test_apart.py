@@ -19,6 +19,7 @@ from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses
 from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
+from autoopt.search.verification_time import seconds_due
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
 from autoopt.testing.fakes import Behaviour, NoiseModel
@@ -258,6 +259,26 @@ def test_what_could_no_longer_be_tested_is_not_made(tmp_path: Path) -> None:
     told = ablate(one.context, state, one.clock())[1]
     assert [text.split()[0] for text in told] == ["strong", "doubtful"], "both are said to be proved together"
     assert set(state.incumbent.names()) == {"strong", "doubtful"}
+
+
+@pytest.mark.parametrize(("room", "kept"), [(0.5, {"strong", "idle"}), (1.5, {"strong"})])
+def test_a_trained_plan_is_left_for_a_simpler_one_where_that_can_be_trained_as_well(
+    tmp_path: Path, room: float, kept: set[str]
+) -> None:
+    """Live, a part that was not decided was dropped after the trainings: the rest of the plan ended unverified."""
+    one = world(tmp_path, {"strong": 1.4, "idle": 1.0})
+    state = stack(one, {"strong": Part(0.34), "idle": Part(0.15, error=0.01)})
+    one.context.gate.trainings.in_turns(state.baseline, state.incumbent, 1000, purpose="trained")
+    assert one.context.gate.in_turns(state.incumbent)
+    left = one.context.allocation.budget - one.context.now()
+    ablating = 8 * one.context.allocation.pair
+    due = seconds_due(one.context, replace(state, incumbent=state.without("idle")))
+    one.clock.advance(left - ablating - room * due)
+    ablate(one.context, state, one.clock() + ablating)
+    assert set(state.incumbent.names()) == kept
+    assert {seen.decision for seen in state.ablations if "idle" not in seen.incumbent.plan.names()} == {
+        Decision.INCONCLUSIVE
+    }
 
 
 def dear(folder: Path) -> World:
