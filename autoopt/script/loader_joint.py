@@ -77,6 +77,8 @@ class LoaderJoint:
                 watcher.loader_opened(self)
             iterator: Any = opened(self)
             iterator._autoopt_loader = weakref.ref(self)
+            if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
+                iterator._autoopt_keeps = self
             if training:
                 session.data_end()
             return iterator
@@ -116,7 +118,7 @@ class LoaderJoint:
             roles.given(id(self), loader, count_of(batch))
             if watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
-                for watcher in watchers:
+                for watcher in watchers if told is not None else ():
                     watcher.batch_given(told, batch, training)
             return batch
 

