@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,10 +108,13 @@ def test_samples_that_are_drawn_at_random_and_made_otherwise_are_looked_at_where
         assert set(outcome.best.plan.names()) == {"other_samples", "sure"}
 
 
-def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        return replace(behaviour, quality="another" if "cheat" in plan.names() else "identical")
+def trains_otherwise(name: str) -> Callable[[Plan, Behaviour], Behaviour]:
+    """A machine on which every plan with that change trains otherwise."""
+    return lambda plan, behaviour: replace(behaviour, quality="another" if name in plan.names() else "identical")
 
+
+def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> None:
+    behave = trains_otherwise("cheat")
     speeds = {"cheat": 1.7, "sure": 1.4, "also": 1.35}
     strategies = [strategy("cheat", risk=Risk.NUMERIC), strategy("sure"), strategy("also")]
     world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=600.0)
@@ -120,9 +124,7 @@ def test_a_stack_gives_up_what_certainly_trains_otherwise(tmp_path: Path) -> Non
 
 
 def test_a_stack_gives_up_an_exact_change_that_is_none(tmp_path: Path) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        return replace(behaviour, quality="another" if "claims" in plan.names() else "identical")
-
+    behave = trains_otherwise("claims")
     speeds = {"claims": 1.5, "sure": 1.4, "also": 1.35}
     strategies = [strategy("claims"), strategy("sure", risk=Risk.NUMERIC), strategy("also", risk=Risk.NUMERIC)]
     world = World(tmp_path, *strategies, speed=product(speeds), behave=behave, budget=600.0)
@@ -132,9 +134,7 @@ def test_a_stack_gives_up_an_exact_change_that_is_none(tmp_path: Path) -> None:
 
 
 def test_once_it_is_known_what_trains_otherwise_the_others_are_asked_as_a_whole(tmp_path: Path) -> None:
-    def behave(plan: Plan, behaviour: Behaviour) -> Behaviour:
-        return replace(behaviour, quality="another" if "cheat" in plan.names() else "identical")
-
+    behave = trains_otherwise("cheat")
     speeds = {"cheat": 1.7, "one": 1.4, "two": 1.35, "three": 1.3, "four": 1.25}
     others = [strategy(name) for name in speeds if name != "cheat"]
     world = World(

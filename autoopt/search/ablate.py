@@ -146,13 +146,13 @@ def _each(
         open_ = (plans for plans, known in seen if known is None or undecided(known, mode))
         return [plans[1 - shared] for plans in open_ if differ(context, *plans)]
 
-    if missing(SWITCHED):
+    if others := missing(SWITCHED):
         told = f"{purpose}, in processes that put it on and off"
-        compare_switched(context, state, pairs[0][shared], missing(SWITCHED), role, deadline, told)
-    if missing("interleaved"):
-        others = [(plan, FEWEST_PAIRS) for plan in missing("interleaved")]
-        share = AT_MOST / len(others)
-        compare_at_once(context, state, pairs[0][shared], others, role, deadline, purpose, share)
+        compare_switched(context, state, pairs[0][shared], others, role, deadline, told)
+    if left := missing("interleaved"):
+        others_with_pairs = [(plan, FEWEST_PAIRS) for plan in left]
+        share = AT_MOST / len(left)
+        compare_at_once(context, state, pairs[0][shared], others_with_pairs, role, deadline, purpose, share)
 
 
 def _ratio(

@@ -71,7 +71,8 @@ class _Taking:
     def run(self) -> None:
         """Strong parts first, as many at once as there is room for; then the weak ones."""
         self._switch_each()
-        weak = [name for name in self._open if self._pairs([name]) > STRONG_PAIRS and not self._known(name)]
+        unknown = [name for name in self._open if self._measured_without(name) is None]
+        weak = [name for name in unknown if self._pairs([name]) > STRONG_PAIRS]
         strong = [name for name in self._open if name not in weak]
         self._leave_out_each(strong)
         for name in sorted(strong, key=self._first_settled):
@@ -120,13 +121,13 @@ class _Taking:
         told = "ablation: the stack without each, in processes that put it on and off"
         compare_switched(self.context, self.state, self.left, less, "candidate", self.deadline, told)
 
-    def _known(self, name: str) -> bool:
-        """Whether leaving out this one part of the whole was measured."""
-        return compared(self.state, self._without([name]), self.left, fresh=True) is not None
+    def _measured_without(self, name: str) -> Comparison | None:
+        """What is left with this one part against without it, where that was measured."""
+        return compared(self.state, self._without([name]), self.left, fresh=True)
 
     def _leave_out_each(self, names: Sequence[str]) -> None:
         """Measures what is left without each of several, all of them alive."""
-        less = {name: self._without([name]) for name in names if not self._known(name)}
+        less = {name: self._without([name]) for name in names if self._measured_without(name) is None}
         plans = [(plan, self._pairs([name])) for name, plan in less.items() if differ(self.context, plan, self.left)]
         purpose = f"ablation: the stack without {', '.join(less)}, each"
         share = 1 / max(len(self._open), 1)
@@ -138,7 +139,7 @@ class _Taking:
         What the whole needs comes before anything is dropped, since another plan is left then; of the rest what is
         worth least is dropped first, for two of them may do the same.
         """
-        seen = compared(self.state, self._without([name]), self.left, fresh=True)
+        seen = self._measured_without(name)
         if seen is None or seen.estimate is None:
             return True, -self.state.together[name].gain
         estimate = seen.estimate

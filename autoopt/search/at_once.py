@@ -40,7 +40,7 @@ def compare_at_once(
     Nothing is measured where fewer than two would be: comparisons one by one are then as good, but for one that was
     left undecided, which goes on.
     """
-    earlier = [_earlier(state, shared, plan, role) for plan, _ in others]
+    earlier = [earlier_pairs(state, shared, plan, role) for plan, _ in others]
     fewest = 1 if any(earlier) else FEWEST
     count = len(others)
     while count >= fewest and not _fits(context, state, shared, others[:count], deadline):
@@ -64,11 +64,13 @@ def compare_at_once(
     state.ablations.extend(found)
 
 
-def _earlier(state: SearchState, shared: Plan, other: Plan, role: SideName) -> tuple[PairOfProcesses, ...]:
-    """The pairs of processes of the two in a comparison that was left undecided."""
+def earlier_pairs(
+    state: SearchState, shared: Plan, other: Plan, role: SideName, mode: Mode = "interleaved"
+) -> tuple[PairOfProcesses, ...]:
+    """The pairs of processes of the two in a comparison that was made in this way and left undecided."""
     plans = (other, shared) if role == "candidate" else (shared, other)
     seen = compared(state, *plans, fresh=True)
-    return seen.pairs if seen is not None and undecided(seen) else ()
+    return seen.pairs if seen is not None and undecided(seen, mode) else ()
 
 
 def undecided(seen: Comparison, mode: Mode = "interleaved") -> bool:

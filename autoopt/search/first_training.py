@@ -19,6 +19,7 @@ from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to
 from autoopt.search.accept.trainings import PATIENCE
+from autoopt.search.at_once import of_plans
 from autoopt.search.budget_allocation import BASELINE_TO_TARGET, BudgetAllocation
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
@@ -179,7 +180,7 @@ def train_beside(context: RunContext, state: SearchState, plan: Plan, comparison
     """
     if state.trained is not None or comparison.estimate is None:
         return
-    proved = (comparison.incumbent.plan, comparison.candidate.plan) == (state.baseline, plan)
+    proved = of_plans(comparison, state.baseline, plan)
     reserve = 0.0 if proved else 2 * context.pair_seconds(state, state.baseline, plan)
     train_first(context, state, plan, comparison.estimate.low, reserve)
 

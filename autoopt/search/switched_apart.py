@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 
 from autoopt.records import Plan
-from autoopt.search.at_once import MORE, compared
+from autoopt.search.at_once import MORE, earlier_pairs
 from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.pairs import SIDES
 from autoopt.search.compare.sequential_test import SequentialTest
@@ -112,9 +112,7 @@ class _Visits:
 
     def _test(self, state: SearchState, plan: Plan) -> SequentialTest:
         """With what processes that were switched have shown before."""
-        plans = (plan, self._shared) if self._role == "candidate" else (self._shared, plan)
-        seen = compared(state, *plans, fresh=True)
-        earlier = seen.pairs if seen is not None and seen.mode == SWITCHED else ()
+        earlier = earlier_pairs(state, self._shared, plan, self._role, SWITCHED)
         return SequentialTest(self._rule, within(self._noise), earlier)
 
     def run(self) -> Several:

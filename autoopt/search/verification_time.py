@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autoopt.search.at_once import of_plans
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
@@ -23,8 +24,7 @@ def seconds_due(context: RunContext, state: SearchState) -> float:
 def proved(state: SearchState) -> Comparison | None:
     """The proof of the incumbent, where it was compared with the baseline itself."""
     found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
-    same = found is not None and (found.incumbent.plan, found.candidate.plan) == (state.baseline, state.incumbent)
-    return found if same else None
+    return found if found is not None and of_plans(found, state.baseline, state.incumbent) else None
 
 
 def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -109,9 +110,8 @@ class _Comparing:
         self._role, self._opposite = role, SIDES[1 - SIDES.index(role)]
         self._shared = SideStatistics(shared)
         self._arm: Arm | None = None
-        known = [earlier[index] if index < len(earlier) else () for index in range(len(others))]
-        tests = [SequentialTest(rule, noise, pairs) for pairs in known]
-        self.others = [_Other(SideStatistics(plan), test) for plan, test in zip(others, tests, strict=True)]
+        known = zip(others, chain(earlier, repeat(())), strict=False)
+        self.others = [_Other(SideStatistics(plan), SequentialTest(rule, noise, pairs)) for plan, pairs in known]
         self._latest = min(deadline, clock() + rule.max_seconds)
 
     @property
