@@ -144,8 +144,7 @@ class Screening:
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
         """A gain to be proved before anything else is looked at; not one whose quality only trainings tell."""
         best = outstanding(self.found, [proposal.predicted for proposal in waiting])
-        trains = best is not None and takes_trainings(self.context, self.state, best.candidate.changes)
-        return None if trains else best
+        return None if best is None or self._trains(best) else best
 
     def _talk(self, proposal: Proposal) -> Talk:
         def gain(candidate: Candidate, remaining: int) -> float | None:
@@ -285,15 +284,22 @@ class Screening:
         )
 
     def _confirm(self) -> None:
-        """A second look, at fresh processes of both, at what nearly stands out, or hardly, or hardly of its rivals."""
+        """A second look, at fresh processes of both, at what nearly stands out, or hardly, or hardly of its rivals.
+
+        What only trainings tell of is no rival of what is sure: neither keeps the other out of a stack.
+        """
         looked_at = len({trial.strategy for trial in self.state.trials})
         seen = [s for s in self.found if s.gain > s.error]
-        close = [
-            s
-            for s in seen
-            if s.gain < s.bar(looked_at) * s.error or any(s.close_to(other) for other in seen if s.plain)
-        ]
+        close = [s for s in seen if s.gain < s.bar(looked_at) * s.error or self._close_rival(s, seen)]
         self.again(sorted(close, key=lambda screened: -screened.gain))
+
+    def _close_rival(self, screened: Screened, seen: Iterable[Screened]) -> bool:
+        """Whether it is not known which of it and a rival that stands out is better."""
+        alike = (s for s in seen if s.plain and self._trains(s) == self._trains(screened))
+        return any(screened.close_to(other) for other in alike)
+
+    def _trains(self, screened: Screened) -> bool:
+        return takes_trainings(self.context, self.state, screened.candidate.changes)
 
     def again(self, chosen: Sequence[Screened]) -> bool:
         """Looks once more, at fresh processes of both, while there is time. False where there was none for any."""

@@ -20,6 +20,8 @@ from autoopt.strategy import Case
 
 STACK_LOOKS = 2
 """Further looks that a stack may take once the time for the screening is up: it is what is proved first."""
+LIKELY_CHANCE = 0.85
+"""The chance to be worth having with which a change that does not stand out alone comes into a stack."""
 CLOSE_CHANCE = 0.6
 """The chance to be worth having that makes a change one of those that are tried together."""
 DISAPPOINTS = 0.5
@@ -27,20 +29,44 @@ DISAPPOINTS = 0.5
 
 
 def look_at_stacks(screening: Screening, costs: Costs) -> None:
-    """Looks at what did well together, and one by one where that is less than it should be."""
+    """Looks at what did well together, and one by one where that is less than it should be.
+
+    What is sure comes first: a change that only trainings tell of must not keep it out. Where such a change promises
+    more for a second than the sure ones together, it is looked at on top of them.
+    """
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
-    good = [s for s in _by_gain(screening, costs) if s.plain and s.gain > threshold]
-    members = _provable(screening, costs, _without_rivals(good, screening.case, registry))
-    others = [s for s in good if not any(s.candidate.strategy is m.candidate.strategy for m in members)]
-    rivals = [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
-    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or rivals else 0.0
+    good = [s for s in _by_gain(screening, costs) if s.gain > threshold]
+    sure = _sure(screening, good)
+    candidates = [s for s in sure if s.plain or _may_come_with(s, sure, threshold)]
+    members = _provable(screening, costs, _without_rivals(candidates, screening.case, registry))
+    others = [s for s in sure if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
+    others += _promises(screening, costs, [s for s in good if s.plain and s not in sure])
+    extra = [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
+    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or extra else 0.0
     if len(members) > 1 and not screening.over:
         whole = _look(screening, members)
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
         if whole is None or whole.gain < hoped:
             _one_by_one(screening, members, threshold)
-    if members and rivals and not screening.over:
-        _look(screening, [*members, rivals[0]])  # some that shorten the same stages serve together
+    if members and extra and not screening.over:
+        _look(screening, [*members, extra[0]])  # some that shorten the same stages serve together
+
+
+def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
+    """Those whose quality is told without trainings."""
+    context, state = screening.context, screening.state
+    return [s for s in found if not takes_trainings(context, state, s.candidate.changes)]
+
+
+def _may_come_with(screened: Screened, sure: Sequence[Screened], threshold: float) -> bool:
+    """Whether it does not stand out alone, but is likely worth having beside something that does."""
+    return chance(screened, threshold) > LIKELY_CHANCE and any(other.plain for other in sure)
+
+
+def _promises(screening: Screening, costs: Costs, trained: Iterable[Screened]) -> list[Screened]:
+    """Of those that only trainings tell of, what promises more for a second than anything that is sure."""
+    least = max(map(costs.worth, _sure(screening, screening.found)), default=0.0)
+    return [s for s in trained if costs.worth(s) > least]
 
 
 def look_at_close(screening: Screening, costs: Costs) -> None:
@@ -54,9 +80,8 @@ def look_at_close(screening: Screening, costs: Costs) -> None:
 
 def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
     """Single gains whose quality can be decided in time, the largest first."""
-    context, state = screening.context, screening.state
     single = [s for s in screening.found if s.gain > 0 and not s.candidate.stacked]
-    sure = [s for s in single if not takes_trainings(context, state, s.candidate.changes)]
+    sure = _sure(screening, single)
     decidable = [s for s in single if s in sure or costs.decidable(s, sure)]
     return sorted(decidable, key=lambda screened: -screened.gain)
 
