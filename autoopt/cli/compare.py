@@ -98,6 +98,9 @@ def compare_command(
             "the files as they are on both sides: name a --baseline or a --candidate",
             hint="such as autoopt compare --baseline HEAD -- python train.py, for what was changed since",
         )
+    from autoopt.trial.start import begin_server
+
+    begin_server()
     from autoopt.comparing.compare import compare_sides
 
     told: list[str] = []

@@ -43,10 +43,12 @@ def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[s
     from autoopt.cli.output import say, stdout_kept
     from autoopt.running.checks import check_command
     from autoopt.script.command import spec_of
+    from autoopt.trial.start import begin_server
 
     spec = spec_of(workload, words)
     with stdout_kept():
         check_command(spec, options)  # before torch is imported
+    begin_server()
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile, lines_view
     from autoopt.profilers import check_tools

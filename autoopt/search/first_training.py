@@ -40,6 +40,13 @@ NAMING_EPOCHS = 3
 NAMING_SHARE = 0.4
 """Of the first training, at most; where that is not enough the first training shows it."""
 
+PROFILE_SECONDS, LEAST_LOOKS = 10.0, 3
+"""The least search: its profile, about, looks, and one short proof with its probes."""
+NOT_LOOKED_FOR = (
+    "no metric of the script was looked for, since this budget hardly holds a training of the final plan: --metric "
+    "'PATTERN' names one, a larger --budget finds it"
+)
+
 NO_METRIC = (
     "no metric of the script is known, so only changes that are proven to train the same are kept, and times are those "
     "of the same steps: give --metric 'PATTERN', such as --metric 'val loss ([0-9.]+)'"
@@ -56,12 +63,24 @@ def begin(context: RunContext, state: SearchState) -> None:
     if not _may_wait(context, state):
         train_first(context, state)
         return
+    planned = _allocation(context, state.aa, expected(context, state), trained=False)
     if _unnamed(context, state):
+        if not _trains_later(context, planned):
+            context.note(state, NOT_LOOKED_FOR)
+            context.allocation = planned
+            return
         _name_metric(context, state)
     if _unnamed(context, state):
         train_first(context, state)
     else:
-        context.allocation = _allocation(context, state.aa, expected(context, state), trained=False)
+        context.allocation = planned
+
+
+def _trains_later(context: RunContext, planned: BudgetAllocation) -> bool:
+    """Whether the budget holds a training of the final plan, after the least search that could find one."""
+    search = PROFILE_SECONDS + LEAST_LOOKS * planned.look + planned.comparison
+    probes = 2 * (planned.start_seconds + planned.probe)
+    return context.now() + search + probes + planned.in_turns() <= planned.budget
 
 
 def _may_wait(context: RunContext, state: SearchState) -> bool:

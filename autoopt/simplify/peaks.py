@@ -112,7 +112,7 @@ def _write(file: Path, peaks: Peaks) -> None:
         return
 
 
-def measure(device: torch.device, time_limit: float = 6.0) -> Peaks:
+def measure(device: torch.device, time_limit: float = 2.0) -> Peaks:
     """Measures everything anew within about ``time_limit`` seconds.
 
     Rates are taken in rounds, between which a machine may get faster; those of the host's memory on devices too.

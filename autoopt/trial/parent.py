@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from autoopt.trial.group import TrialGroup
 from autoopt.trial.preloading import Imports
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import Launch, Rank, TrialSpec
-from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh
+from autoopt.trial.start import SUPERVISOR, ForkServer, Started, fresh, new_server
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Launcher:
     """
 
     def __init__(self, *, fork_server: bool = True, live: str = LIVE, compiler_cache: Path | None = None) -> None:
-        self._server = ForkServer() if fork_server and sys.platform.startswith("linux") else None
+        self._server = new_server() if fork_server else None
         self._live = live
         self._compiler_cache = compiler_cache
         self._trials: list[TrialProcess] = []

@@ -65,9 +65,13 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: socket.socket | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Starts the server unless it runs; does not wait for its imports."""
-        if self._process is not None and self._process.poll() is None:
+        if self.running:
             return
         self.close()
         ours, theirs = pair()
@@ -136,6 +140,25 @@ class ForkServer:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+
+
+_begun: list[ForkServer] = []
+"""A server that runs already, for the launcher that is made first."""
+
+
+def begin_server() -> None:
+    """Starts a fork server whose imports go on while this process does its own; the first launcher takes it."""
+    if sys.platform.startswith("linux") and not _begun:
+        server = ForkServer()
+        server.start()
+        _begun.append(server)
+
+
+def new_server() -> ForkServer | None:
+    """The server that was begun, or one that is yet to start; None where trials cannot be forked."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return _begun.pop() if _begun else ForkServer()
 
 
 def fresh(log: int, environment: dict[str, str], scratch: str, entry: str = SUPERVISOR) -> Started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoopt.records import Decided, Plan, Verdict
+from autoopt.records import Change, Decided, Plan, Verdict
 from autoopt.search.decided import decided
 from simulated import World, product, strategy
 
@@ -21,6 +21,20 @@ def test_a_part_of_a_stack_is_decided_by_leaving_it_out(tmp_path: Path) -> None:
     for name in names:
         assert rows[name].verdict is Verdict.KEPT
         assert "with and without it" in rows[name].by
+
+
+def test_what_was_decided_before_another_change_came_into_the_plan_is_told_so(tmp_path: Path) -> None:
+    names = ("one", "other")
+    world = World(tmp_path, *map(strategy, names), speed=product(dict.fromkeys(names, 1.4)), budget=600.0)
+    state = world.go().state
+    state.incumbent = Plan(changes=(*state.incumbent.changes, Change(strategy="later")))
+    rows = {row.strategy: row for row in decided(state)}
+    stacked = [name for name in names if "with and without it" in rows[name].by]
+    assert stacked
+    for name in stacked:
+        assert rows[name].verdict is Verdict.KEPT
+        assert "later came into it" in rows[name].by
+    assert rows["later"].verdict is None
 
 
 def test_what_is_slower_or_fails_is_decided_and_what_is_equal_is_not(tmp_path: Path) -> None:
@@ -40,8 +54,6 @@ def test_what_was_never_measured_is_no_candidate(tmp_path: Path) -> None:
 
 
 def test_a_companion_that_is_no_part_of_the_plan_is_decided_by_leaving_it_out(tmp_path: Path) -> None:
-    from autoopt.records import Change
-
     first = strategy("first", companions=lambda self, case, setting: [Change(strategy="passenger")])
     speeds = {"first": 1.5, "passenger": 0.8}
     world = World(tmp_path, first, strategy("passenger"), speed=product(speeds), budget=900.0)

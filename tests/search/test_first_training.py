@@ -42,6 +42,7 @@ class Begun:
         start: float = 2.0,
     ) -> None:
         self.told, self.short, self.whole, self.read = told, [], 0, []
+        self.notes: list[str] = []
         monkeypatch.setattr(first_training, "train_first", self._train_first)
         side = SimpleNamespace(step_seconds=Percentiles(p50=step, p95=step, p99=step), peak_memory_bytes=None)
         facts: WorkloadFacts = fake_facts(Behaviour()).model_copy(update={"steps_per_epoch": epoch})
@@ -60,7 +61,8 @@ class Begun:
             gate=SimpleNamespace(memory_limit_bytes=None),
             runner=SimpleNamespace(train=self._train, reads=self.read.append),
             run=SimpleNamespace(step=lambda kind, key, measure, model: measure()),
-            note=lambda state, *texts: None,
+            now=lambda: 20.0,
+            note=lambda state, *texts: self.notes.extend(texts),
             warn=lambda state, *texts: None,
             seed=0,
         )
@@ -113,6 +115,16 @@ def test_a_script_that_prints_nothing_in_them_is_trained_at_once(monkeypatch: py
     begun = Begun(monkeypatch, 300.0, 20, EVALUATION, step=0.04)
     assert (begun.short, begun.whole) == ([61], 1)
     assert not begun.read
+
+
+@pytest.mark.parametrize("budget", [90.0, 300.0])
+def test_a_metric_is_looked_for_where_the_budget_holds_a_training_that_is_judged_by_it(
+    monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    begun = Begun(monkeypatch, budget, 20, EVALUATION, told=(LOSS,), step=0.04)
+    assert bool(begun.short) is (budget > 90.0)
+    assert (first_training.NOT_LOOKED_FOR in begun.notes) is (budget == 90.0)
+    assert begun.waits
 
 
 def test_a_baseline_that_fails_in_them_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

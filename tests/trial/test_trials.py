@@ -18,6 +18,7 @@ from autoopt.trial import shared, tree
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec
+from autoopt.trial.start import begin_server, new_server
 
 
 def tree_of(trial: TrialProcess) -> list[psutil.Process]:
@@ -252,6 +253,21 @@ def test_a_server_that_was_killed_is_started_again_and_leaving_the_launcher_ends
         everything = {again, *again.children(recursive=True), *(p for trial in trials for p in tree_of(trial))}
         assert len(everything) >= 5
     assert gone(list(everything))
+
+
+def test_a_server_that_was_begun_is_the_first_launcher_s() -> None:
+    begin_server()
+    begin_server()
+    first, second = new_server(), new_server()
+    try:
+        assert first is not None
+        assert second is not None
+        assert first.running, "its imports went on since"
+        assert not second.running
+    finally:
+        for server in (first, second):
+            if server is not None:
+                server.close()
 
 
 KILLED_PARENT = """
