@@ -153,7 +153,9 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
         left = screening.run(unseen)
-        look_at_stacks(screening, self._costs)
+        if not look_at_stacks(screening, self._costs) and not screening.large:
+            screening.confirm()
+            look_at_stacks(screening, self._costs)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:

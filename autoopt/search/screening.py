@@ -67,6 +67,7 @@ class Screening:
         self.context, self.state, self.case, self.deadline = context, state, case, deadline
         self._latest, self._says = latest, LookRuling(context, state)
         self.found: list[Screened] = []
+        self.large = False
         self._spent: list[float] = []
         self._ready: dict[str, Comparison] = {}
         self._fresh()
@@ -137,8 +138,9 @@ class Screening:
             for talk in asking:
                 if not self.over:
                     talk.ask(0)
+        self.large = best is not None
         if best is None:
-            self._confirm()
+            self.race_rivals()
         return [*waiting, *late]
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
@@ -283,14 +285,20 @@ class Screening:
             rng=np.random.default_rng([context.seed, state.numbers, 3]),
         )
 
-    def _confirm(self) -> None:
-        """A second look, at fresh processes of both, at what nearly stands out, or hardly, or hardly of its rivals.
+    def race_rivals(self) -> None:
+        """A second look, at fresh processes of both, at what is hardly better than a rival that stands out.
 
         What only trainings tell of is no rival of what is sure: neither keeps the other out of a stack.
         """
-        looked_at = len({trial.strategy for trial in self.state.trials})
         seen = [s for s in self.found if s.gain > s.error]
-        close = [s for s in seen if s.gain < s.bar(looked_at) * s.error or self._close_rival(s, seen)]
+        self._confirm([s for s in seen if self._close_rival(s, seen)])
+
+    def confirm(self) -> None:
+        """A second look, at fresh processes of both, at what nearly stands out, or hardly."""
+        looked_at = len({trial.strategy for trial in self.state.trials})
+        self._confirm([s for s in self.found if s.error < s.gain < s.bar(looked_at) * s.error and len(s.looks) == 1])
+
+    def _confirm(self, close: Iterable[Screened]) -> None:
         self.again(sorted(close, key=lambda screened: -screened.gain))
 
     def _close_rival(self, screened: Screened, seen: Iterable[Screened]) -> bool:

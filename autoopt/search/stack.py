@@ -12,7 +12,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof_queue import Costs
 from autoopt.search.required_time import FEWEST_PAIRS, chance
-from autoopt.search.screened import Screened
+from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.search.trainable import takes_trainings
@@ -24,12 +24,14 @@ LIKELY_CHANCE = 0.85
 """The chance to be worth having with which a change that does not stand out alone comes into a stack."""
 CLOSE_CHANCE = 0.6
 """The chance to be worth having that makes a change one of those that are tried together."""
+ON_TOP, MOST = 1.15, 4.0
+"""What a change of other stages may bring on top of a stack, from which it is looked at with it, and at most."""
 DISAPPOINTS = 0.5
 """A stack that brings less of its members' further gains than this, is built up one by one."""
 
 
-def look_at_stacks(screening: Screening, costs: Costs) -> None:
-    """Looks at what did well together, and one by one where that is less than it should be.
+def look_at_stacks(screening: Screening, costs: Costs) -> bool:
+    """Looks at what did well together, and one by one where that is less than it should be. False where nothing was.
 
     What is sure comes first: a change that only trainings tell of must not keep it out. Where such a change promises
     more for a second than the sure ones together, it is looked at on top of them.
@@ -39,17 +41,61 @@ def look_at_stacks(screening: Screening, costs: Costs) -> None:
     sure = _sure(screening, good)
     candidates = [s for s in sure if s.plain or _may_come_with(s, sure, threshold)]
     members = _provable(screening, costs, _without_rivals(candidates, screening.case, registry))
-    others = [s for s in sure if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
-    others += _promises(screening, costs, [s for s in good if s.plain and s not in sure])
-    extra = [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
+    extra = _further(screening, costs, good, members) if members else []
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or extra else 0.0
     if len(members) > 1 and not screening.over:
         whole = _look(screening, members)
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
         if whole is None or whole.gain < hoped:
             _one_by_one(screening, members, threshold)
-    if members and extra and not screening.over:
-        _look(screening, [*members, extra[0]])  # some that shorten the same stages serve together
+    if extra and not screening.over:
+        _look(screening, [*members, extra[0]])
+    return len(members) > 1 or bool(extra)
+
+
+def _further(
+    screening: Screening, costs: Costs, good: Sequence[Screened], members: Sequence[Screened]
+) -> list[Screened]:
+    """What may serve on top of a stack.
+
+    These are its rivals, since some that shorten the same stages serve together, what promises more and only trainings
+    tell of, and what pays more once the stack has shortened the rest.
+    """
+    registry, sure = screening.context.runner.registry, _sure(screening, good)
+    plain = [s for s in good if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
+    others = [s for s in plain if s in sure] + _promises(screening, costs, [s for s in plain if s not in sure])
+    others += [s for s in _complements(screening, members) if s in _provable(screening, costs, [s, *members])]
+    return [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
+
+
+def _complements(screening: Screening, members: Sequence[Screened]) -> list[Screened]:
+    """What shortens the stages that a stack leaves as they are, and may pay more there than alone; the best first.
+
+    Input or compute alone may show little while the other holds the step back, and much once that is shorter.
+    """
+    if not members or len({_feeds(member) for member in members}) > 1:
+        return []
+    shorter = exp(sum(member.gain for member in members))
+    taken = {member.candidate.strategy.name for member in members}
+    open_ = [
+        s
+        for s in _sure(screening, screening.found)
+        if s.gain > 0 and not s.candidate.stacked and s.candidate.strategy.name not in taken
+        if _feeds(s) != _feeds(members[0]) and _on_top(s, shorter) > ON_TOP
+    ]
+    return sorted(open_, key=lambda s: -_on_top(s, shorter))
+
+
+def _feeds(screened: Screened) -> bool:
+    """Whether it is a way to deliver batches faster."""
+    return bool(INPUT & frozenset(screened.candidate.strategy.stages))
+
+
+def _on_top(screened: Screened, shorter: float) -> float:
+    """The speedup that it may bring, by its prediction or its look, once the step is so many times shorter."""
+    predicted = screened.candidate.predicted
+    alone = max(exp(screened.gain), predicted.value if predicted is not None else 1.0)
+    return 1.0 / max(1.0 - (1.0 - 1.0 / alone) * shorter, 1.0 / MOST)
 
 
 def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:

@@ -131,6 +131,17 @@ def _text(names: frozenset[str]) -> float:
     return speed * (1.15 if "compile" in names else 1.0) * (0.6 if "threads" in names else 1.0)
 
 
+def _fed(names: frozenset[str]) -> float:
+    """Samples that are made one by one before a network that two cores compute: milliseconds of either on the cores."""
+    made = 50.0
+    computed = 39.0 * (0.67 if "amp" in names else 1.0) * (0.66 if "channels_last" in names else 1.0)
+    alone = 1.75 * computed  # with one thread
+    if "workers" not in names:
+        return 89.0 / (made + (alone if "threads" in names else computed))
+    beside = alone if "threads" in names else 1.15 * alone
+    return 89.0 / max(beside, (1.05 * made + beside) / 2)
+
+
 def _nothing(names: frozenset[str]) -> float:
     return 0.93 ** len(names & {"threads", "checkpointing"})
 
@@ -229,6 +240,20 @@ CASES: dict[str, SimulatedCase] = dict(
             companions={"amp": "channels_last"},
             step_seconds=0.35,
             steps=5000,
+        ),
+        _case(
+            "fed network",
+            {
+                "workers": 1.1,
+                "amp": 1.17,
+                "channels_last": 1.18,
+                "threads": 0.75,
+                **dict.fromkeys(USELESS, 1.0),
+            },
+            together=_fed,
+            companions={"workers": "threads", "amp": "channels_last"},
+            step_seconds=0.089,
+            steps=800,
         ),
         _case(
             "slow text",

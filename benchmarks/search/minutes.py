@@ -32,7 +32,7 @@ from benchmarks.search.cases import CASES, SimulatedCase
 from benchmarks.search.runs import GAINS, until_gains
 from simulated import FakeTrial, World
 
-INSPECTION = {"facts": 2.0, "measure_peaks": 6.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
+INSPECTION = {"facts": 2.0, "measure_peaks": 3.0, "measure_stages": 6.0, "flops": 1.0, "probe": 8.0}
 """Seconds of a trial's tasks, as on a 2-core machine."""
 STEPS = {"measure_stages": 12.0, "inspect": 14.0, "flops": 1.5, "advise": 2.5, "probe": 24.0}
 """Steps that a task takes, where they are slow, as seen on the same machine."""
