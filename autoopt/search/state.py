@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from autoopt.records import (
     Advice,
@@ -145,14 +146,14 @@ class SearchState:
         )
 
     def _page_faults(self, plan: Plan) -> float | None:
-        """Of a step of a plan, the most that was seen: processes of one program differ in what they give back."""
+        """Of a step of a plan, the mean of those seen: processes of one program differ in what they give back."""
         seen = [self.control.comparison] if self.control is not None else []
         sides = [side for pair in (*seen, *self.comparisons.values()) for side in (pair.incumbent, pair.candidate)]
         found = [s.page_faults for s in sides if s.plan == plan and s.page_faults is not None]
         profile = self.profiles.get(plan.key)
         if not found and profile is not None and profile.block.page_faults is not None:
             return profile.block.page_faults / max(profile.block.steps, 1)
-        return max(found, default=None)
+        return fmean(found) if found else None
 
     def adopt(self, baseline: Plan) -> None:
         """Makes a plan the baseline, from which the search starts."""

@@ -33,6 +33,11 @@ def seconds_of(case: Case, name: str) -> float:
     return stage.seconds if stage is not None else 0.0
 
 
+def compute_threads(case: Case) -> int:
+    """Threads that compute on the CPU."""
+    return int(case.setup.flags.get("threads") or case.environment.threads or case.environment.cores or 1)
+
+
 def issued(case: Case, *, passes: float = 1.0, update: float = 1.0) -> dict[str, float]:
     """The ``host`` stage of a device, on which issuing forward and backward, and the update, takes another share.
 

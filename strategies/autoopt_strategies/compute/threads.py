@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal
+from autoopt_strategies.common import Setting, Settings, climb, compute_threads, doubling, frugal
 
 
 class Threads(Strategy):
@@ -38,7 +38,7 @@ class Threads(Strategy):
 
     def settings(self, case: Case) -> Settings:
         cores = case.environment.cores or 2
-        now = _threads(case)
+        now = compute_threads(case)
         numbers = [number for number in doubling(1, cores) if number != now]
         if not numbers:
             return
@@ -82,7 +82,3 @@ def core_numbers(text: str) -> list[int]:
             first, _, last = part.partition("-")
             found += range(int(first), int(last or first) + 1)
     return found
-
-
-def _threads(case: Case) -> int:
-    return case.setup.flags.get("threads") or case.environment.threads or case.environment.cores or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import COMPUTE, Setting, seconds_of, tried_gain
+from autoopt_strategies.common import COMPUTE, Setting, compute_threads, seconds_of, tried_gain
 
 LEAST_SHARE = 0.005
 """Share of a step that new pages must take to be worth a try."""
@@ -100,8 +100,11 @@ def _stages(case: Case) -> tuple[str, ...]:
 
 
 def _share(case: Case) -> float | None:
-    """Share of those stages that page faults take; None where neither was measured."""
+    """Share of those stages that page faults take; None where neither was measured.
+
+    Large tensors are written first by the threads that compute, each of which is given its own pages.
+    """
     cost, whole = case.inspected(Allocator.name).get("page_seconds"), sum(seconds_of(case, s) for s in _stages(case))
     if case.page_faults is None or cost is None or whole <= 0:
         return None
-    return float(min(0.9, case.page_faults * cost / whole))
+    return float(min(0.9, case.page_faults * cost / compute_threads(case) / whole))
