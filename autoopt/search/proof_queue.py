@@ -54,10 +54,10 @@ class Costs:
         allocation = self.context.allocation
         return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
 
-    def probes_of(self, screened: Screened) -> float:
-        """Seconds of the probes of a candidate that has had none, before its proof or after it."""
+    def probes_of(self, plan: Plan) -> float:
+        """Seconds of the probes of a plan that has had none, before its proof or after it."""
         probes = self.context.gate.probes
-        return 0.0 if probes is None or probes.has(screened.candidate.plan) else self.probes()
+        return 0.0 if probes is None or probes.has(plan) else self.probes()
 
     def trainings(self, plan: Plan, speedup: float) -> float:
         """Seconds of the trainings, in turns with the baseline's, that prove its quality where probes do not tell.

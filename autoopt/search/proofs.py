@@ -20,6 +20,8 @@ from autoopt.search.trainable import takes_trainings
 SHORT = 0.75
 """Where nothing was kept and nothing else is to come, a proof begins with so much of the time that it is thought to
 need: a faster side takes less, and a pair that the end cuts short still counts."""
+AGAIN = 2.0
+"""A proof may take so many times the seconds that it is thought to need."""
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
@@ -67,9 +69,9 @@ class Proofs:
         if screened.trial.id in self._trained_by:
             return self._trained_by[screened.trial.id] - now
         left = (self._costs.last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - now
-        if not screened.plain or self.state.found or left >= self._costs.pairs(screened):
+        if not screened.plain or self.state.found or left >= AGAIN * self._costs.pairs(screened):
             return left
-        return max(left, self.context.allocation.budget - now - self._costs.probes_of(screened))
+        return max(left, self.context.allocation.budget - now - self._costs.probes_of(screened.candidate.plan))
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]
@@ -119,7 +121,7 @@ class Proofs:
         proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
             candidate,
-            seconds=max(TRIAL * self._compared_in(screened, left), needed),
+            seconds=max((TRIAL if remaining else 1.0) * self._compared_in(screened, left), needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
         )

@@ -214,8 +214,9 @@ class Rounds:
 
     def _settling_until(self, earlier: Earlier) -> float:
         """As :meth:`_last_deadline`; where nothing was kept, all but the probes: nothing else is verified."""
-        last = self._costs.last_deadline(_seen(earlier), earlier.comparison.candidate.plan)
-        return last if self.state.found else max(last, self.context.allocation.budget - self._costs.probes())
+        plan = earlier.comparison.candidate.plan
+        last = self._costs.last_deadline(_seen(earlier), plan)
+        return last if self.state.found else max(last, self.context.allocation.budget - self._costs.probes_of(plan))
 
     def _left(self, gain: float = 1.0) -> float:
         return self._costs.deadline(gain) - self.context.now()
