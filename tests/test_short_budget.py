@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import TrialFailed
+from autoopt.events import Kept
 from autoopt.records import Estimate, JsonDict, Plan, Speedup, Verdict
 from autoopt.search import verify
 from autoopt.search.outcome import Outcome
@@ -198,12 +199,14 @@ def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: 
     assert world.clock() <= 420.0
 
 
-def test_where_nothing_was_kept_what_promises_is_gone_on_with_in_the_time_of_a_verification(tmp_path: Path) -> None:
+def test_where_nothing_was_kept_what_promises_is_proved_in_the_time_of_a_verification(tmp_path: Path) -> None:
     gains = {"layout": 1.14, "other": 1.0}
     case = SimulatedCase("slow", gains, numeric=frozenset({"layout"}), step_seconds=0.35, switchable=frozenset())
     world = simulated(case, 180.0, 1, tmp_path)
     outcome = world.go()
-    assert any("goes on from" in trial.reason for trial in outcome.state.trials)
+    assert outcome.best.plan.names() == ("layout",)
+    (kept,) = [event.at for event in world.events if isinstance(event, Kept)]
+    assert kept > world.loop.context.allocation.search_deadline(0)
     assert world.clock() <= 180.0
 
 

@@ -43,14 +43,26 @@ def look_at_stacks(screening: Screening, costs: Costs) -> bool:
     members = _provable(screening, costs, _without_rivals(candidates, screening.case, registry))
     extra = _further(screening, costs, good, members) if members else []
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or extra else 0.0
-    if len(members) > 1 and not screening.over:
+    if len(members) > 1 and not _late(screening, costs):
         whole = _look(screening, members)
         hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
         if whole is None or whole.gain < hoped:
             _one_by_one(screening, members, threshold)
-    if extra and not screening.over:
+    if extra and not _late(screening, costs):
         _look(screening, [*members, extra[0]])
     return len(members) > 1 or bool(extra)
+
+
+def _late(screening: Screening, costs: Costs) -> bool:
+    """Whether a look at several together would leave no time to prove them; until something is kept, to the very end.
+
+    What is larger takes fewer pairs of processes, so that it may be proved where its best part could not be.
+    """
+    context = screening.context
+    if not screening.over or context.stopping() or screening.state.found:
+        return screening.over
+    needed = screening.each + FEWEST_PAIRS * (context.allocation.start_seconds + screening.each) + costs.probes()
+    return context.now() + needed > context.allocation.budget
 
 
 def _further(
