@@ -3,6 +3,8 @@
     python -m benchmarks.oracle --state oracle.jsonl --minutes 8            # call again to go on
     python -m benchmarks.oracle --state oracle.jsonl --example photos --minutes 8
     python -m benchmarks.oracle --state oracle.jsonl --write              # what there is, as a document
+    python -m benchmarks.oracle --state new.jsonl --lattice-of benchmarks/results/oracle.json --replay --minutes 8
+                                                                 # another revision of autoopt on the same lattices
     python -m benchmarks.oracle --page                                           # docs/oracle.md from it
 
 Run it on a machine that does nothing else. Needs optuna (the dev extra).
@@ -20,7 +22,7 @@ from pathlib import Path
 from benchmarks.documents import environment, save
 from benchmarks.oracle import page, stages, table
 from benchmarks.oracle.slice import Slice
-from benchmarks.oracle.state import State
+from benchmarks.oracle.state import State, from_document
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.oracle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--state", type=Path, help="readings so far, JSON lines; written as it goes")
+    parser.add_argument("--lattice-of", type=Path, metavar="FILE", help="begin the state with a document's lattices")
     parser.add_argument("--example", action="append", choices=table.EXAMPLES, help="only this one; may be repeated")
     parser.add_argument("--minutes", type=float, default=0.0, help="of this slice; 0: measure nothing")
     parser.add_argument("--until", choices=list(stages.STAGES), default="compile", help="the last stage to run")
@@ -77,10 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--page", action="store_true", help="the page of the document")
     options = parser.parse_args(arguments)
-    if options.state is None and (options.minutes or options.write):
-        parser.error("--minutes and --write need --state FILE")
+    if options.state is None and (options.minutes or options.write or options.lattice_of):
+        parser.error("--minutes, --write and --lattice-of need --state FILE")
+    if options.lattice_of is not None and options.state.exists():
+        parser.error(f"--lattice-of begins a new state, and {options.state} holds readings already")
     if not all("=" in item for item in options.without):
         parser.error("--without needs a knob and the reason, as in --without 'workers=nothing to prepare'")
+    if options.lattice_of is not None:
+        from_document(options.state, json.loads(options.lattice_of.read_text(encoding="utf-8")), table.RULES)
     if options.minutes:
         os.chdir(ROOT)
         slice_of(options.example or list(table.EXAMPLES), State(options.state), options)

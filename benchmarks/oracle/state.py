@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,32 @@ class State:
             file.write(json.dumps(record) + "\n")
         self.records.append(record)
         return record
+
+
+def from_document(path: Path, document: Mapping[str, Any], rules: Mapping[str, str]) -> State:
+    """A new state with the lattices of a document, so that autoopt runs and races on them anew.
+
+    A document without the seconds of single readings has their sum: each then takes its fixed seconds, and an equal
+    share of the rest, which its set-up tells.
+
+    Args:
+        path: of the state, where there is none yet.
+        document: as ``--write`` makes it.
+        rules: of the new race.
+    """
+    state = State(path)
+    for name, found in document["examples"].items():
+        rows, whole = found["lattice"], found["seconds"]["lattice"]
+        rest = (whole - sum(row["fixed_seconds"] or 0.0 for row in rows)) / max(len(rows), 1)
+        shared = any(row.get("seconds") is None for row in rows)
+        told = {"seconds_shared_out": True} if shared else {}
+        state.add(name, "setup", **{**found["setup"], "rules": dict(rules), **told})
+        for row in rows:
+            known = row.get("seconds")
+            seconds = known if known is not None else rest + (row["fixed_seconds"] or 0.0)
+            state.add(name, "lattice", **{**row, "seconds": seconds})
+        for row in found["again"]:
+            state.add(name, "again", **row)
+        if found["compile"] is not None:
+            state.add(name, "compile", **found["compile"])
+    return state
