@@ -66,19 +66,20 @@ class Photos(Dataset):
         return (pixels - 0.5) / 0.25, self.labels[index]
 
 
+def block(before, after):
+    """Halves the sides."""
+    convolution = nn.Conv2d(before, after, 3, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+
+
 class Net(nn.Module):
     def __init__(self, classes=CLASSES):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 48, 3, 2, 1)
-        self.conv2 = nn.Conv2d(48, 96, 3, 2, 1)
-        self.conv3 = nn.Conv2d(96, 192, 3, 2, 1)
-        self.head = nn.Linear(192, classes)
+        self.features = nn.Sequential(block(3, 16), block(16, 32), block(32, 64))
+        self.head = nn.Linear(64, classes)
 
     def forward(self, x):
-        x = F.relu(self.conv1(x))
-        x = F.relu(self.conv2(x))
-        x = F.relu(self.conv3(x))
-        return self.head(x.mean((2, 3)))
+        return self.head(self.features(x).mean((2, 3)))
 
 
 def train(model, device, loader, optimizer):
@@ -104,7 +105,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=3e-4)
     args = parser.parse_args()
 
     torch.manual_seed(1)

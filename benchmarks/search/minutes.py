@@ -2,6 +2,7 @@
 
 ``python -m benchmarks.search.minutes --seeds 8 --out FILE`` runs the whole loop, every module of it real but the
 trials, whose true speed, cost and noise are given. Error: how often the final plan holds a change that brings nothing.
+``--table FILE`` tells what a file holds: the share by budget and by case, and the seconds of the journals' steps.
 """
 
 from __future__ import annotations
@@ -126,6 +127,46 @@ def _costly(usual: Any, world: World, *arguments: Any, **options: Any) -> Any:
     return trial()
 
 
+SPENT = {
+    "facts, peaks": ("inspect",),
+    "A/A": ("control",),
+    "profiles": ("examine",),
+    "looks": ("look",),
+    "proofs": ("trial",),
+    "trainings, probes": ("training", "trainings", "probe"),
+    "ablation, verification": ("comparison", "comparisons"),
+}
+"""Columns of the table, by the kinds of the journal's steps."""
+
+
+def table(rows: Sequence[JsonDict]) -> list[str]:
+    """Two tables as Markdown: budgets with the mean seconds of their steps, and cases with their shares by budget."""
+    budgets = sorted({row["budget"] for row in rows})
+    lines = ["| budget | of the attainable | useless kept | tried | " + " | ".join(SPENT) + " | whole |"]
+    lines += ["| --- " * (len(SPENT) + 5) + "|"]
+    for budget in budgets:
+        mine = [row for row in rows if row["budget"] == budget]
+        useless = f"{sum(row['useless'] > 0 for row in mine)} of {len(mine)}"
+        steps = [fmean(sum(row["spent"].get(kind, 0.0) for kind in kinds) for row in mine) for kinds in SPENT.values()]
+        seconds = [f"{each:.0f} s" for each in (*steps, fmean(row["seconds"] for row in mine))]
+        cells = [_told(budget), _share(mine), useless, f"{fmean(row['tried'] for row in mine):.1f}", *seconds]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| case | " + " | ".join(map(_told, budgets)) + " |", "| --- " * (len(budgets) + 1) + "|"]
+    for name in dict.fromkeys(row["case"] for row in rows if row["share"] is not None):
+        shares = [_share([r for r in rows if (r["case"], r["budget"]) == (name, budget)]) for budget in budgets]
+        lines.append(f"| {name} | " + " | ".join(shares) + " |")
+    return lines
+
+
+def _share(rows: Sequence[JsonDict]) -> str:
+    known = [row["share"] for row in rows if row["share"] is not None]
+    return f"{fmean(known):.0%}".replace("%", " %") if known else "-"
+
+
+def _told(budget: float) -> str:
+    return f"{budget / 3600:g} h" if budget >= 3600 else f"{budget / 60:g} min"
+
+
 def seconds_to_target(case: SimulatedCase, names: tuple[str, ...]) -> float:
     return case.start_seconds + case.fixed(names) + case.steps * case.step_seconds / case.speed(names)
 
@@ -196,8 +237,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--budgets", type=float, nargs="+", default=[90.0, 180.0, 360.0, 600.0, 1800.0])
     parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="the file of what was run")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="tell what a file holds, run nothing")
     options = parser.parse_args()
+    if options.table is not None:
+        print("\n".join(table(json.loads(options.table.read_text()))))
+        return
+    if options.out is None:
+        parser.error("--out FILE, or --table FILE")
     rows = []
     for budget in options.budgets:
         for name in options.cases:
