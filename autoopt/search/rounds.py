@@ -32,6 +32,9 @@ from autoopt.search.strategy_search import search_settings, seconds_of_trainings
 from autoopt.search.trainable import lookable
 from autoopt.simplify.pipeline import Pipeline
 
+CHEAP = 0.05
+"""Of the time left, what second looks may take before what did well is looked at together: they tell chance from gain,
+and a short budget has better use for their seconds."""
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it looks at anything: its profile."""
 
@@ -153,7 +156,8 @@ class Rounds:
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
         left = screening.run(unseen)
-        if not look_at_stacks(screening, self._costs) and not screening.large:
+        screening.confirm(CHEAP * self._left())
+        if not look_at_stacks(screening, self._costs):
             screening.confirm()
             look_at_stacks(screening, self._costs)
         open_ = {screened.candidate.strategy.name for screened in screening.found}

