@@ -145,13 +145,13 @@ class Screening:
                     talk.ask(0)
         self.large = best is not None
         if best is None:
-            self.race_rivals()
+            self._race_rivals()
         return [*waiting, *late]
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
         """A gain to be proved before anything else is looked at; not one whose quality only trainings tell."""
         best = outstanding(self.found, [proposal.predicted for proposal in waiting])
-        return None if best is None or self._trains(best) else best
+        return None if best is None or self.trains(best) else best
 
     def _talk(self, proposal: Proposal) -> Talk:
         def gain(candidate: Candidate, remaining: int) -> float | None:
@@ -290,7 +290,7 @@ class Screening:
             rng=np.random.default_rng([context.seed, state.numbers, 3]),
         )
 
-    def race_rivals(self) -> None:
+    def _race_rivals(self) -> None:
         """A second look, at fresh processes of both, at what is hardly better than a rival that stands out.
 
         What only trainings tell of is no rival of what is sure: neither keeps the other out of a stack.
@@ -315,10 +315,11 @@ class Screening:
 
     def _close_rival(self, screened: Screened, seen: Iterable[Screened]) -> bool:
         """Whether it is not known which of it and a rival that stands out is better."""
-        alike = (s for s in seen if s.plain and self._trains(s) == self._trains(screened))
+        alike = (s for s in seen if s.plain and self.trains(s) == self.trains(screened))
         return any(screened.close_to(other) for other in alike)
 
-    def _trains(self, screened: Screened) -> bool:
+    def trains(self, screened: Screened) -> bool:
+        """Whether only trainings tell its quality."""
         return takes_trainings(self.context, self.state, screened.candidate.changes)
 
     def again(self, chosen: Sequence[Screened]) -> bool:

@@ -15,7 +15,6 @@ from autoopt.search.required_time import FEWEST_PAIRS, chance
 from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
-from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
 
 STACK_LOOKS = 2
@@ -112,8 +111,7 @@ def _on_top(screened: Screened, shorter: float) -> float:
 
 def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
     """Those whose quality is told without trainings."""
-    context, state = screening.context, screening.state
-    return [s for s in found if not takes_trainings(context, state, s.candidate.changes)]
+    return [s for s in found if not screening.trains(s)]
 
 
 def _may_come_with(screened: Screened, sure: Sequence[Screened], threshold: float) -> bool:

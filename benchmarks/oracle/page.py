@@ -178,12 +178,12 @@ def _replays(found: dict[str, Any]) -> list[str]:
         for name, replay in found["replays"].items()
     )
     seeds = next(iter(found["replays"].values()))["seeds"]
-    shared = " The seconds of single readings are shared out of their sum." if _shared_out(found) else ""
+    shared = (
+        " The seconds of single readings are shared out of their sum."
+        if found["setup"].get("seconds_shared_out")
+        else ""
+    )
     return [
         f"Replays from {seeds} seeds on the lattice's readings, best reading over that of the choice, median and "
         f"quartiles: {told}.{shared}"
     ]
-
-
-def _shared_out(found: dict[str, Any]) -> bool:
-    return bool(found["setup"].get("seconds_shared_out"))

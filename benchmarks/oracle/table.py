@@ -76,9 +76,7 @@ def example(state: State, name: str, replays: int = REPLAYS) -> dict[str, Any]:
         "autoopt": _plain(state.one(name, "autoopt")),
         "race": raced(setup, chosen, state.of(name, "race")) if chosen else None,
         "again": [_plain(row) for row in state.of(name, "again")],
-        "lattice": [
-            {k: row.get(k) for k in ("point", "value", "step_seconds", "fixed_seconds", "seconds")} for row in table
-        ],
+        "lattice": [{k: row.get(k) for k in READING} for row in table],
     }
     own = state.one(name, "autoopt")
     if replays and own and len(table) == setup["points"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, climb, doubling, frugal, kept, seconds_of
+from autoopt_strategies.common import Setting, Settings, climb, compute_threads, doubling, frugal, kept, seconds_of
 
 MANY_THREADS = 1.2
 """Threads that work at a sample, on average, from which on its libraries are taken to start threads of their own."""
@@ -114,9 +114,8 @@ def _threads_beside(case: Case, workers: int) -> int | None:
     cores = case.environment.cores
     if case.device != "cpu" or not cores or cores < 2:
         return None
-    now = case.setup.flags.get("threads") or case.environment.threads or cores
     wanted = max(1, cores - workers)
-    return wanted if wanted < now else None
+    return wanted if wanted < compute_threads(case) else None
 
 
 def _spread(case: Case) -> float | None:
