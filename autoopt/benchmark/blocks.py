@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from autoopt.benchmark.clock import Lap
@@ -15,21 +16,35 @@ from autoopt.benchmark.training import Training
 from autoopt.records.messages import Block
 
 
+@dataclass(frozen=True)
+class Ramp:
+    """Training before a block that is not measured: so many seconds, and at least so many steps."""
+
+    seconds: float = 0.0
+    steps: int = 0
+
+
+def ready_batches(training: Any) -> int:
+    """Batches that the loader's workers hold ready at most: its queue."""
+    loader = training.loader.loader
+    return int(loader.num_workers * (getattr(loader, "prefetch_factor", None) or 0))
+
+
 def run_block(
-    training: Training, enough: Enough, *, ramp_seconds: float = 0.0, settle: bool = True, most: int | None = None
+    training: Training, enough: Enough, *, ramp: Ramp = Ramp(), settle: bool = True, most: int | None = None
 ) -> Block:
     """Trains until ``enough``, and measures.
 
     Args:
         training: goes on from where it stands.
         enough: asked after each step.
-        ramp_seconds: trained first, unmeasured.
+        ramp: trained first, unmeasured.
         settle: takes what is paid once (compiling again, a search) out of the block's time.
         most: steps after which ``enough`` says so in any case; several processes need to know.
 
     Of several processes that train together each gets the same block, that of all.
     """
-    ramp_paid = _ramp(training, ramp_seconds)
+    ramp_paid = _ramp(training, ramp)
     device = training.device
     workers = bool(training.loader.loader.num_workers)
     device.reset_peak()
@@ -96,9 +111,9 @@ def train_until(training: Training, enough: Enough, most: int | None = None) -> 
     return clock.stop(), recorder
 
 
-def _ramp(training: Training, seconds: float) -> float:
+def _ramp(training: Training, ramp: Ramp) -> float:
     """Trains unmeasured; the seconds in it that were paid once."""
-    if seconds <= 0:
+    if ramp == Ramp():
         return 0.0
-    lap, _ = train_until(training, lambda _, elapsed: elapsed >= seconds)
+    lap, _ = train_until(training, lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
     return training.deferred_cost.settled(lap)[1]

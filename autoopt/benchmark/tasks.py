@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from autoopt.benchmark import warmup
+from autoopt.benchmark.blocks import Ramp, ready_batches
 from autoopt.benchmark.blocks import run_block as run_block_until
 from autoopt.benchmark.cputime import cpu_times
 from autoopt.benchmark.distributed.step import apart
@@ -37,32 +38,50 @@ def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
     return warmup.warm_up(live, max_seconds).model_dump(mode="json")
 
 
-def run_block(live: TrialContext, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
+def run_block(
+    live: TrialContext,
+    seconds: float,
+    min_steps: int = 1,
+    ramp_seconds: float = 0.0,
+    cycle: int = 1,
+    ramp_steps: int = 0,
+) -> JsonDict:
     """Trains ``ramp_seconds`` unmeasured, then measures: a :class:`~autoopt.records.messages.Block`.
 
     Args:
         seconds: at least so long.
         min_steps: and at least so many steps.
         ramp_seconds: after a thaw, until caches and clocks are as they were.
+        cycle: steps after which step times repeat. The block holds whole cycles, and one is trained before it: loader
+            workers that wait for storage wait on while they are stopped, so that their next batches come early.
+        ramp_steps: of the ramp at least.
     """
-    block = run_block_until(
-        live.training, lambda done, elapsed: done >= min_steps and elapsed >= seconds, ramp_seconds=ramp_seconds
-    )
-    return block.model_dump(mode="json")
+
+    def enough(done: int, elapsed: float) -> bool:
+        return done >= min_steps and elapsed >= seconds and done % cycle == 0
+
+    ramp = Ramp(ramp_seconds, max(ramp_steps, cycle if cycle > 1 else 0))
+    return run_block_until(live.training, enough, ramp=ramp).model_dump(mode="json")
 
 
 def switched_block(
-    live: TrialContext, plan: JsonDict, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0
+    live: TrialContext,
+    plan: JsonDict,
+    seconds: float,
+    min_steps: int = 1,
+    ramp_seconds: float = 0.0,
+    cycle: int = 1,
 ) -> JsonDict:
     """A block under another plan in this process, whose training is then what it was but for its place in the data.
 
     Args:
         plan: that the process can take on (``autoopt.benchmark.switching``), or its own.
-        seconds, min_steps, ramp_seconds: as of :func:`run_block`; the ramp is trained under that plan.
+        seconds, min_steps, ramp_seconds, cycle: as of :func:`run_block`; the ramp is trained under that plan, and long
+            enough to use up the batches that the loader had made ready under another one.
     """
     setup = live.registry.fold(Plan.model_validate(plan), live.workload.setup)
     with live.switching.to(setup):
-        return run_block(live, seconds, min_steps, ramp_seconds)
+        return run_block(live, seconds, min_steps, ramp_seconds, cycle, ramp_steps=ready_batches(live.training))
 
 
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:

@@ -9,6 +9,7 @@ from time import perf_counter
 
 from autoopt.benchmark.blocks import group_of, run_block
 from autoopt.benchmark.compiling import trouble
+from autoopt.benchmark.cycle import cycle_of
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records.messages import Startup
@@ -38,6 +39,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     first_step, began = training.steps, perf_counter()
     times: list[float] = []
     losses: list[float | None] = []
+    waits: list[tuple[float, float]] = []
     compiled_until = 0
     steady: Steady | None = None
     last_look = 0.0
@@ -47,6 +49,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         block = run_block(training, lambda _, seconds, part=part: seconds >= part, settle=False)  # type: ignore[misc]
         times += block.step_seconds
         losses += block.losses
+        waits.append((block.stage_seconds.get("data", 0.0), block.seconds))
         if block.recompilations:
             compiled_until = len(times)
         last_look = agree(perf_counter() - began)
@@ -58,7 +61,15 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     if training.device.kind != "cpu":
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
     startup = _startup(live, times, losses, steady, compiled_until)
-    return startup.model_copy(update={"first_step": first_step})
+    settled = times[steady.start + compiled_until :] if steady is not None else times[len(times) // 2 :]
+    cycle = int(agree(cycle_of(settled, training.loader.loader.num_workers, _share_waited(waits))))
+    return startup.model_copy(update={"first_step": first_step, "cycle": cycle})
+
+
+def _share_waited(parts: Sequence[tuple[float, float]]) -> float:
+    """Share of the later half's seconds that training waited for data: the first batch of all is no steady wait."""
+    waited, seconds = (sum(column) for column in zip(*parts[len(parts) // 2 :], strict=True))
+    return float(waited / max(seconds, 1e-9))
 
 
 def least_groups(times: Sequence[float]) -> int:

@@ -76,11 +76,11 @@ class WatchedArm(TrialArm):
             seconds.append(self._clock() - began)
         return min(seconds)
 
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
-        if ramp_seconds:
-            super().block(ramp_seconds, 1, 0.0)
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        if ramp_seconds or cycle > 1:
+            super().block(ramp_seconds, 1, 0.0, cycle)
         began = self._clock()
-        block = super().block(seconds, min_steps, 0.0)
+        block = super().block(seconds, min_steps, 0.0, cycle)
         spent = self._clock() - began
         self.watch.samples += block.samples
         self.watch.seconds += spent

@@ -19,8 +19,8 @@ from autoopt.records import Estimate, Plan, Record, Result
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import Arm, TrialArm
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec

@@ -44,6 +44,8 @@ class Startup(Record):
 
     ``first_step``: of the training, whose loss is the first of ``losses``; a script stands at the end of one by then.
     ``compiler``: what ``torch.compile`` had trouble with, a sentence; None where it had none or was not asked.
+    ``cycle``: steps after which step times repeat: those of a loader with workers that training waits for, and of what
+    comes once in so many steps.
     """
 
     build_seconds: float
@@ -55,6 +57,7 @@ class Startup(Record):
     losses: tuple[float | None, ...] = ()
     first_step: int = 0
     compiler: str | None = None
+    cycle: int = 1
 
 
 class Moved(Record):

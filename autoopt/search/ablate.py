@@ -9,8 +9,8 @@ from math import exp
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.at_once import compare_at_once, compared, differ, of_plans, undecided
+from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Decision, Mode, SideName
-from autoopt.search.compare.pairs import SIDES
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.look_ruling import SWITCHED
 from autoopt.search.proof import stands_out

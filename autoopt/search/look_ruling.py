@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import log, log1p
-from typing import Literal
 
 from autoopt.records import Verdict
 from autoopt.search.accept.evidence import Judgement
@@ -11,13 +10,11 @@ from autoopt.search.accept.judge import NOT_TESTED
 from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.contest import SWITCHED, within
 from autoopt.search.compare.sequential_test import SequentialTest, between_process_of
 from autoopt.search.compare.statistics import TwoLevel
-from autoopt.search.one_process import within
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-
-SWITCHED: Literal["switched"] = "switched"
 
 
 class LookRuling:

@@ -1,27 +1,27 @@
-"""Looks at candidates in turn against one incumbent that stays alive: seconds each, to find, never to prove.
+"""Screening measurements against one incumbent process that lives on: seconds each, to find, never to confirm.
 
-A look starts one process of the candidate and measures it block by block against the incumbent's, which is frozen
-between blocks and between looks. A look is one pair of processes: how processes of one program differ is in its
-interval, so that it refuses what is plainly slow and never accepts.
+Each starts one process of the candidate and measures it block by block against the incumbent's, which is frozen between
+blocks and between measurements. It is one pair of processes: how processes of one program differ is in its interval,
+so that it refuses what is plainly slow and never accepts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import log, sqrt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log, sqrt
 
 import numpy as np
 
-from autoopt.records import Estimate, Noise, Plan
+from autoopt.records import Noise, Plan
 from autoopt.records.messages import Block
-from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideFailure, SideName
-from autoopt.search.compare.pairs import Pair, SideFailedError
-from autoopt.search.compare.sequential_test import SequentialTest
-from autoopt.search.compare.side_statistics import SideStatistics
-from autoopt.search.live_incumbent import LiveIncumbent
+from autoopt.search.compare.arena import Clock, LiveArm, Source
+from autoopt.search.compare.arm import Start
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.contest import Contest, OnProgress
 
-MOST_BLOCKS = 10
-"""Block pairs of a look at most: more of them serve less than another process would."""
+MOST_ROUNDS = 10
+"""Of a screening measurement: more of them serve less than another process would."""
 
 AGED = 0.05
 """Change of an incumbent's step (log) since its first blocks, from which on each candidate gets a fresh one. Pages that
@@ -37,21 +37,59 @@ _TWICE = 2
 """Incumbents that have aged, from which on each candidate gets a fresh one: one may have met a burst of other programs,
 and every further start is paid for."""
 
-OnProgress = Callable[[str, Estimate | None], None]
+
+@dataclass
+class LiveIncumbent:
+    """The incumbent's frozen process, for whoever measures next."""
+
+    arm: LiveArm | None = None
+
+    def take(self) -> LiveArm | None:
+        """The process, which belongs to whoever asks from here on; None where there is none."""
+        live, self.arm = self.arm, None
+        return live
+
+    def close(self) -> None:
+        """Ends the process."""
+        live = self.take()
+        if live is not None:
+            live.close()
 
 
-class Race(LiveIncumbent):
+class Race:
     """Candidates against one live incumbent, each in a process of its own.
 
+    Args:
+        start: starts a process.
+        incumbent: its plan.
+        rule: block length, ramp, and the gain worth having.
+        clock: seconds.
+        rng: decides order.
+        live: a process of the incumbent that is alive and frozen; started with the first measurement where None.
+
     Attributes:
-        places: how many looks are measured at the same time.
+        places: how many candidates are measured at the same time.
         one_at_a_time: incumbent and a candidate did not fit onto the device together.
     """
 
     places = 1
-    one_at_a_time = False
-    _young_step: float | None = None
-    _aged_incumbents = 0
+
+    def __init__(
+        self,
+        start: Start,
+        incumbent: Plan,
+        rule: Rule,
+        *,
+        clock: Clock,
+        rng: np.random.Generator,
+        live: LiveArm | None = None,
+    ) -> None:
+        self._start, self._clock, self._rng, self.incumbent = start, clock, rng, incumbent
+        self._rule = rule.model_copy(update={"max_pairs": 1, "max_seconds": inf})
+        self._live = LiveIncumbent(live)
+        self.one_at_a_time = False
+        self._young_step: float | None = None
+        self._aged_incumbents = 0
 
     def look(
         self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
@@ -62,41 +100,43 @@ class Race(LiveIncumbent):
             noise: the A/A control and what was learned since.
             warm_up_seconds: the most that either side may take to become steady.
         """
-        older, began, aged = self._live is not None, self._clock(), self._aged_incumbents
-        seen = self._look(candidate, noise, warm_up_seconds, on_progress, began)
+        older, aged = self._live.arm is not None, self._aged_incumbents
+        seen = self._look(candidate, noise, warm_up_seconds, on_progress)
         if older and self._aged_incumbents > aged and seen.failure is None:  # against one as old as itself
-            seen = self._look(candidate, noise, warm_up_seconds, on_progress, began)
+            again = self._look(candidate, noise, warm_up_seconds, on_progress)
+            seen = again.model_copy(update={"seconds": seen.seconds + again.seconds})
         return seen
 
     def _look(
-        self, candidate: Plan, noise: Noise, warm_up_seconds: float, on_progress: OnProgress | None, began: float
+        self, candidate: Plan, noise: Noise, warm_up_seconds: float, on_progress: OnProgress | None
     ) -> Comparison:
-        sides: dict[SideName, SideStatistics] = {
-            "incumbent": SideStatistics(self.incumbent),
-            "candidate": SideStatistics(candidate),
-        }
-        rule = self._rule.model_copy(update={"warm_up_seconds": warm_up_seconds})
-        test = SequentialTest(rule, noise)
-        pair = Pair(self._start, sides, rule, self._rng, self._clock, self._live)
-        fresh, self._live = self._live is None, None
-        failure: SideFailure | None = None
-        try:
-            pair.open()
-            self._measure(pair, test, rule, on_progress)
-            aged = self._aged(sides["incumbent"])
-            self._aged_incumbents += aged
-            self._live = None if aged or self._aged_incumbents >= _TWICE else pair.release()
-        except SideFailedError as failed:
-            self.one_at_a_time = self.one_at_a_time or (failed.error.for_want_of_room and failed.both_alive)
-            self._live = pair.release() if failed.side == "candidate" else None
-            failure = failed.failure
-        finally:
-            pair.close()
-        return self._document(test, sides, failure, began, fresh)
+        contest = Contest(
+            Source(self._start, self._live.take()),
+            self.incumbent,
+            [candidate],
+            "incumbent",
+            self._rule.model_copy(update={"warm_up_seconds": warm_up_seconds}),
+            clock=self._clock,
+            noise=noise,
+            rng=self._rng,
+            most_rounds=MOST_ROUNDS,
+            on_progress=on_progress,
+            keep_live=True,
+            alternating=self.one_at_a_time,
+        )
+        (seen,) = contest.run()
+        assert seen is not None
+        self.one_at_a_time = self.one_at_a_time or contest.for_want_of_room
+        aged = self._aged(contest.shared_blocks)
+        self._aged_incumbents += aged
+        self._live.arm = contest.live
+        if aged or self._aged_incumbents >= _TWICE:
+            self._live.close()
+        return seen
 
-    def _aged(self, incumbent: SideStatistics) -> bool:
+    def _aged(self, blocks: Sequence[Block]) -> bool:
         """Whether the incumbent's process steps faster or slower by now than in its first blocks."""
-        seconds = _undisturbed(incumbent.blocks)
+        seconds = _undisturbed(blocks)
         if len(seconds) < _YOUNG:
             return False
         if self._young_step is None:
@@ -105,45 +145,13 @@ class Race(LiveIncumbent):
         error = 1.25 * scatter * sqrt(2 / _YOUNG)  # of the difference of two medians
         return abs(log(float(np.median(seconds[-_YOUNG:])) / self._young_step)) > max(AGED, _ERRORS * error)
 
-    def _measure(self, pair: Pair, test: SequentialTest, rule: Rule, on_progress: OnProgress | None) -> None:
-        while True:
-            pair.block_pair()
-            level = pair.blocks.level(rule.foreign_share, test.expected_sd)
-            if on_progress is not None:
-                on_progress("a look at it", test.estimate(level))
-            count = len(pair.blocks.log_ratios)
-            cost = (self._clock() - pair.ready_at) / count
-            if count >= MOST_BLOCKS or test.enough(level, pair.ready_at - pair.began, cost):
-                break
-        record = pair.record(rule.foreign_share, test.expected_sd)
-        if record:
-            test.add(record)
+    def hand_over(self) -> LiveArm | None:
+        """The incumbent's live process, which belongs to whoever asks from here on; None where there is none."""
+        return self._live.take()
 
-    def _document(
-        self,
-        test: SequentialTest,
-        sides: dict[SideName, SideStatistics],
-        failure: SideFailure | None,
-        began: float,
-        fresh: bool,
-    ) -> Comparison:
-        decided = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
-        if failure is not None:
-            decided = Decision.FAILED, failure.reason
-        incumbent, candidate = sides["incumbent"].side(), sides["candidate"].side()
-        return Comparison(
-            decision=decided[0],
-            reason=decided[1],
-            estimate=test.estimate(),
-            pairs=tuple(test.pairs),
-            incumbent=incumbent,
-            candidate=candidate,
-            failure=failure,
-            seconds=self._clock() - began,
-            measured_seconds=incumbent.seconds + candidate.seconds,
-            between_process_sd=test.between_process_sd,
-            fresh=fresh,
-        )
+    def close(self) -> None:
+        """Ends the incumbent's process."""
+        self._live.close()
 
 
 def _undisturbed(blocks: Sequence[Block]) -> list[float]:

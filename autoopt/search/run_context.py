@@ -12,11 +12,11 @@ from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress,
 from autoopt.records import Estimate, JsonDict, Noise, Plan, Record, Trial
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.compare.arena import Source
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, SideName
+from autoopt.search.compare.contest import Contest, Several, compare
 from autoopt.search.compare.error_budget import alpha_of
-from autoopt.search.compare.several import Several, compare_several
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
@@ -188,8 +188,8 @@ class RunContext:
 
         def measure() -> Several:
             made = len(state.comparisons) + len(state.ablations)
-            return compare_several(
-                self.runner.start,
+            contest = Contest(
+                Source(self.runner.start),
                 shared,
                 others,
                 role,
@@ -200,6 +200,7 @@ class RunContext:
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
                 earlier=earlier,
             )
+            return Several(comparisons=tuple(contest.run()))
 
         key = {
             "purpose": purpose,

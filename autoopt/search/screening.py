@@ -14,16 +14,14 @@ from math import exp, inf
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.at_once import FEWEST, room
 from autoopt.search.candidate import Candidate, plan_of
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison
-from autoopt.search.look_ruling import SWITCHED, LookRuling
+from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.look_ruling import LookRuling
 from autoopt.search.parallel.opening import open_race
 from autoopt.search.parallel.race import Expected, ParallelRace
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
@@ -40,8 +38,6 @@ from autoopt.strategy import Case
 
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
-ALONE = 1.5
-"""Of the seconds of two pairs of processes that take turns, what one needs whose processes come one after the other."""
 UNLIKELY_AT_MOST = 0.05
 """Of the budget, for a look at what compiles and is predicted to cost more than it brings."""
 
@@ -258,11 +254,9 @@ class Screening:
             usual = context.runner.limits
             context.runner.limits = self._limits(candidate.predicted)
             try:
-                if not self._race.one_at_a_time:
-                    seen = self._race.look(
-                        candidate.plan, state.noise, warm_up_seconds=STEADY_SECONDS, on_progress=progress
-                    )
-                return self._one_after_the_other(candidate) if self._race.one_at_a_time else seen
+                return self._race.look(
+                    candidate.plan, state.noise, warm_up_seconds=STEADY_SECONDS, on_progress=progress
+                )
             finally:
                 context.runner.limits = usual
 
@@ -274,21 +268,6 @@ class Screening:
         seen = context.run.step("look", key, measure, Comparison)
         state.looks.append(seen)
         return state.with_fixed_costs(seen)
-
-    def _one_after_the_other(self, candidate: Candidate) -> Comparison:
-        """Where incumbent and candidate do not fit into memory together."""
-        self._race.close()
-        context, state = self.context, self.state
-        return compare(
-            context.runner.start,
-            state.incumbent,
-            candidate.plan,
-            context.rule(ALONE * context.allocation.comparison),
-            clock=context.now,
-            deadline=self.deadline,
-            noise=state.noise,
-            rng=np.random.default_rng([context.seed, state.numbers, 3]),
-        )
 
     def _race_rivals(self) -> None:
         """A second look, at fresh processes of both, at what is hardly better than a rival that stands out.

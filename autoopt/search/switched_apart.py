@@ -8,23 +8,19 @@ than in their speed, is learned from them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from statistics import fmean
 
 import numpy as np
 
 from autoopt.records import Plan
 from autoopt.search.at_once import MORE, earlier_pairs
-from autoopt.search.compare.comparison import Comparison, Decision, SideName
-from autoopt.search.compare.pairs import SIDES
-from autoopt.search.compare.sequential_test import SequentialTest
-from autoopt.search.compare.several import Several
-from autoopt.search.look_ruling import SWITCHED
-from autoopt.search.one_process import OneProcess, within
+from autoopt.search.compare.arena import Source
+from autoopt.search.compare.comparison import SideName
+from autoopt.search.compare.contest import SWITCHED, Contest, Several
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.switched_looks import seconds_of_look, switchable, switchable_parts
+from autoopt.search.switched_looks import MOST_ROUNDS, seconds_of_look, switchable, switchable_parts
 from autoopt.search.time_limits import STEADY_SECONDS
 
 
@@ -61,7 +57,20 @@ def compare_switched(
     }
 
     def measure() -> Several:
-        return _Visits(context, state, base, shared, chosen, role, until).run()
+        rule = context.rule(until - context.now())
+        contest = Contest(
+            Source(context.runner.start, switched=base),
+            shared,
+            chosen,
+            role,
+            rule.model_copy(update={"warm_up_seconds": STEADY_SECONDS}),
+            clock=context.now,
+            noise=state.noise,
+            rng=np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6]),
+            most_rounds=MOST_ROUNDS,
+            earlier=[earlier_pairs(state, shared, plan, role, SWITCHED) for plan in chosen],
+        )
+        return Several(comparisons=tuple(contest.run()))
 
     several = context.on_one_machine("comparisons", key, measure, Several)
     state.ablations.extend(seen for seen in several.comparisons if seen is not None)
@@ -86,81 +95,3 @@ def switchable_from(context: RunContext, shared: Plan, others: Sequence[Plan]) -
 def _common(plans: Sequence[Plan]) -> Plan:
     first, *rest = plans
     return Plan(changes=tuple(change for change in first.changes if all(change in plan.changes for plan in rest)))
-
-
-class _Visits:
-    """Processes one after the other, each of which takes on every plan that is not decided yet."""
-
-    def __init__(
-        self,
-        context: RunContext,
-        state: SearchState,
-        base: Plan,
-        shared: Plan,
-        others: Sequence[Plan],
-        role: SideName,
-        deadline: float,
-    ) -> None:
-        self._context, self._base, self._shared, self._others = context, base, shared, others
-        self._role: SideName = role
-        self._deadline = deadline
-        self._rule, self._noise = context.rule(deadline - context.now()), state.noise
-        self._rng = np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6])
-        self._tests = {plan.key: self._test(state, plan) for plan in others}
-        self._latest: dict[str, Comparison] = {}
-        self._lost: set[str] = set()
-
-    def _test(self, state: SearchState, plan: Plan) -> SequentialTest:
-        """With what processes that were switched have shown before."""
-        earlier = earlier_pairs(state, self._shared, plan, self._role, SWITCHED)
-        return SequentialTest(self._rule, within(self._noise), earlier)
-
-    def run(self) -> Several:
-        while open_ := self._open():
-            self._visit(open_)
-        return Several(comparisons=tuple(self._document(plan) for plan in self._others))
-
-    def _open(self) -> list[Plan]:
-        """Those that another process may decide."""
-        left, now = self._deadline - self._context.now(), list[Plan]()
-        waiting = [plan for plan in self._others if plan.key not in self._lost]
-        for plan in waiting:
-            test = self._tests[plan.key]
-            if plan.key not in self._latest or test.decide(left / len(waiting)) is None:
-                now.append(plan)
-        return now if left > 0 and not self._context.stopping() else []
-
-    def _visit(self, plans: Sequence[Plan]) -> None:
-        """Another process; what it cannot tell of is asked no more."""
-        start, clock, began = self._context.runner.start, self._context.now, self._context.now()
-        process = OneProcess(start, self._base, self._rule, usual=self._shared, clock=clock, rng=self._rng)
-        role = SIDES[1 - SIDES.index(self._role)]
-        with closing(process):
-            seen = process.look(plans, self._noise, role=role, warm_up_seconds=STEADY_SECONDS, deadline=self._deadline)
-        each = (clock() - began) / len(plans)
-        for plan, look in zip(plans, seen, strict=True):
-            if look is None:
-                self._lost.add(plan.key)
-                continue
-            self._latest[plan.key] = look
-            for pair in look.pairs:
-                self._tests[plan.key].add(pair.model_copy(update={"seconds": each}))
-
-    def _document(self, plan: Plan) -> Comparison | None:
-        """The looks of all processes as one comparison; None where no process told of it."""
-        test, look = self._tests[plan.key], self._latest.get(plan.key)
-        if look is None:
-            return None
-        decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "not decided within the time for it")
-        return look.model_copy(
-            update={
-                "decision": decision,
-                "reason": reason.replace("pairs of processes", "processes that were switched"),
-                "estimate": test.estimate(),
-                "e_value": test.e_value(),
-                "pairs": tuple(test.pairs),
-                "seconds": sum(pair.seconds for pair in test.pairs),
-                "between_process_sd": test.between_process_sd,
-                "fresh": True,
-            }
-        )

@@ -13,11 +13,12 @@ from autoopt.registry import Registry
 from autoopt.script.switching import PARTS as SCRIPT_PARTS
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import plan_of
+from autoopt.search.compare.arena import SETTLING_STEPS, LiveArm, Source
 from autoopt.search.compare.comparison import Comparison
-from autoopt.search.compare.pairs import LiveArm
+from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS
-from autoopt.search.one_process import SETTLING_STEPS, OneProcess
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, most_promising
+from autoopt.search.race import LiveIncumbent
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.time_limits import STEADY_SECONDS
@@ -26,6 +27,10 @@ from autoopt.strategy import Case
 
 SECONDS, STEPS = 4.0, SETTLING_STEPS + 2 * MIN_BLOCKS
 """Seconds of a look in a process that is alive, as thought beforehand; where steps are slow, so many of them."""
+
+
+MOST_ROUNDS = 12
+"""Of a screening measurement in a process that switches between plans."""
 
 
 class Visit(Record):
@@ -79,9 +84,8 @@ class SwitchedLooks:
         self._seen: dict[str, Comparison] = {}
         self._asked: set[str] = set()
         self._spent: list[float] = []
-        rng = np.random.default_rng([context.seed, state.numbers, 5])
-        rule = context.rule(1.0)
-        self._process = OneProcess(context.runner.start, state.incumbent, rule, clock=context.now, rng=rng)
+        self._rng = np.random.default_rng([context.seed, state.numbers, 5])
+        self._live = LiveIncumbent()
 
     def possible(self, plan: Plan) -> bool:
         """Whether a visit may tell of a plan, and none has failed to."""
@@ -149,15 +153,32 @@ class SwitchedLooks:
             names = ", ".join("+".join(name for name in plan.names() if name not in incumbent) for plan in new)
             looked = f"looking at {len(new)} candidates in one process: {names}"
             context.begin("optimize", len(state.rounds), looked if len(new) > 1 else f"looking at {names}")
-            looks = self._process.look(
-                new, state.noise, warm_up_seconds=STEADY_SECONDS, deadline=deadline, take_over=self._take_over
-            )
-            return Visit(looks=looks)
+            return Visit(looks=tuple(self._measured(new, deadline)))
 
         seen = context.run.step("look", key, measure, Visit)
         self._asked |= {plan.key for plan in new}
         self._spent += [look.seconds for look in seen.looks if look is not None]
         self._seen |= {plan.key: look for plan, look in zip(new, seen.looks, strict=True) if look is not None}
+
+    def _measured(self, plans: Sequence[Plan], deadline: float) -> list[Comparison | None]:
+        """One pair of processes of each that are one process of the incumbent, which lives on."""
+        context, incumbent = self._context, self._state.incumbent
+        rule = context.rule(deadline - context.now())
+        contest = Contest(
+            Source(context.runner.start, self._live.take() or self._take_over(), switched=incumbent),
+            incumbent,
+            plans,
+            "incumbent",
+            rule.model_copy(update={"max_pairs": 1, "warm_up_seconds": STEADY_SECONDS}),
+            clock=context.now,
+            noise=self._state.noise,
+            rng=self._rng,
+            most_rounds=MOST_ROUNDS,
+            keep_live=True,
+        )
+        looks = contest.run()
+        self._live.arm = contest.live
+        return [look and look.model_copy(update={"fresh": False}) for look in looks]
 
     def knows(self, plan: Plan) -> bool:
         return plan.key in self._seen
@@ -168,4 +189,4 @@ class SwitchedLooks:
 
     def close(self) -> None:
         """Ends the process; what was seen is kept."""
-        self._process.close()
+        self._live.close()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoopt.benchmark.blocks import run_block
+from autoopt.benchmark.blocks import Ramp, run_block
 from autoopt.benchmark.training import Training
 from autoopt.records import Deeper
 from autoopt.records.messages import Block
@@ -195,7 +195,7 @@ def running_block(
         The reference is None on a device and for compiled steps.
     """
     if training.device.kind != "cpu" or training.setup.compile is not None:
-        plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp_seconds=ramp_seconds)
+        plain = run_block(training, lambda n, s: n >= min_steps and s >= seconds, ramp=Ramp(ramp_seconds))
         return plain, None
     reference = ReferenceSpeed(fresh=BESIDE_WORKERS if training.loader.loader.num_workers else FRESH)
     readings = [reference.now()]
@@ -212,7 +212,7 @@ def running_block(
         total += spent[-1]
         return False
 
-    block = run_block(training, enough, ramp_seconds=ramp_seconds)
+    block = run_block(training, enough, ramp=Ramp(ramp_seconds))
     return without(block, spent), statistics.fmean(readings)
 
 

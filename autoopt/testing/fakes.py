@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import exp, pi, sin, sqrt
+from math import ceil, exp, log, pi, sin, sqrt
 from typing import Literal
 
 import numpy as np
 
+from autoopt.benchmark.cycle import cycle_of
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, WorkloadFacts
 from autoopt.records.messages import Block, Ready, Startup
+from autoopt.testing.loaders import FakeLoader, LoaderModel
 
 Kind = Literal["quiet", "normal", "heavy", "drifting", "bimodal"]
 
@@ -83,6 +85,8 @@ class Behaviour:
     ``loss``: loss by step, the same for every process of this plan.
     ``process_sd``: how its processes scatter (log), where that is not as the machine's do.
     ``quality``: what a probe of it shows beside one of the baseline.
+    ``loader``: how batches are made beside training, whose ``step_seconds`` are then those of computing alone; None:
+    no step waits. ``slow_mode``: chance of a process, and how much longer its steps then take.
     ``young``: how much longer a process's first ``young_steps`` steps take, such as while it asks for pages anew.
     """
 
@@ -99,6 +103,8 @@ class Behaviour:
     quality: Literal["identical", "equivalent", "undecided", "another"] = "identical"
     young: float = 1.0
     young_steps: int = 0
+    loader: LoaderModel | None = None
+    slow_mode: tuple[float, float] = (0.0, 1.0)
 
 
 @dataclass
@@ -138,6 +144,10 @@ class FakeMachine:
         self.started.append((plan, label))
         return FakeArm(self, plan, label)
 
+    def scatter(self, sd: float) -> float:
+        """A factor whose log has that standard deviation."""
+        return exp(sd * float(self.rng.standard_normal())) if sd else 1.0
+
     def burst(self, seconds: float) -> float:
         """Share of the coming ``seconds`` that falls into a burst of foreign load."""
         if self.noise.kind != "heavy":
@@ -168,6 +178,7 @@ class FakeArm:
     def __init__(self, machine: FakeMachine, plan: Plan, label: str) -> None:
         self.plan = plan
         self.label = label
+        self._number = len(machine.started)
         self.behaviour = machine.behave(plan)
         self.frozen = False
         self.closed = False
@@ -175,6 +186,11 @@ class FakeArm:
         self._machine = machine
         own, usual = self.behaviour.process_sd, machine.noise.process_sd
         self._between = machine.noise.process(machine.rng) * (own / usual if own is not None else 1.0)
+        chance, slower = self.behaviour.slow_mode
+        if chance and machine.rng.random() < chance:
+            self._between += log(slower)
+        self._loader: FakeLoader | None = None
+        self._stopped_at: float | None = None
 
     @property
     def can_freeze(self) -> bool:
@@ -189,9 +205,17 @@ class FakeArm:
         self._machine.alive.append(self)
         return Ready(facts=fake_facts(self.behaviour), build_seconds=self.behaviour.startup_seconds, setup_seconds=0.0)
 
+    @property
+    def process(self) -> str:
+        return f"{self._number:04d}-{self.label}"
+
     def warm_up(self, max_seconds: float) -> Startup:
         self._usable()
-        block = self._run(self.behaviour.warm_up_steps)
+        model = self.behaviour.loader
+        if model is not None:
+            self._loader = FakeLoader(model, self._machine.clock.now, self._machine.scatter)
+        workers = model.workers if model is not None else 0
+        block = self._run(max(self.behaviour.warm_up_steps, 6 * workers))
         return Startup(
             build_seconds=self.behaviour.startup_seconds,
             setup_seconds=0.0,
@@ -200,15 +224,18 @@ class FakeArm:
             steady=True,
             fixed_seconds=self.behaviour.startup_seconds,
             losses=block.losses,
+            cycle=cycle_of(block.step_seconds, workers, block.stage_seconds.get("data", 0.0) / block.seconds),
         )
 
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         self._usable()
         step = self.behaviour.step_seconds
-        self._machine.clock.advance(ramp_seconds)
-        return self._run(max(min_steps, round(seconds / step)))
+        if self._loader is not None:
+            self._run(max(ceil(ramp_seconds / step), cycle if cycle > 1 else 0))
+        self._machine.clock.advance(max(ramp_seconds, step * cycle if cycle > 1 else 0.0))
+        return self._run(cycle * ceil(max(min_steps, round(seconds / step)) / cycle))
 
-    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         """A block of another plan with this process's own slowness; the process is then as it was."""
         self._usable()
         own, steps = self.behaviour, self.steps
@@ -216,7 +243,7 @@ class FakeArm:
         ramp = max(ramp_seconds, self.behaviour.step_seconds) if ramp_seconds else 0.0  # a step that is left out
         self._machine.clock.advance(self._machine.switch_seconds + ramp)
         try:
-            return self.block(seconds, min_steps, 0.0)
+            return self.block(seconds, min_steps, 0.0, cycle)
         finally:
             self.behaviour, self.steps = own, steps
 
@@ -228,9 +255,13 @@ class FakeArm:
     def freeze(self) -> None:
         self._usable()
         self.frozen = True
+        self._stopped_at = self._machine.clock.now
 
     def thaw(self) -> None:
         self.frozen = False
+        if self._loader is not None and self._stopped_at is not None:
+            self._loader.stopped(self._stopped_at, self._machine.clock.now)
+        self._stopped_at = None
 
     def close(self) -> None:
         self.closed = True
@@ -251,14 +282,23 @@ class FakeArm:
         true = (steps + (behaviour.young - 1.0) * young) * behaviour.step_seconds
         burst = machine.burst(true)
         slow = self._between + machine.noise.block(machine.rng, true, machine.clock.now)
-        seconds = true * exp(slow) * (1.0 + 0.5 * burst)
-        machine.clock.advance(seconds)
+        each, waited = (true / steps * exp(slow) * (1.0 + 0.5 * burst),) * steps, 0.0
+        if self._loader is not None:
+            each, waited = self._loaded(self._loader, each)
+        seconds = sum(each)
+        if self._loader is None:
+            machine.clock.advance(seconds)
         return Block(
             steps=steps,
             samples=steps * behaviour.samples_per_step,
             seconds=seconds,
-            stage_seconds={"forward": 0.4 * seconds, "backward": 0.5 * seconds, "other": 0.1 * seconds},
-            step_seconds=(seconds / steps,) * steps,
+            stage_seconds={
+                "data": waited,
+                "forward": 0.4 * (seconds - waited),
+                "backward": 0.5 * (seconds - waited),
+                "other": 0.1 * (seconds - waited),
+            },
+            step_seconds=each,
             losses=tuple(behaviour.loss(step) for step in range(first, self.steps)),
             cpu_seconds=seconds,
             foreign_cpu_seconds=(0.02 + 0.8 * burst) * seconds if machine.tells_foreign else None,
@@ -267,6 +307,21 @@ class FakeArm:
             allocation_retries=machine.retries(),
             first_step=first,
         )
+
+    def _loaded(self, loader: FakeLoader, computing: tuple[float, ...]) -> tuple[tuple[float, ...], float]:
+        """Seconds of each step whose batch comes from a loader, and those that they waited for it in all.
+
+        Args:
+            computing: seconds of each step without it.
+        """
+        clock, steps, waited = self._machine.clock, list[float](), 0.0
+        for seconds in computing:
+            began = clock.now
+            there = loader.take(began)
+            waited += there - began
+            clock.now = there + seconds
+            steps.append(clock.now - began)
+        return tuple(steps), waited
 
 
 def fake_facts(behaviour: Behaviour) -> WorkloadFacts:

@@ -30,8 +30,8 @@ from autoopt.records import Plan, Result
 from autoopt.records.reading import read_result
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import TrialArm
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 

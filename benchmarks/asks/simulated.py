@@ -9,8 +9,8 @@ import numpy as np
 
 from autoopt.comparing.ledger import TOTAL, share
 from autoopt.records import Plan
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 

@@ -68,8 +68,8 @@ def ratio_by_autoopt(seconds: float) -> dict[str, Any]:
 
     from autoopt.records import Change, Plan
     from autoopt.registry import load_strategies
-    from autoopt.search.compare.compare import compare
     from autoopt.search.compare.comparison import Rule
+    from autoopt.search.compare.contest import compare
     from autoopt.search.trial_runner import TrialRunner
     from autoopt.trial.parent import Launcher
     from autoopt.trial.protocol import TrialSpec

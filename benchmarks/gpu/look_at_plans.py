@@ -19,8 +19,8 @@ def predictions(look: Look) -> Found:
     from autoopt.records import Plan
     from autoopt.registry import load_strategies
     from autoopt.search.baseline import objective_of
-    from autoopt.search.compare.compare import compare
     from autoopt.search.compare.comparison import Rule
+    from autoopt.search.compare.contest import compare
     from autoopt.search.planner import candidate_plan, predict
     from autoopt.search.state import SearchState
     from autoopt.search.trial_runner import TrialRunner

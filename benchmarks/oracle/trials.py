@@ -15,8 +15,8 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Objective, Plan
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.accept.loss_paths import common, same_on_average, same_within_tolerance
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round

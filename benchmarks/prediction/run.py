@@ -20,8 +20,8 @@ from autoopt.records import Peaks, Plan
 from autoopt.records.messages import Block
 from autoopt.registry import Registry, load_strategies
 from autoopt.search.baseline import objective_of
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.planner import candidate_plan
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner

@@ -21,8 +21,8 @@ from autoopt.records import Change, Environment, Plan
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import load_strategies
 from autoopt.search.baseline import objective_of
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.planner import candidate_plan
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.strategy import Case

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.compare.pairs import undisturbed
+from autoopt.search.compare.rounds import undisturbed
 from autoopt.search.compare.statistics import trimmed
 from benchmarks.documents import RESULTS, environment, load, save
 

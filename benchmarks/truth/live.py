@@ -14,8 +14,8 @@ import numpy as np
 
 from autoopt.records import Change, Noise, Plan
 from autoopt.search.compare.arm import Arm, TrialArm
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, learned
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from autoopt.records import Change, Noise, Plan
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import control, learned
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from autoopt.search.compare.several import compare_several
 
 from autoopt.records import Change, Plan
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
-from autoopt.search.compare.several import compare_several
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 from benchmarks.documents import RESULTS, environment, load, save
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from autoopt.records import Change, Plan
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, learned
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 

@@ -15,7 +15,8 @@ from autoopt.benchmark.target import parts
 from autoopt.benchmark.training import Training
 from autoopt.records import Curve, Plan
 from autoopt.records.messages import Block, Startup, TrainingRun
-from autoopt.search.compare.pairs import Blocks
+from autoopt.search.compare.arena import row_of
+from autoopt.search.compare.rounds import Rounds
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
 
@@ -133,14 +134,18 @@ def test_a_late_search_is_charged_to_its_process_as_fixed() -> None:
 
 
 def test_block_pairs_before_a_late_search_go_once_there_are_enough_after_it() -> None:
-    blocks = Blocks()
+    rounds = Rounds(0.15)
+
+    def add(candidate: Block) -> None:
+        rounds.add(*(row_of(one, Plan(), "", len(rounds.paired), 0.0) for one in (block(), candidate)))
+
     for _ in range(5):
-        blocks.add(block(), block(seconds=1.0))
-    blocks.add(block(), block(late=3.0))
+        add(block(seconds=1.0))
+    add(block(late=3.0))
     for number in range(1, MIN_BLOCKS + 1):
-        blocks.add(block(), block(seconds=0.5))
-        assert len(blocks.kept(0.15)) == (6 + number if number < MIN_BLOCKS else MIN_BLOCKS)
-    level = blocks.level(0.15)
+        add(block(seconds=0.5))
+        assert len(rounds.counted()) == (6 + number if number < MIN_BLOCKS else MIN_BLOCKS)
+    level = rounds.level()
     assert level is not None
     assert level.value == pytest.approx(0.693, abs=0.01)
 

@@ -12,8 +12,8 @@ import pytest
 from autoopt.comparing.ledger import TOTAL, answered, enter, share
 from autoopt.errors import DocumentError, EnvironmentLacks
 from autoopt.records import Change, Plan
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.testing.fakes import Behaviour, FakeMachine
 
 

@@ -15,8 +15,8 @@ import torch
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Plan
 from autoopt.search.compare.arm import Arm, TrialArm
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import TrialSpec

@@ -211,7 +211,7 @@ def test_a_setting_that_the_plan_had_before_comes_back(tmp_path: Path) -> None:
     assert state.incumbent.setting("workers") == {"number": 2}
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(60.0, 1), (180.0, 2)])
+@pytest.mark.parametrize(("seconds", "kept"), [(30.0, 1), (180.0, 2)])
 def test_time_decides_how_many_equal_parts_can_be_told_from_none(tmp_path: Path, seconds: float, kept: int) -> None:
     speeds = {"one": 1.1, "other": 1.1}
     made = World(

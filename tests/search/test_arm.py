@@ -7,9 +7,9 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block
+from autoopt.search.compare.arena import block_length
 from autoopt.search.compare.arm import EVALUATED, READY, RUN_BLOCK, WARM_UP, TrialArm
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.compare.pairs import block_length
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 
 
@@ -52,7 +52,7 @@ def test_tasks_are_called_by_name_and_answers_are_documents() -> None:
     assert arm.evaluated(10.0) == 100
     assert [task for task, _, _ in process.calls] == [READY, WARM_UP, RUN_BLOCK, EVALUATED]
     assert process.calls[-1][2] == {"max_seconds": 10.0}
-    assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1}
+    assert process.calls[-2][2] == {"seconds": 0.3, "min_steps": 4, "ramp_seconds": 0.1, "cycle": 1}
     assert all(timeout >= 60 for _, timeout, _ in process.calls)
 
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Noise, Plan
-from autoopt.records.messages import Block
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
-from autoopt.search.compare.pairs import undisturbed
+from autoopt.search.compare.rounds import undisturbed
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 A = Plan()
@@ -307,14 +306,6 @@ def test_a_burst_is_left_out_and_steady_load_is_not() -> None:
     assert undisturbed([calm] * 7 + [burst], 0.15) == [True] * 7 + [False]
     assert all(undisturbed([(0.9, 0.9)] * 8, 0.15))
     assert all(undisturbed([(None, None)] * 8, 0.15))
-
-
-def test_a_block_without_samples_is_refused() -> None:
-    from autoopt.search.compare.side_statistics import rate
-
-    with pytest.raises(ValueError, match="0 samples"):
-        rate(Block(steps=1, samples=0, seconds=1.0))
-    assert rate(Block(steps=1, samples=1, seconds=0.5)) == 2.0
 
 
 def test_a_comparison_that_goes_on_counts_the_pairs_it_has_and_decides_as_one_that_was_never_left() -> None:

@@ -8,8 +8,8 @@ from autoopt.benchmark.compiling import AGAIN
 from autoopt.records import Change, Plan, Trial, Verdict
 from autoopt.records.messages import Startup
 from autoopt.registry import load_strategies
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Rule
+from autoopt.search.compare.contest import compare
 from autoopt.testing import FakeMachine
 from autoopt.testing.fakes import FakeArm
 from autoopt.testing.strategies import sample_case

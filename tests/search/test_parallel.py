@@ -139,10 +139,10 @@ def test_a_lost_machine_is_told_when_its_look_is_asked_for_and_the_look_is_measu
 class SharedArm(FakeArm):
     """An arm that is slower while others train beside it."""
 
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         machine: Any = self._machine
         beside = sum(not arm.frozen for arm in machine.alive) > 1
-        found = super().block(seconds, min_steps, ramp_seconds)
+        found = super().block(seconds, min_steps, ramp_seconds, cycle)
         return found.model_copy(update={"seconds": found.seconds * (machine.cost if beside else 1.0)})
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Plan
+from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule, SideName
+from autoopt.search.compare.contest import Contest, Several
 from autoopt.search.compare.noise import control
-from autoopt.search.compare.several import Several, compare_several
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 SHARED = Plan()
@@ -35,9 +36,10 @@ def machine(
 
 
 def run(fake: FakeMachine, names: list[str], role: SideName = "incumbent", rule: Rule = RULE, **arguments) -> Several:
-    several = compare_several(
-        fake.start, SHARED, [plan(name) for name in names], role, rule, clock=fake.clock, **arguments
+    contest = Contest(
+        Source(fake.start), SHARED, [plan(name) for name in names], role, rule, clock=fake.clock, **arguments
     )
+    several = Several(comparisons=tuple(contest.run()))
     assert not fake.alive, "processes were left behind"
     return several
 
@@ -83,7 +85,7 @@ def test_the_shared_plan_may_be_the_candidate_of_each() -> None:
 def test_the_shared_plan_is_started_once_a_round_and_what_is_decided_no_more() -> None:
     fake = machine({"fast": faster(2.0), "slow": faster(0.4), "same": faster(1.0)})
     rounds: list[int] = []
-    found = one_by_one(run(fake, ["fast", "slow", "same"], on_round=rounds.append))
+    found = one_by_one(run(fake, ["fast", "slow", "same"], on_generation=rounds.append))
     started = [plan.names() for plan, _ in fake.started]
     assert started.count(()) == len(rounds) == max(len(each.pairs) for each in found)
     for name, each in zip(("fast", "slow", "same"), found, strict=True):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import mstats, trim_mean
 
-from autoopt.search.compare.statistics import MIN_BLOCKS, BetweenProcess, TwoLevel, best_blocks, known_radius, trimmed
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius
 
 logs = st.floats(-2.0, 2.0)
 errors = st.floats(1e-4, 0.5)
@@ -73,19 +72,6 @@ def test_known_radius_is_the_limit_of_a_known_variance() -> None:
     level = TwoLevel([0.0] * 4, [0.02] * 4, BetweenProcess(1e-3, 1e6))
     low, high = level.sequence(0.05)
     assert (high - low) / 2 == pytest.approx(known_radius(level.error, 0.05), rel=0.01)
-
-
-def test_a_burst_moves_the_trimmed_mean_little() -> None:
-    rng = np.random.default_rng(1)
-    calm = list(0.1 + 0.02 * rng.standard_normal(20))
-    burst = [*calm[:-2], 0.9, 1.4]
-    assert abs(trimmed(burst).value - trimmed(calm).value) < 0.02
-    assert abs(np.mean(burst) - np.mean(calm)) > 0.05
-
-
-def test_a_standard_error_from_too_few_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"at least {MIN_BLOCKS}"):
-        trimmed([0.1] * (MIN_BLOCKS - 1))
 
 
 def test_no_pairs_no_estimate() -> None:
@@ -167,17 +153,6 @@ def test_asked_on_one_side_a_level_is_worth_twice_as_much(alpha: float) -> None:
     assert level.surely_above(low - 5e-3, alpha)
     assert not level.surely_above(low + 5e-3, alpha)
     assert not level.surely_above(level.value + 1e-3, 0.9)
-
-
-@pytest.mark.parametrize("count", [7, 10, 40])
-def test_the_standard_error_is_yuens(count: int) -> None:
-    values = np.random.default_rng(count).standard_t(3, count)
-    found, degrees = trimmed(values), count - 2 * int(0.2 * count) - 1
-    yuen = mstats.trimmed_stde(values, limits=(0.2, 0.2), inclusive=(True, True))
-    assert found.value == pytest.approx(trim_mean(values, 0.2))
-    if count % 5 == 0:  # else its share that is cut is another than what is cut
-        assert found.sd == pytest.approx(float(yuen) * count**0.5)
-        assert found.error == pytest.approx(float(yuen) * (degrees / (degrees - 2)) ** 0.5)
 
 
 def test_two_pairs_tell_of_the_variance_between_processes_and_one_does_not() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autoopt.records import Change, Noise, Plan
 from autoopt.registry import load_strategies
+from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Rule
-from autoopt.search.one_process import OneProcess
+from autoopt.search.compare.contest import Contest
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
@@ -80,7 +79,7 @@ ABLE = (
     Plan(changes=(Change(strategy="amp", setting={"dtype": "bfloat16"}),)),
     Plan(changes=(Change(strategy="threads", setting={"threads": 1}),)),
 )
-RULE = Rule(min_steps=2)
+RULE = Rule(min_steps=2, max_pairs=1, warm_up_seconds=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +97,10 @@ def looked(runner: TrialRunner, plans: tuple[Plan, ...]) -> tuple[list[Compariso
         started += 1
         return runner.start(plan, label)
 
-    process = OneProcess(start, Plan(), RULE, clock=time.monotonic, rng=np.random.default_rng(0))
-    with closing(process):
-        found = process.look(plans, Noise(), warm_up_seconds=2.0, deadline=time.monotonic() + 120.0)
-    return list(found), started
+    contest = Contest(
+        Source(start, switched=Plan()), Plan(), plans, "incumbent", RULE, clock=time.monotonic, noise=Noise()
+    )
+    return contest.run(), started
 
 
 def check(found: list[Comparison | None]) -> None:

@@ -26,6 +26,10 @@ class Arm(Protocol):
     def plan(self) -> Plan: ...
 
     @property
+    def process(self) -> str:
+        """The name of the process in the account: that of its log."""
+
+    @property
     def can_freeze(self) -> bool:
         """Whether this platform can stop a whole process tree and let it go on (SIGSTOP, SIGCONT)."""
 
@@ -35,10 +39,14 @@ class Arm(Protocol):
     def warm_up(self, max_seconds: float) -> Startup:
         """Trains until steps are steady, or until the time is up."""
 
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
-        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps."""
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        """Trains ``ramp_seconds`` unmeasured, then measures for ``seconds`` and at least ``min_steps`` steps.
 
-    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+        Args:
+            cycle: the block is a multiple of so many steps, and so is the ramp before it.
+        """
+
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
         for its place in the data."""
 
@@ -74,6 +82,7 @@ class TrialArm:
     Args:
         process: a started ``TrialProcess``.
         plan: what it trains with.
+        name: of the process in the account.
         patience: how many times the asked-for seconds a call may take before it counts as hung.
         ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by
             ``patience`` where the latter is None.
@@ -84,11 +93,12 @@ class TrialArm:
         process: TrialProcess,
         plan: Plan,
         *,
+        name: str = "",
         patience: float = 10.0,
         ready_seconds: float = READY_SECONDS,
         warm_up_seconds: float | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.process = plan, name
         self._ready_seconds, self._warm_up_seconds = ready_seconds, warm_up_seconds
         self._process = process
         self._patience = patience
@@ -107,20 +117,24 @@ class TrialArm:
         self._step_seconds = startup.warmup_seconds / max(startup.warmup_steps, 1)
         return startup
 
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
-        return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds)
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle)
 
-    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
-        return self._block(SWITCHED_BLOCK, seconds, min_steps, ramp_seconds, plan=plan.model_dump(mode="json"))
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        arguments = {"plan": plan.model_dump(mode="json")}
+        return self._block(SWITCHED_BLOCK, seconds, min_steps, ramp_seconds, cycle, **arguments)
 
-    def _block(self, task: str, seconds: float, min_steps: int, ramp_seconds: float, **arguments: Any) -> Block:
-        expected = seconds + ramp_seconds + min_steps * self._step_seconds
+    def _block(
+        self, task: str, seconds: float, min_steps: int, ramp_seconds: float, cycle: int, **arguments: Any
+    ) -> Block:
+        expected = seconds + ramp_seconds + (min_steps + 2 * cycle) * self._step_seconds
         answer = self._process.call(
             task,
             timeout=self._patience * expected + 60.0,
             seconds=seconds,
             min_steps=min_steps,
             ramp_seconds=ramp_seconds,
+            cycle=cycle,
             **arguments,
         )
         block = Block.model_validate(answer)

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from autoopt.records import Estimate, Percentiles, Plan, Record
+from autoopt.records.account import Row
 from autoopt.records.messages import Startup
 
 SideName = Literal["incumbent", "candidate"]
@@ -77,7 +78,7 @@ class LossPath(Record):
 
 
 class Side(Record):
-    """One arm over all its processes. Rates per second (median of blocks), sizes in bytes.
+    """One arm over all its processes. Rates: totals over total seconds. Sizes in bytes.
 
     ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted. ``page_faults``: minor
     faults of a step, the mean of all blocks; None where the system does not count them.
@@ -105,7 +106,11 @@ class Side(Record):
 
 
 class PairOfProcesses(Record):
-    """One pair of processes. ``log_ratio``: robust mean of ``block_log_ratios`` (candidate over incumbent)."""
+    """One pair of processes. ``log_ratio``: of total work over total seconds, candidate over incumbent.
+
+    ``block_log_ratios``: the same of each round that counts; ``block_sd``: their scatter; ``disturbed``: rounds left
+    out, since other programs used the processor.
+    """
 
     log_ratio: float
     standard_error: float
@@ -136,15 +141,15 @@ class SideFailure(Record):
 
 
 class Comparison(Record):
-    """Candidate against incumbent. ``estimate`` is of the ratio of samples per second, above 1 is faster.
+    """Candidate against incumbent. ``estimate`` is of the ratio of speeds, above 1 is faster.
 
-    ``estimate`` holds at all times with its confidence, however often it was looked at. ``seconds``
-    is wall-clock; ``measured_seconds`` is block time of both sides. ``mode``: ``interleaved`` with
-    the idle side frozen, ``unfrozen`` where the platform cannot freeze, ``alternating`` where both do
-    not fit in memory at once. ``fresh``: all its processes were started in it; False where the incumbent's
-    was alive before. ``e_value``: evidence of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is
-    accepted. ``switched``: both are one process, which took on the other plan block by block (a look), or several one
-    after the other (what parts of a plan bring); ``saved_seconds``: of the start that it did without.
+    ``estimate`` holds at all times with its confidence, however often it was looked at. ``rows``: the blocks that it is
+    made of, apart from those of earlier pairs. ``seconds`` is wall-clock; ``measured_seconds`` is block time of both
+    sides. ``mode``: ``interleaved`` with the idle side frozen, ``unfrozen`` where the platform cannot freeze,
+    ``alternating`` where both do not fit in memory at once, ``switched`` where one process takes on both plans in turn.
+    ``fresh``: all its processes were started in it; False where the incumbent's was alive before. ``e_value``: evidence
+    of a speedup above ``rule.min_gain``; at ``1 / alpha`` it is accepted. ``saved_seconds``: of the start that a
+    process which switches did without.
     """
 
     decision: Decision
@@ -152,6 +157,7 @@ class Comparison(Record):
     estimate: Estimate | None = None
     e_value: float | None = None
     pairs: tuple[PairOfProcesses, ...] = ()
+    rows: tuple[Row, ...] = ()
     incumbent: Side = Side()
     candidate: Side = Side()
     failure: SideFailure | None = None

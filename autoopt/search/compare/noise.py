@@ -8,10 +8,10 @@ from math import exp, expm1, sqrt
 import numpy as np
 
 from autoopt.records import Environment, Estimate, Noise, Plan
+from autoopt.search.compare.arena import Clock
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, Side
-from autoopt.search.compare.pairs import Clock
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.sequential_test import as_estimate, between_process_of, scatter
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, known_radius
 

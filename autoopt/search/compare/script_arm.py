@@ -56,10 +56,10 @@ class ScriptArm(TrialArm):
             self._warmed_up_in = min(self._warmed_up_in, self._timer() - began) / 2
             self._again()
 
-    def block(self, seconds: float, min_steps: int, ramp_seconds: float) -> Block:
+    def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         while True:
             try:
-                return super().block(seconds, min_steps, ramp_seconds)
+                return super().block(seconds, min_steps, ramp_seconds, cycle)
             except TrialFailed as failure:
                 if not self._may_run_again(failure):
                     raise

@@ -13,17 +13,6 @@ from autoopt.search.compare.comparison import LossPath, Side
 _PATHS = 2
 
 
-def rate(block: Block) -> float:
-    """Samples per second of a block.
-
-    Raises:
-        ValueError: the block holds no samples or no time.
-    """
-    if block.samples <= 0 or block.seconds <= 0:
-        raise ValueError(f"a block needs samples and time, got {block.samples} samples in {block.seconds} s")
-    return block.samples / block.seconds
-
-
 def percentiles(seconds: list[float]) -> Percentiles | None:
     """p50, p95 and p99 of step times in seconds, or None without any."""
     if not seconds:
@@ -64,6 +53,11 @@ class SideStatistics:
         if 0 < len(self.paths) <= _PATHS:  # later processes train the same again: two tell what repeats
             self.paths[-1].update(enumerate(block.losses, start=block.first_step))
 
+    @property
+    def broke(self) -> bool:
+        """Whether a loss of the latest block was not finite."""
+        return bool(self.blocks) and any(loss is None for loss in self.blocks[-1].losses)
+
     def forget(self, count: int) -> None:
         """Takes the latest blocks out again."""
         del self.blocks[len(self.blocks) - count :]
@@ -80,6 +74,9 @@ class SideStatistics:
     def side(self) -> Side:
         blocks = self.blocks
         steps = sum(block.steps for block in blocks)
+        seconds = sum(block.seconds for block in blocks)
+        counts = [block.samples for block in blocks]
+        samples = sum(count for count in counts if count) if all(counts) else 0
         stages = {name for block in blocks for name in block.stage_seconds}
         device, held, host = None, None, None
         for block in blocks:
@@ -87,8 +84,8 @@ class SideStatistics:
             held = _most(held, block.allocated_memory_bytes)
         return Side(
             plan=self.plan,
-            samples_per_second=float(np.median([rate(block) for block in blocks])) if blocks else None,
-            samples_per_step=sum(block.samples for block in blocks) / steps if steps else None,
+            samples_per_second=samples / seconds if samples else None,
+            samples_per_step=samples / steps if samples else None,
             step_seconds=percentiles([s for block in blocks for s in block.step_seconds]),
             block_step_seconds=tuple(block.seconds / max(block.steps, 1) for block in blocks),
             stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / steps for n in sorted(stages)}
@@ -106,7 +103,7 @@ class SideStatistics:
             evaluated_samples=self.evaluated_samples,
             page_faults=_of_a_step([block.page_faults for block in blocks], steps),
             blocks=len(blocks),
-            seconds=sum(block.seconds for block in blocks),
+            seconds=seconds,
         )
 
     def _path(self, index: int) -> LossPath:

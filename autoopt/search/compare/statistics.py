@@ -6,12 +6,11 @@ pair *i* has the log speedup ``y_i ~ Normal(mu, tau^2 + v_i)``, where ``v_i`` is
 standard error that its blocks leave and ``tau`` the between-process variance, unknown, with a scaled
 inverse chi-square distribution that the A/A control and earlier comparisons sharpen.
 
-Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013 (levels of
-repetition and their best lengths); Yuen, Biometrika 61 (1974) (standard error of a trimmed mean);
-Robbins, Ann. Math. Stat. 41 (1970) (normal mixture, valid however often one looks); Jennison and
-Turnbull, JASA 92 (1997) (the weighted mean of a mixed model has independent increments in its
-information); Wang and Ramdas, "Anytime-valid t-tests", Sequential Analysis 44 (2025) (mixing over
-an unknown variance keeps a likelihood ratio a martingale).
+Sources: Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013 (levels of repetition and their best
+lengths); Robbins, Ann. Math. Stat. 41 (1970) (normal mixture, valid however often one looks); Jennison and Turnbull,
+JASA 92 (1997) (the weighted mean of a mixed model has independent increments in its information); Wang and Ramdas,
+"Anytime-valid t-tests", Sequential Analysis 44 (2025) (mixing over an unknown variance keeps a likelihood ratio a
+martingale).
 """
 
 from __future__ import annotations
@@ -27,11 +26,8 @@ from scipy.stats import chi2, norm
 
 Array = NDArray[np.float64]
 
-TRIM = 0.2
-"""Share of pair log ratios that a trimmed mean leaves out at each end."""
-
 MIN_BLOCKS = 6
-"""Fewest block pairs from which a standard error is taken."""
+"""Fewest rounds from which a standard error is taken."""
 
 MIXTURE = ((0.1, 0.75), (0.5, 0.25))
 """Spreads, in log speedup, of the normal mixtures of the confidence sequence, each with its weight: effects of these
@@ -40,10 +36,6 @@ is larger than it: a factor of 1.8 seen in two pairs of processes after a short 
 
 _NODES = 48
 _MOST_EVIDENCE = 200.0
-_EXPECTED_DOF = 8
-"""Weight of the scatter seen in earlier pairs, in values: an A/A control of four pairs has seen twenty
-or more, and the load of a machine changes."""
-
 _MOST_DOF = 12.0
 
 
@@ -88,34 +80,6 @@ class Level:
     error: float
     n: int
     sd: float
-
-
-def trimmed(values: Sequence[float], expected_sd: float | None = None) -> Level:
-    """Trimmed mean of block log ratios with its standard error (Yuen), widened for few values.
-
-    Bursts of load spoil single blocks by half their value; a mean suffers from them and a trimmed
-    mean does not. The factor ``dof / (dof - 2)`` is the variance of Student's t, so that a normal
-    model above this level is not misled by a standard error from few blocks.
-
-    Args:
-        values: log ratios, dimensionless; at least :data:`MIN_BLOCKS` of them.
-        expected_sd: how much one of them scattered in earlier pairs of processes, where that is
-            known; it counts as much as eight values.
-    """
-    n = len(values)
-    if n < MIN_BLOCKS:
-        raise ValueError(f"a standard error needs at least {MIN_BLOCKS} block pairs, got {n}")
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    cut = int(TRIM * n)
-    inner = ordered[cut : n - cut]
-    winsorized = np.clip(ordered, inner[0], inner[-1])
-    variance = float(np.var(winsorized, ddof=1)) / (1 - 2 * cut / n) ** 2
-    own = dof = len(inner) - 1
-    pooled = variance
-    if expected_sd is not None:
-        dof = own + _EXPECTED_DOF
-        pooled = (own * variance + _EXPECTED_DOF * expected_sd**2) / dof
-    return Level(float(inner.mean()), (pooled * dof / (dof - 2) / n) ** 0.5, n, variance**0.5)
 
 
 @lru_cache(maxsize=256)

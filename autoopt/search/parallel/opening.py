@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoopt.records.parallel import Sharing
-from autoopt.search.compare.pairs import LiveArm
+from autoopt.search.compare.arena import LiveArm
 from autoopt.search.parallel.race import ParallelRace
 from autoopt.search.parallel.sharing import Neighbours, sharing_of
 from autoopt.search.race import Race

@@ -15,10 +15,11 @@ import numpy as np
 
 from autoopt.errors import Interrupted
 from autoopt.records import Noise, Plan
+from autoopt.search.compare.arena import Clock, LiveArm
 from autoopt.search.compare.arm import Arm
 from autoopt.search.compare.comparison import Comparison, Rule
-from autoopt.search.compare.pairs import Clock, LiveArm
-from autoopt.search.race import OnProgress, Race
+from autoopt.search.compare.contest import OnProgress
+from autoopt.search.race import Race
 from autoopt.search.time_limits import TimeLimits
 from autoopt.trial.places import Workers
 

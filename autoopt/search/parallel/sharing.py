@@ -18,11 +18,12 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import Estimate, Plan
 from autoopt.records.messages import Block
 from autoopt.records.parallel import Sharing
+from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
 from autoopt.search.compare.arm import Arm
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.compare.pairs import Clock, LiveArm, block_length
-from autoopt.search.compare.side_statistics import SideStatistics, rate
-from autoopt.search.compare.statistics import MIN_BLOCKS, known_radius, trimmed
+from autoopt.search.compare.rounds import Paired, ratio_of_totals
+from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.statistics import MIN_BLOCKS, known_radius
 from autoopt.trial.places import Workers
 
 MOST_TURNS = 60
@@ -48,7 +49,7 @@ class Neighbours:
         self._runners, self._plan, self._rule, self._workers = runners, plan, rule, workers
         self.arms: list[Arm] = []
         self._sides = [SideStatistics(plan) for _ in runners]
-        self._logs: list[list[float]] = [[] for _ in runners]
+        self._turns: list[list[Paired]] = [[] for _ in runners]
 
     def start(self) -> None:
         """Starts all at the same time, warms them up one by one, each while the others stand still.
@@ -82,8 +83,10 @@ class Neighbours:
         """A block of each alone, and one of all at the same time."""
         beside = self._beside() if beside_first else []
         alone = [self._block(number) for number in range(len(self.arms))]
-        for number, (one, other) in enumerate(zip(alone, beside or self._beside(), strict=True)):
-            self._logs[number].append(log(rate(other) / rate(one)))
+        for number, blocks in enumerate(zip(alone, beside or self._beside(), strict=True)):
+            turns, process = self._turns[number], self.arms[number].process
+            one, other = (row_of(block, self._plan, process, len(turns), 0.0) for block in blocks)
+            turns.append((one, other))
 
     def _block(self, number: int) -> Block:
         arm, side = self.arms[number], self._sides[number]
@@ -108,11 +111,11 @@ class Neighbours:
 
     def seen(self) -> list[Estimate | None]:
         """Throughput beside the others over alone, by place; valid however often it is looked at."""
-        return [_estimate(logs) for logs in self._logs]
+        return [_estimate(turns) for turns in self._turns]
 
     def whole(self) -> Estimate | None:
-        """The same over all places: the mean of each turn."""
-        return _estimate([float(np.mean(turn)) for turn in zip(*self._logs, strict=True)])
+        """The same over all places together."""
+        return _estimate([pair for turns in self._turns for pair in turns])
 
     def live(self) -> list[LiveArm]:
         """The frozen processes, to be looked against."""
@@ -203,15 +206,15 @@ def _outside(seen: Estimate, floor: float) -> bool:
     return log(seen.high) < -log1p(floor) or log(seen.low) > log1p(floor)
 
 
-def _estimate(logs: Sequence[float]) -> Estimate | None:
-    if len(logs) < MIN_BLOCKS:
+def _estimate(turns: Sequence[Paired]) -> Estimate | None:
+    if len(turns) < MIN_BLOCKS:
         return None
-    level = trimmed(logs)
+    level = ratio_of_totals(turns)
     radius = known_radius(max(level.error, 1e-6), 1 - CONFIDENCE)
     return Estimate(
         value=exp(level.value),
         low=exp(level.value - radius),
         high=exp(level.value + radius),
         confidence=CONFIDENCE,
-        n=len(logs),
+        n=len(turns),
     )

@@ -1,4 +1,4 @@
-"""Looks within one process, in simulated time."""
+"""Plans that one process takes on in turn, in simulated time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Change, Noise, Plan
+from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
+from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS
-from autoopt.search.one_process import MOST_BLOCKS, OneProcess
 from autoopt.search.race import Race
+from autoopt.search.switched_looks import MOST_ROUNDS
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 BASE = Behaviour(step_seconds=0.05, startup_seconds=8.0)
@@ -37,12 +39,24 @@ def machine(
     return FakeMachine(behave=behave, noise=noise or NoiseModel("quiet"), seed=seed)
 
 
-def looks(on: FakeMachine, names: list[str], seed: int = 0) -> list[Comparison | None]:
-    process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(seed))
-    with closing(process):
-        found = process.look([plan(name) for name in names], NOISE, warm_up_seconds=5.0, deadline=1e6)
+def looks(
+    on: FakeMachine, names: list[str], seed: int = 0, seconds: float = 1e6, deadline: float = 1e6
+) -> list[Comparison | None]:
+    contest = Contest(
+        Source(on.start, switched=Plan()),
+        Plan(),
+        [plan(name) for name in names],
+        "incumbent",
+        Rule(max_pairs=1, max_seconds=seconds, warm_up_seconds=5.0),
+        clock=on.clock,
+        deadline=deadline,
+        noise=NOISE,
+        rng=np.random.default_rng(seed),
+        most_rounds=MOST_ROUNDS,
+    )
+    found = contest.run()
     assert not on.alive, "processes were left behind"
-    return list(found)
+    return found
 
 
 def watch(on: FakeMachine, tell: Callable[[tuple[str, ...]], None]) -> None:
@@ -166,25 +180,17 @@ def test_an_incumbent_that_cannot_start_is_left_to_the_looks_that_say_so() -> No
 
 def test_the_deadline_ends_a_visit_and_what_was_not_seen_is_not_told() -> None:
     on = machine({"a": 1.2})
-    process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(0))
-    with closing(process):
-        assert process.look([plan("a")], NOISE, warm_up_seconds=5.0, deadline=BASE.startup_seconds + 1.5) == (None,)
+    assert looks(on, ["a"], deadline=BASE.startup_seconds + 1.5) == [None]
 
 
-@pytest.mark.parametrize(("made", "told"), [(2, False), (4, True)])
-def test_a_visit_is_not_cut_off_shortly_before_it_tells(made: int, told: bool) -> None:
-    """Past the deadline it goes on where that takes no longer than what was spent already."""
-    first, on, ended = machine({"a": 1.2}), machine({"a": 1.2}), list[float]()
-    watch(first, lambda names: ended.extend(first.clock() for _ in names))
-    looks(first, ["a"])
-    deadline = ended[made] + 1e-3  # the first of them settles it
-    process = OneProcess(on.start, Plan(), Rule(), clock=on.clock, rng=np.random.default_rng(0))
-    with closing(process):
-        (seen,) = process.look([plan("a")], NOISE, warm_up_seconds=5.0, deadline=deadline)
-    assert (seen is not None) == told
-    if seen is not None:
-        assert len(seen.pairs[0].block_log_ratios) == MIN_BLOCKS
-        assert on.clock() > deadline
+def test_a_process_that_was_started_gets_the_fewest_rounds_that_count() -> None:
+    """Past the time it goes on where that takes no longer than what was spent already."""
+    on = machine({"a": 1.2})
+    seconds = BASE.startup_seconds + 1.0
+    (seen,) = looks(on, ["a"], seconds=seconds)
+    assert seen is not None
+    assert len(seen.pairs[0].block_log_ratios) == MIN_BLOCKS
+    assert on.clock() > seconds
 
 
 def test_orders_are_reversed_so_that_none_is_always_first() -> None:
@@ -193,5 +199,5 @@ def test_orders_are_reversed_so_that_none_is_always_first() -> None:
     watch(on, asked.extend)
     looks(on, ["a", "b", "c"])
     blocks = asked[6:]  # of the first round each is preceded by steps that settle it
-    assert blocks[:3] == asked[4::-2]
-    assert max(blocks.count(name) for name in "abc") <= MOST_BLOCKS
+    assert blocks[:3] == asked[5:0:-2]
+    assert max(blocks.count(name) for name in "abc") <= MOST_ROUNDS

@@ -1,0 +1,335 @@
+"""The arena: live processes of several plans, of which one trains at a time and the others are frozen.
+
+Where its processes come from is a :class:`Source`: fresh ones, one that lives on from before, or one process that takes
+each plan on in turn. A round measures one block of every plan, in an order drawn by lot and reversed in the next round,
+so that a steady drift cancels and a periodic disturbance has no side to favor. Each block is a row of the account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.records import Plan
+from autoopt.records.account import Row
+from autoopt.records.messages import Block, Startup
+from autoopt.search.compare.arm import Arm, Start
+from autoopt.search.compare.comparison import Rule, SideFailure, SideName
+from autoopt.search.compare.side_statistics import SideStatistics
+
+Clock = Callable[[], float]
+SIDES: tuple[SideName, SideName] = ("incumbent", "candidate")
+
+SETTLING_STEPS = 3
+"""Steps after a process first takes a plan on that are not measured: kernels are chosen, memory is asked for."""
+ONE_STEP = 1e-6
+"""Seconds of a ramp that ends with its first step."""
+SWITCHED_SECONDS = 0.15
+"""Of a block in a process that switches between plans: nothing is thawed before it, so that short blocks are as clean
+as long ones, and more of them fit."""
+
+
+@dataclass(frozen=True)
+class LiveArm:
+    """A frozen process that was warmed up, how its start went, and its losses by step so far."""
+
+    arm: Arm
+    startup: Startup
+    losses: dict[int, float | None]
+
+    def close(self) -> None:
+        """Ends the process."""
+        end(self.arm)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the processes of an arena come from.
+
+    Args:
+        start: starts a process of a plan.
+        live: a frozen process of the first plan (or of ``switched``) that lives on from before.
+        switched: the plan of one process that takes on every plan of the arena, block by block; None where each plan
+            has a process of its own.
+    """
+
+    start: Start
+    live: LiveArm | None = None
+    switched: Plan | None = None
+
+
+@dataclass(eq=False)
+class Seat:
+    """A plan in the arena.
+
+    Args:
+        label: of its process's log.
+        side: statistics that are summed up over all arenas.
+    """
+
+    label: SideName
+    side: SideStatistics
+    arm: Arm | None = None
+    startup: Startup | None = None
+    settled: bool = False
+    blocks: int = 0
+
+    @property
+    def cycle(self) -> int:
+        return self.startup.cycle if self.startup is not None else 1
+
+
+class SeatFailedError(Exception):
+    """A process ended badly, or could not be started; ``others`` tells whether others held memory at that time."""
+
+    def __init__(self, seat: Seat, error: TrialFailed, others: bool) -> None:
+        super().__init__(str(error))
+        self.seat, self.error, self.others = seat, error, others
+
+    @property
+    def for_want_of_room(self) -> bool:
+        """Whether the process may have failed because others were alive beside it."""
+        return self.error.for_want_of_room and self.others
+
+
+def failure_of(side: SideName, error: TrialFailed) -> SideFailure:
+    """The document of a side's end."""
+    return SideFailure(side=side, kind=error.kind, message=error.message, where=error.where, detail=error.detail)
+
+
+class Arena:
+    """Processes of several plans from one source, until it is closed.
+
+    Args:
+        source: of its processes.
+        seats: one for each plan.
+        rule: length of blocks, ramp and patience.
+        clock: seconds.
+        rng: decides orders.
+
+    Attributes:
+        pressed: the device's allocator had to free its cache and try again.
+        startup_seconds: that starting and warming up took.
+    """
+
+    def __init__(
+        self, source: Source, seats: Sequence[Seat], rule: Rule, clock: Clock, rng: np.random.Generator
+    ) -> None:
+        self._source, self.seats, self._rule, self._clock, self._rng = source, list(seats), rule, clock, rng
+        self._running: Arm | None = None
+        self._order: list[int] = []
+        self._live = source.live
+        self._round = 0
+        self.pressed = False
+        self.startup_seconds = 0.0
+
+    @property
+    def freezing(self) -> bool:
+        """Whether all of its processes can be stopped and go on."""
+        return all(seat.arm.can_freeze for seat in self.seats if seat.arm is not None)
+
+    def drawn(self) -> list[Seat]:
+        """The seats in an order drawn by lot, the first of them first where its process serves all or is alive."""
+        order = [self.seats[place] for place in self._rng.permutation(len(self.seats))]
+        one_first = self._live is not None or self._source.switched is not None
+        return sorted(order, key=lambda seat: seat is not self.seats[0]) if one_first else order
+
+    def open(self, seat: Seat, warm_up_seconds: float | None = None) -> None:
+        """Starts a seat's process and trains until its steps are steady, while the others are frozen.
+
+        Args:
+            warm_up_seconds: the most that it may take to become steady; by the rule where None.
+
+        Raises:
+            SeatFailedError: it cannot be started, or does not train.
+        """
+        began = self._clock()
+        most = self._rule.warm_up_seconds if warm_up_seconds is None else warm_up_seconds
+        with self._blaming(seat):
+            self._take_seat(seat, most)
+        self.startup_seconds += self._clock() - began
+
+    def _take_seat(self, seat: Seat, warm_up_seconds: float) -> None:
+        switched = self._source.switched is not None
+        if switched and self._live is None:
+            self._live = self._start(seat, self._source.switched or Plan(), warm_up_seconds)
+        if self._live is not None and (switched or seat is self.seats[0]):
+            seat.arm, seat.startup = self._live.arm, self._live.startup
+            seat.side.started(self._live.startup)
+            seat.side.paths[-1].update({} if switched else self._live.losses)
+            return
+        live = self._start(seat, seat.side.plan, warm_up_seconds)
+        seat.startup = live.startup
+        seat.side.started(live.startup)
+
+    def _start(self, seat: Seat, plan: Plan, warm_up_seconds: float) -> LiveArm:
+        self._rest()
+        arm = self._source.start(plan, seat.label)
+        seat.arm = arm
+        arm.ready()
+        startup = arm.warm_up(warm_up_seconds)
+        if arm.can_freeze:
+            arm.freeze()
+        return LiveArm(arm, startup, {})
+
+    def order(self, among: Sequence[Seat]) -> list[Seat]:
+        """Begins a round: some seats in the order in which each gets a block."""
+        self._round += 1
+        if self._order:
+            order, self._order = self._order[::-1], []
+        else:
+            order = self._order = [int(place) for place in self._rng.permutation(len(self.seats))]
+        return [self.seats[place] for place in order if self.seats[place] in among]
+
+    def block(self, seat: Seat) -> Row:
+        """One block of one seat.
+
+        Raises:
+            SeatFailedError: the process ended badly.
+        """
+        assert seat.arm is not None
+        with self._blaming(seat):
+            self._run(seat.arm)
+            start = self._clock()
+            block = self._measured(seat.arm, seat)
+            if self._source.switched is None and seat.arm.can_freeze:
+                self._rest()
+        seat.side.ran(block)
+        seat.blocks += 1
+        self.pressed = self.pressed or block.allocation_retries > 0
+        return row_of(block, seat.side.plan, seat.arm.process, self._round, start)
+
+    def _measured(self, arm: Arm, seat: Seat) -> Block:
+        seconds, steps, ramp = block_length(self._rule, seat.side.step_seconds)
+        cycle = seat.cycle * ceil(max(each.cycle for each in self.seats) / seat.cycle)
+        if self._source.switched is None:
+            return arm.block(seconds, steps, ramp, cycle)
+        if not seat.settled:
+            seat.settled = True
+            arm.switched_block(seat.side.plan, 0.0, SETTLING_STEPS, 0.0)
+        length = (SWITCHED_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0)
+        return arm.switched_block(seat.side.plan, *length, cycle)
+
+    def _run(self, arm: Arm) -> None:
+        if self._running is not arm:
+            self._rest()
+            if arm.can_freeze:
+                arm.thaw()
+            self._running = arm
+
+    def _rest(self) -> None:
+        """Freezes the process that trains."""
+        running, self._running = self._running, None
+        if running is not None and running.can_freeze:
+            with suppress(TrialFailed):  # one that has just ended says so by the call that failed
+                running.freeze()
+
+    @contextmanager
+    def _blaming(self, seat: Seat) -> Iterator[None]:
+        """Puts the seat's name on what fails inside."""
+        others = len({id(each.arm) for each in self.seats if each.arm is not None} - {id(seat.arm)}) > 0
+        try:
+            yield
+        except TrialFailed as error:
+            raise SeatFailedError(seat, error, others) from error
+        except WorkloadError as error:  # the untouched workload, which was built before, cannot be built now
+            failed = TrialFailed("error", error.message, detail=error.detail, where="build")
+            raise SeatFailedError(seat, failed, others) from error
+
+    def evaluated(self, seat: Seat, seconds: float) -> int | None:
+        """Samples that an evaluation of a seat's process reads; None where that cannot be told in so many seconds."""
+        assert seat.arm is not None
+        with self._blaming(seat):
+            self._run(seat.arm)
+            return seat.arm.evaluated(seconds)
+
+    def forget(self) -> None:
+        """Takes this arena's blocks out of the sides' sums again."""
+        for seat in self.seats:
+            seat.side.forget(seat.blocks)
+
+    def release(self) -> LiveArm | None:
+        """Hands over the frozen process of the first seat, which lives on; None where there is none."""
+        self._rest()
+        first = self.seats[0]
+        if first.arm is None or first.startup is None:
+            return None
+        losses = first.side.paths[-1] if self._source.switched is None else {}
+        live = LiveArm(first.arm, first.startup, losses)
+        for seat in self.seats:
+            if seat.arm is live.arm:
+                seat.arm = None
+        self._live = None
+        return live
+
+    def end(self, seat: Seat) -> None:
+        """Ends a seat's process, unless another seat has the same."""
+        arm, seat.arm = seat.arm, None
+        if arm is None or any(each.arm is arm for each in self.seats):
+            return
+        if self._running is arm:
+            self._running = None
+        end(arm)
+        if self._live is not None and self._live.arm is arm:
+            self._live = None
+
+    def close(self) -> None:
+        """Ends all of its processes."""
+        for seat in self.seats:
+            self.end(seat)
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+
+def row_of(block: Block, plan: Plan, process: str, round_: int, start: float) -> Row:
+    """The row of a block."""
+    return Row(
+        plan=plan.key,
+        process=process,
+        round=round_,
+        start=start,
+        steps=block.steps,
+        samples=block.samples,
+        seconds=block.seconds,
+        stage_seconds=block.stage_seconds,
+        foreign_cpu_seconds=block.foreign_cpu_seconds,
+        late_seconds=block.late_seconds,
+    )
+
+
+def block_length(rule: Rule, step_seconds: float | None) -> tuple[float, int, float]:
+    """Seconds, steps and ramp seconds of the next block.
+
+    Where steps are long, fewer of them make a block, which their number makes no longer than twice the shortest: many
+    short blocks say more than few long ones. A step that takes longer than a block is a block. None of these is spent
+    on the ramp: what a thaw disturbs is over long before such a step is.
+    """
+    step = step_seconds or 0.0
+    fewest = rule.min_steps if step <= 0 else min(rule.min_steps, max(int(2 * rule.block_seconds / step), 1))
+    return rule.block_seconds, fewest, 0.0 if step > rule.block_seconds else rule.ramp_seconds
+
+
+def end(arm: Arm) -> None:
+    """Ends a process that may be frozen."""
+    if arm.can_freeze:
+        with suppress(TrialFailed):
+            arm.thaw()  # a stopped process cannot tidy up
+    arm.close()
+
+
+def not_finite(incumbent: Startup, candidate: Startup) -> TrialFailed | None:
+    """How a candidate ends whose loss is not finite at its first steps, where the incumbent's is."""
+    before, after = (_first_not_finite(startup) for startup in (incumbent, candidate))
+    if after is None or (before is not None and before <= after):
+        return None
+    return TrialFailed("not_finite", f"the loss of step {after}", where="training")
+
+
+def _first_not_finite(startup: Startup) -> int | None:
+    return next((step for step, loss in enumerate(startup.losses, startup.first_step) if loss is None), None)

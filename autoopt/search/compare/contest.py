@@ -1,0 +1,520 @@
+"""Contests: one plan against one or several others, by generations of processes, until each is decided or time is up.
+
+A generation is an arena: one process of each plan (or one that takes all of them on), measured round after round. It
+gives each comparison one pair of processes. Each of the others has a sequential test of its own and takes part in no
+further generation once it is decided. The shared plan is in all comparisons: each interval holds as it stands, but
+their errors are not independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from math import inf
+from typing import TypeVar
+
+import numpy as np
+
+from autoopt.records import Estimate, Noise, Plan, Record
+from autoopt.records.account import Row
+from autoopt.records.messages import Block
+from autoopt.search.compare.arena import (
+    SIDES,
+    Arena,
+    Clock,
+    LiveArm,
+    Seat,
+    SeatFailedError,
+    Source,
+    failure_of,
+    not_finite,
+)
+from autoopt.search.compare.arm import Start
+from autoopt.search.compare.comparison import (
+    Comparison,
+    Decision,
+    LossPath,
+    Mode,
+    PairOfProcesses,
+    Rule,
+    SideFailure,
+    SideName,
+)
+from autoopt.search.compare.rounds import Rounds
+from autoopt.search.compare.sequential_test import SequentialTest
+from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.statistics import MIN_BLOCKS
+
+T = TypeVar("T")
+
+OnProgress = Callable[[str, Estimate | None], None]
+"""``on_progress(note, estimate so far)``, called after every round."""
+OnGeneration = Callable[[int], None]
+"""``on_generation(plans that are not decided)``, called before each generation of processes."""
+
+SWITCHED: Mode = "switched"
+SWITCHED_SD = 0.01
+"""Between-process standard deviation (log) of what a change brings, of processes that switch between plans: the guess
+of which intervals are made before they have shown it."""
+_ALTERNATING_BLOCKS = 10
+_LEAST_PAIRS = 2
+_LEAST_WARM_UP = 1.0
+_EVALUATING_SECONDS = 10.0
+"""The longest evaluation of an accepted change that is counted; a longer one is counted in whole trainings."""
+
+
+class Several(Record):
+    """Comparisons with one plan in common, in the order of the others; None where they did not fit together."""
+
+    comparisons: tuple[Comparison | None, ...]
+
+
+class _NoRoomError(Exception):
+    """They do not fit into memory together, or this platform cannot freeze."""
+
+
+def within(noise: Noise) -> Noise:
+    """The noise of comparisons in one process: that of its blocks, and what a process of its own may change."""
+    return noise.model_copy(update={"process_sd": SWITCHED_SD, "process_dof": 2.0})
+
+
+@dataclass(eq=False)
+class _Rival:
+    """One of the plans that the shared plan is compared with, over all generations."""
+
+    side: SideStatistics
+    test: SequentialTest
+    rounds: Rounds
+    seat: Seat
+    decided: tuple[Decision, str] | None = None
+    failure: SideFailure | None = None
+    lost: bool = False
+    seconds: float = 0.0
+    disturbed: int = 0
+    counted: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def waits(self) -> bool:
+        return self.decided is None and not self.lost
+
+
+class Contest:
+    """Comparisons under way.
+
+    Args:
+        source: of processes.
+        shared: the plan that is in each comparison.
+        others: those that it is compared with.
+        role: the shared plan's in each comparison.
+        rule: when to end; its seconds are those of all together.
+        clock: seconds, the run's own clock.
+        deadline: on that clock; a comparison ends at the earlier of it and ``rule.max_seconds``, of which only the
+            deadline holds for the first two pairs of a comparison ``until_error``.
+        noise: the A/A control, with the between-process variance and the floor; None before there is one.
+        rng: decides order; seeded by the caller.
+        most_rounds: of a generation, where more of them are worth less than what else the time may bring.
+        earlier: pairs of processes of each of the others, from a comparison that was left undecided and now goes on;
+            ``noise`` is then what was known before them.
+        keep_live: the shared plan's process of the last generation lives on, as ``live``.
+        alternating: no two processes are alive at once: it is known that they do not fit together.
+
+    Attributes:
+        live: the shared plan's frozen process; None where it ended, or nobody asked for it.
+        for_want_of_room: processes did not fit into memory together.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        shared: Plan,
+        others: Sequence[Plan],
+        role: SideName,
+        rule: Rule,
+        *,
+        clock: Clock,
+        deadline: float = inf,
+        noise: Noise | None = None,
+        rng: np.random.Generator | None = None,
+        most_rounds: int | None = None,
+        earlier: Sequence[Sequence[PairOfProcesses]] = (),
+        on_progress: OnProgress | None = None,
+        on_generation: OnGeneration | None = None,
+        keep_live: bool = False,
+        alternating: bool = False,
+    ) -> None:
+        self._source, self._rule, self._clock = source, rule, clock
+        self._rng = rng or np.random.default_rng(0)
+        self._deadline, self._began, self._most_rounds = deadline, clock(), most_rounds
+        self._on_progress, self._on_generation, self._keep_live = on_progress, on_generation, keep_live
+        self._role: SideName = role
+        self._opposite: SideName = SIDES[1 - SIDES.index(role)]
+        self._shared = Seat(role, SideStatistics(shared))
+        self._fresh = source.live is None
+        if source.switched is not None:
+            noise = within(noise or Noise())
+        self.rivals = [
+            self._rival(plan, SequentialTest(rule, noise, pairs))
+            for plan, pairs in zip(others, chain(earlier, repeat(())), strict=False)
+        ]
+        self._mode: Mode = "interleaved" if source.switched is None else SWITCHED
+        self.live: LiveArm | None = None
+        self.for_want_of_room = alternating
+        if alternating:
+            self._alternate_from_now_on()
+
+    def _rival(self, plan: Plan, test: SequentialTest) -> _Rival:
+        side = SideStatistics(plan)
+        return _Rival(side, test, Rounds(self._rule.foreign_share), Seat(self._opposite, side))
+
+    def run(self) -> list[Comparison | None]:
+        """Generation after generation. None for those that were not decided when all did not fit together, or of which
+        a process that switches could not tell: they are to be compared by processes of their own."""
+        while waiting := self._undecided():
+            if self._on_generation is not None:
+                self._on_generation(len(waiting))
+            try:
+                self._generation(waiting)
+            except _NoRoomError:
+                if len(self.rivals) > 1:
+                    break
+                self._alternate_from_now_on()
+        return [self._document(rival) for rival in self.rivals]
+
+    def _undecided(self) -> list[_Rival]:
+        """Those that a further generation may decide; how the rest ended is kept."""
+        waiting = [rival for rival in self.rivals if rival.waits]
+        for rival in waiting:  # what a pair of it costs is its share of a generation
+            rival.decided = rival.test.decide(self._left(rival) / len(waiting))
+        return [rival for rival in waiting if rival.waits]
+
+    def _left(self, rival: _Rival) -> float:
+        """Seconds; a candidate that looks worth keeping has more of them.
+
+        Where a figure is wanted and not a verdict, one pair of processes is none: how processes differ needs two.
+        """
+        rule = self._rule
+        if rule.until_error is not None and len(rival.test.pairs) < _LEAST_PAIRS:
+            return self._deadline - self._clock()
+        more = rule.more_seconds if rule.more_seconds and rival.test.promising() else 0.0
+        return min(self._deadline, self._began + rule.max_seconds + more) - self._clock()
+
+    def _generation(self, waiting: Sequence[_Rival]) -> None:
+        """A pair of processes of each.
+
+        Raises:
+            _NoRoomError: they cannot be alive together; earlier generations stand, and nothing is ended by it.
+        """
+        began = self._clock()
+        for rival in waiting:
+            rival.rounds = Rounds(self._rule.foreign_share)
+            rival.seat = Seat(self._opposite, rival.side)
+        self._shared = Seat(self._role, self._shared.side)
+        source, self._source = self._source, Source(self._source.start, None, self._source.switched)
+        arena = Arena(source, [self._shared, *(rival.seat for rival in waiting)], self._rule, self._clock, self._rng)
+        try:
+            if self._mode == "alternating":
+                self._alternate(arena, waiting[0])
+            else:
+                self._open(arena, waiting)
+                self._interleave(arena, waiting)
+            self._finish(arena, waiting, began)
+            if self._keep_live:
+                self.live = arena.release()
+        finally:
+            arena.close()
+
+    def _open(self, arena: Arena, waiting: Sequence[_Rival]) -> None:
+        left = min(self._left(rival) for rival in waiting)
+        most = max(min(self._rule.warm_up_seconds, left / (2 * (len(waiting) + 1))), _LEAST_WARM_UP)
+        seats = {id(rival.seat): rival for rival in waiting}
+        for seat in arena.drawn():
+            rival = seats.get(id(seat))
+            if any(each.waits for each in waiting) and (rival is None or rival.waits):
+                self._guarded(arena, rival, lambda seat=seat: arena.open(seat, most))  # type: ignore[misc]
+        if len(self.rivals) > 1 and not arena.freezing:
+            raise _NoRoomError
+        if not arena.freezing and self._mode == "interleaved":
+            self._mode = "unfrozen"
+        for rival in waiting:
+            if rival.waits and self._shared.startup is not None and rival.seat.startup is not None:
+                incumbent, candidate = self._in_order(self._shared.startup, rival.seat.startup)
+                failed = not_finite(incumbent, candidate)
+                if failed is not None:
+                    rival.failure = failure_of("candidate", failed)
+                    rival.decided = Decision.FAILED, rival.failure.reason
+
+    def _guarded(self, arena: Arena, rival: _Rival | None, action: Callable[[], object]) -> bool:
+        """Does something to a process. Returns whether it went well; what failed is put down to its plan.
+
+        Args:
+            rival: whose process it is; None: the shared plan's, whose failure is that of all that wait.
+
+        Raises:
+            _NoRoomError: it may have failed since they are too many for the memory.
+        """
+        try:
+            action()
+            return True
+        except SeatFailedError as failed:
+            if failed.for_want_of_room:  # alone it may fit: then it is seen whose fault it is
+                self.for_want_of_room = True
+                raise _NoRoomError from failed
+            if self._mode == SWITCHED:  # a process of its own tells what it is
+                for each in self.rivals if rival is None else [rival]:
+                    each.lost = each.lost or each.waits
+            else:
+                label = self._role if rival is None else self._opposite
+                whose = " (the incumbent, not the candidate)" if label == "incumbent" else ""
+                for each in self.rivals if rival is None else [rival]:
+                    if each.waits:
+                        each.failure = failure_of(label, failed.error)
+                        each.decided = Decision.FAILED, each.failure.reason + whose
+            arena.end(failed.seat)  # what hangs would train beside the others
+            return False
+
+    def _interleave(self, arena: Arena, waiting: Sequence[_Rival]) -> None:
+        ready, rounds = self._clock(), 0
+        running = [rival for rival in waiting if rival.waits]
+        while running and self._round(arena, running):
+            rounds += 1
+            spent = self._clock() - ready
+            running = self._short(running, arena.startup_seconds, spent / rounds, spent)
+
+    def _round(self, arena: Arena, running: Sequence[_Rival]) -> bool:
+        """A block of each. False where the shared plan's process is lost, and with it this generation."""
+        found: dict[int, Row] = {}
+        rivals = {id(rival.seat): rival for rival in running}
+        lost = False
+        for seat in arena.order([self._shared, *(rival.seat for rival in running)]):
+            rival = rivals.get(id(seat))
+
+            def measure(seat: Seat = seat) -> None:
+                found[id(seat)] = arena.block(seat)
+
+            if lost:  # a plan has failed in the one process: does it go on?
+                try:
+                    measure()
+                except SeatFailedError:
+                    return False
+                lost = False
+            elif not self._guarded(arena, rival, measure):
+                if rival is None:
+                    return False
+                lost = self._mode == SWITCHED
+            if arena.pressed and self._mode != SWITCHED:  # the allocator had to free its cache and try again
+                arena.forget()
+                raise _NoRoomError
+        self._add(found, running)
+        return True
+
+    @property
+    def shared_blocks(self) -> Sequence[Block]:
+        """Blocks of the shared plan, in their order."""
+        return self._shared.side.blocks
+
+    def _add(self, found: dict[int, Row], running: Sequence[_Rival]) -> None:
+        shared = found.get(id(self._shared))
+        for rival in running:
+            row = found.get(id(rival.seat))
+            if shared is None or row is None or not rival.waits:
+                continue
+            if self._mode == SWITCHED and rival.side.broke and not self._shared.side.broke:
+                rival.lost = True
+                continue
+            rival.rounds.add(*self._in_order(shared, row))
+            rival.rows += self._in_order(shared, row)
+            if self._on_progress is not None:
+                level = rival.rounds.level(rival.test.expected_sd)
+                self._on_progress(f"pair {len(rival.test.pairs) + 1}", rival.test.estimate(level))
+
+    def _in_order(self, shared: T, other: T) -> tuple[T, T]:
+        """Incumbent's and candidate's."""
+        return (shared, other) if self._role == "incumbent" else (other, shared)
+
+    def _short(self, running: Sequence[_Rival], startup: float, cost: float, measured: float) -> list[_Rival]:
+        """Those that need more rounds in this generation; none where the time is up.
+
+        Short of the deadline a generation gets the fewest rounds that count, where they take no longer than what was
+        spent on it already.
+
+        Args:
+            startup: seconds in which all were started.
+            cost: seconds of a round.
+            measured: seconds of all rounds.
+        """
+        waiting = [rival for rival in running if rival.waits]
+        short = [rival for rival in waiting if not self._enough(rival, startup, cost)]
+        count = min((len(rival.rounds.paired) for rival in short), default=0)
+        missing = max(MIN_BLOCKS - count, 0) * cost
+        worth = 0.0 < missing <= startup + measured and self._clock() + missing <= self._deadline
+        over = all(self._left(rival) <= 0 for rival in short)
+        return [] if over and not worth else short
+
+    def _enough(self, rival: _Rival, startup: float, cost: float) -> bool:
+        level = rival.rounds.level(rival.test.expected_sd)
+        if self._most_rounds is not None and level is not None and len(rival.rounds.paired) >= self._most_rounds:
+            return True
+        if self._source.switched is not None and self._shared.startup is not None:  # what another process would take
+            started = self._shared.startup
+            startup = max(startup, started.build_seconds + started.setup_seconds + started.warmup_seconds)
+        return rival.test.enough(level, startup, cost)
+
+    def _alternate_from_now_on(self) -> None:
+        """From now on no two processes are alive at once."""
+        self._mode, self.for_want_of_room = "alternating", True
+        for rival in self.rivals:
+            rival.test.widen()
+
+    def _alternate(self, arena: Arena, rival: _Rival) -> None:
+        """Up to ten blocks of one process, then as many of the other: never both at once."""
+        count, found = _ALTERNATING_BLOCKS, dict[int, list[Row]]()
+        began, seconds = self._clock(), self._left(rival)
+        most = max(min(self._rule.warm_up_seconds, seconds / 4), _LEAST_WARM_UP)
+        for seat in arena.drawn():
+            whose = None if seat is self._shared else rival
+            if not self._guarded(arena, whose, lambda seat=seat: arena.open(seat, most)):  # type: ignore[misc]
+                return
+            since, rows = self._clock(), found.setdefault(id(seat), [])
+
+            def measure(seat: Seat = seat, rows: list[Row] = rows) -> None:
+                rows.append(arena.block(seat))
+
+            if not self._guarded(arena, whose, measure):
+                return
+            if len(found) == 1:
+                each = self._clock() - since
+                spent = self._clock() - began
+                count = int(min(count, 1 + max(seconds / 2 - spent, 0.0) / max(each, 1e-9)))
+                if count < MIN_BLOCKS:
+                    rival.decided = Decision.INCONCLUSIVE, "no time for both sides one after the other"
+                    return
+            for _ in range(count - 1):
+                if not self._guarded(arena, whose, measure):
+                    return
+            arena.end(seat)
+        for shared, other in zip(found[id(self._shared)], found[id(rival.seat)], strict=True):
+            rival.rounds.add(*self._in_order(shared, other))
+            rival.rows += self._in_order(shared, other)
+
+    def _finish(self, arena: Arena, waiting: Sequence[_Rival], began: float) -> None:
+        """Adds what a generation showed of each; its seconds are a share of the generation's."""
+        spent, startup = self._clock() - began, arena.startup_seconds
+        for rival in waiting:
+            rival.seconds += spent / len(waiting)
+            rival.counted += len(rival.rounds.paired)
+            expected = rival.test.expected_sd
+            each = {"startup_seconds": startup / len(waiting), "seconds": spent / len(waiting)}
+            pair = rival.rounds.document(expected, **each)
+            if not rival.waits:
+                continue
+            if pair is None and self._mode == SWITCHED and self._left(rival) <= 0:
+                rival.lost = not rival.test.pairs
+                rival.decided = None if rival.lost else rival.test.decide(0.0)
+            if pair is not None:
+                rival.disturbed += pair.disturbed
+                rival.test.add(pair)
+        if len(self.rivals) == 1 and self._mode in ("interleaved", "unfrozen") and self._rule.until_error is None:
+            self._count_evaluated(arena, self.rivals[0])
+
+    def _count_evaluated(self, arena: Arena, rival: _Rival) -> None:
+        """Lets both sides of an accepted change evaluate once, to see that they look at the same samples."""
+        left = self._left(rival)
+        decided = rival.test.decide(left) if rival.waits and left > 0 else None
+        if decided is None or decided[0] is not Decision.ACCEPT:
+            return
+        for seat, whose in ((self._shared, None), (rival.seat, rival)):
+
+            def count(seat: Seat = seat) -> None:
+                seat.side.evaluated_samples = arena.evaluated(seat, min(_EVALUATING_SECONDS, left / 2))
+
+            if not self._guarded(arena, whose, count):
+                return
+
+    def _document(self, rival: _Rival) -> Comparison | None:
+        if rival.decided is None:
+            return None
+        incumbent, candidate = self._in_order(self._shared.side.side(), rival.side.side())
+        decision, reason = rival.decided
+        compiler = candidate.startup.compiler if candidate.startup is not None else None
+        found = Comparison(
+            decision=decision,
+            reason=f"{reason}; {compiler}" if compiler else reason,
+            estimate=rival.test.estimate(),
+            e_value=rival.test.e_value(),
+            pairs=tuple(rival.test.pairs),
+            rows=tuple(rival.rows),
+            incumbent=incumbent,
+            candidate=candidate,
+            failure=rival.failure,
+            seconds=rival.seconds,
+            measured_seconds=sum(row.seconds for row in rival.rows),
+            disturbed_share=rival.disturbed / rival.counted if rival.counted else None,
+            between_process_sd=rival.test.between_process_sd,
+            fresh=self._fresh,
+            mode=self._mode,
+        )
+        return found if self._mode != SWITCHED else self._of_one_process(found)
+
+    def _of_one_process(self, found: Comparison) -> Comparison:
+        """A comparison in processes that switch: only their own plan has a start, and losses are of no plan's own."""
+        startup, plan = self._shared.startup, self._source.switched
+        if startup is None:
+            return found
+        own = found.incumbent.plan == plan, found.candidate.plan == plan
+        sides = [
+            side.model_copy(
+                update={
+                    "startup": startup if mine else None,
+                    "fixed_seconds": (startup.fixed_seconds,) if mine else (),
+                    "losses": LossPath(),
+                    "losses_again": LossPath(),
+                }
+            )
+            for side, mine in zip((found.incumbent, found.candidate), own, strict=True)
+        ]
+        return found.model_copy(
+            update={
+                "reason": found.reason.replace("pairs of processes", "processes that were switched"),
+                "incumbent": sides[0],
+                "candidate": sides[1],
+                "saved_seconds": startup.build_seconds + startup.setup_seconds + startup.warmup_seconds,
+            }
+        )
+
+
+def compare(
+    start: Start,
+    incumbent: Plan,
+    candidate: Plan,
+    rule: Rule,
+    *,
+    clock: Clock,
+    deadline: float = inf,
+    noise: Noise | None = None,
+    rng: np.random.Generator | None = None,
+    on_progress: OnProgress | None = None,
+    earlier: Sequence[PairOfProcesses] = (),
+) -> Comparison:
+    """Measures how much faster ``candidate`` trains than ``incumbent``, by pairs of fresh processes.
+
+    A side that fails is a result (``decision`` is ``failed``, ``failure`` names the side), never an exception. No
+    process is left behind. Arguments: see :class:`Contest`.
+    """
+    contest = Contest(
+        Source(start),
+        incumbent,
+        [candidate],
+        "incumbent",
+        rule,
+        clock=clock,
+        deadline=deadline,
+        noise=noise,
+        rng=rng,
+        on_progress=on_progress,
+        earlier=[earlier],
+    )
+    (found,) = contest.run()
+    assert found is not None
+    return found

@@ -1,0 +1,160 @@
+"""From rows to the ratio of two plans' speeds, with its error.
+
+The speed of a plan is total work over total seconds: what happens rarely in its steps (a stall, a recompilation, a wait
+for one batch in eight) belongs to the time that the user pays, so nothing that the plan itself does is trimmed. The
+error comes from the scatter between rounds (batch means; Law and Carson, "A sequential procedure for determining the
+length of a steady-state simulation", Operations Research 27, 1979). Rounds in which other programs used more of the
+processor than usual are left out, by their CPU seconds alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoopt.records.account import Row
+from autoopt.search.compare.comparison import PairOfProcesses
+from autoopt.search.compare.statistics import MIN_BLOCKS, Level
+
+Array = NDArray[np.float64]
+Paired = tuple[Row, Row]
+"""Blocks of incumbent and candidate from one round."""
+
+_MOST_DISCARDED = 0.25
+_EXPECTED_DOF = 8
+"""Weight of the scatter seen in earlier pairs of processes, in rounds: an A/A control of four pairs has seen twenty or
+more, and the load of a machine changes."""
+
+
+def work_of(rows: Sequence[Row], steps: bool = False) -> Array:
+    """Samples of each row, or its steps.
+
+    Args:
+        steps: a step is the unit, since samples of one side cannot be counted.
+
+    Raises:
+        ValueError: a row holds no work or no time.
+    """
+    found = [row.steps if steps else row.samples for row in rows]
+    for row, work in zip(rows, found, strict=True):
+        if not work or work <= 0 or row.seconds <= 0:
+            raise ValueError(f"a block needs work and time, got {work} in {row.seconds} s")
+    return np.asarray(found, dtype=np.float64)
+
+
+def ratio_of_totals(paired: Sequence[Paired], expected_sd: float | None = None) -> Level:
+    """Log of the ratio of total work over total seconds, candidate over incumbent, with its standard error.
+
+    The factor ``dof / (dof - 2)`` is the variance of Student's t, so that a normal model above this level is not
+    misled by a standard error from few rounds.
+
+    Args:
+        paired: at least :data:`MIN_BLOCKS` rounds.
+        expected_sd: scatter of a round's log ratio in earlier pairs of processes, where that is known; it counts as
+            much as eight rounds.
+    """
+    n = len(paired)
+    if n < MIN_BLOCKS:
+        raise ValueError(f"a standard error needs at least {MIN_BLOCKS} rounds, got {n}")
+    by_steps = not all(row.samples for pair in paired for row in pair)
+    logs, influence = [], []
+    for rows in zip(*paired, strict=True):
+        work, seconds = work_of(rows, by_steps), np.array([row.seconds for row in rows])
+        speed = work.sum() / seconds.sum()
+        logs.append(log(speed))
+        influence.append((work - speed * seconds) / (speed * seconds.mean()))
+    variance = float(np.sum((influence[1] - influence[0]) ** 2)) / (n - 1)
+    dof, pooled = n - 1, variance
+    if expected_sd is not None:
+        dof += _EXPECTED_DOF
+        pooled = ((n - 1) * variance + _EXPECTED_DOF * expected_sd**2) / dof
+    error = (pooled * dof / (dof - 2) / n) ** 0.5
+    return Level(logs[1] - logs[0], error, n, variance**0.5)
+
+
+class Rounds:
+    """Rounds of one pair of processes.
+
+    Args:
+        limit: other programs' CPU seconds per block second above the usual, from which a block counts as disturbed.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.paired: list[Paired] = []
+        self._settled = 0
+
+    def add(self, incumbent: Row, candidate: Row) -> None:
+        self.paired.append((incumbent, candidate))
+        if incumbent.late_seconds or candidate.late_seconds:
+            self._settled = len(self.paired)
+
+    @property
+    def since(self) -> int:
+        """The first round that counts: the one after a side has compiled again or searched, which may have changed its
+        step, where enough rounds follow."""
+        return self._settled if len(self.paired) - self._settled >= MIN_BLOCKS else 0
+
+    def counted(self) -> list[Paired]:
+        """Rounds that other programs did not disturb."""
+        later = self.paired[self.since :]
+        keep = undisturbed([(one.foreign_share, other.foreign_share) for one, other in later], self.limit)
+        return [pair for pair, kept in zip(later, keep, strict=True) if kept]
+
+    def level(self, expected_sd: float | None = None) -> Level | None:
+        """The ratio with its error; None while there are too few rounds."""
+        counted = self.counted()
+        return ratio_of_totals(counted, expected_sd) if len(counted) >= MIN_BLOCKS else None
+
+    def document(self, expected_sd: float | None, *, startup_seconds: float, seconds: float) -> PairOfProcesses | None:
+        """The pair of processes that they were measured in; None where they are too few to count."""
+        level, counted = self.level(expected_sd), self.counted()
+        if level is None:
+            return None
+        by_steps = not all(row.samples for pair in counted for row in pair)
+        sides = [work_of(rows, by_steps) / [row.seconds for row in rows] for rows in zip(*counted, strict=True)]
+        return PairOfProcesses(
+            log_ratio=level.value,
+            standard_error=level.error,
+            block_log_ratios=tuple(float(ratio) for ratio in np.log(sides[1] / sides[0])),
+            block_sd=level.sd,
+            disturbed=len(self.paired) - self.since - len(counted),
+            startup_seconds=startup_seconds,
+            seconds=seconds,
+        )
+
+
+def undisturbed(shares: Sequence[tuple[float | None, float | None]], limit: float) -> list[bool]:
+    """Which rounds to keep, from the foreign CPU share of their two blocks alone; ratios are never looked at.
+
+    A block is disturbed when it saw more than ``limit`` above what is usual for its own side. Where one side has n of
+    them, the n rounds with the most foreign time go on either side: time that is taken from every busy core shows more
+    in the side that keeps more cores busy, and leaving out its slow blocks alone would make it look faster. At most a
+    quarter goes: load that is there all the time belongs to the conditions of the measurement.
+    """
+    most = int(_MOST_DISCARDED * len(shares))
+    sides = [_burdened([pair[side] for pair in shares], limit) for side in (0, 1)]
+    count = min(max(disturbed for _, disturbed in sides), -(-most // 2))
+    ranked = [
+        (place >= disturbed, -over, index)
+        for side, disturbed in sides
+        for place, (over, index) in enumerate(side[:count])
+    ]
+    gone: list[int] = []
+    for _, _, index in sorted(ranked):
+        if index not in gone and len(gone) < most:
+            gone.append(index)
+    return [index not in gone for index in range(len(shares))]
+
+
+def _burdened(shares: list[float | None], limit: float) -> tuple[list[tuple[float, int]], int]:
+    """Blocks of a side above its usual share, by how much and where, most first; and how many by ``limit``."""
+    known = [share for share in shares if share is not None]
+    usual = median(known) if known else 0.0
+    over = [(share - usual, -index) for index, share in enumerate(shares) if share is not None and share > usual]
+    ranked = [(excess, -index) for excess, index in sorted(over, reverse=True)]
+    return ranked, sum(excess > limit for excess, _ in ranked)
