@@ -232,7 +232,8 @@ class FakeArm:
         step = self.behaviour.step_seconds
         if self._loader is not None:
             self._run(max(ceil(ramp_seconds / step), cycle if cycle > 1 else 0))
-        self._machine.clock.advance(max(ramp_seconds, step * cycle if cycle > 1 else 0.0))
+        else:
+            self._machine.clock.advance(max(ramp_seconds, step * cycle if cycle > 1 else 0.0))
         return self._run(cycle * ceil(max(min_steps, round(seconds / step)) / cycle))
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
