@@ -11,8 +11,8 @@ from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.at_once import compare_at_once, compared, differ, of_plans, undecided
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Decision, Mode, SideName
-from autoopt.search.decided import in_larger_plan
 from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.decided import in_larger_plan
 from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.truth.loaders --out FILE``: simulated loaders of 2 to 16 workers, with and without jitter, on a
 shared machine. A training is bound by its input or by computing, and the candidate shortens one of the two. Where it
-shortens what the other hides, the true ratio is 1.00. Counted are accepted comparisons and those decided in two minutes.
+shortens what the other hides, the true ratio is 1.00. Counted are accepted comparisons, and those
+that two minutes leave undecided.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Arena:
     ) -> None:
         self._source, self.seats, self._rule, self._clock, self._rng = source, list(seats), rule, clock, rng
         self._running: Arm | None = None
-        self._order: list[int] = []
+        self._drawn: list[Seat] = []
         self._live = source.live
         self._round = 0
         self.pressed = False
@@ -177,14 +177,24 @@ class Arena:
             arm.freeze()
         return LiveArm(arm, startup, {})
 
-    def order(self, among: Sequence[Seat]) -> list[Seat]:
-        """Begins a round: some seats in the order in which each gets a block."""
+    def order(self, others: Sequence[Seat]) -> list[Seat]:
+        """Begins a round: the seats in the order in which each gets a block.
+
+        The first seat, which is in all comparisons, gets as many as the root of the number of the others: the best
+        share for a control (Dunnett, "A multiple comparison procedure for comparing several treatments with a
+        control", JASA 50, 1955). Its blocks are spread evenly.
+        """
         self._round += 1
-        if self._order:
-            order, self._order = self._order[::-1], []
-        else:
-            order = self._order = [int(place) for place in self._rng.permutation(len(self.seats))]
-        return [self.seats[place] for place in order if self.seats[place] in among]
+        if self._drawn and {id(seat) for seat in self._drawn} == {id(seat) for seat in (self.seats[0], *others)}:
+            order, self._drawn = self._drawn[::-1], []
+            return order
+        order = [others[place] for place in self._rng.permutation(len(others))]
+        shared = max(round(len(order) ** 0.5), 1)
+        places = [(number + 0.5) * len(order) / shared for number in range(shared)]
+        for place in reversed(places):
+            order.insert(int(place) + int(self._rng.random() < place % 1), self.seats[0])
+        self._drawn = order
+        return order
 
     def block(self, seat: Seat) -> Row:
         """One block of one seat.

@@ -41,7 +41,7 @@ from autoopt.search.compare.comparison import (
     SideFailure,
     SideName,
 )
-from autoopt.search.compare.rounds import Rounds
+from autoopt.search.compare.rounds import Rounds, merged
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.search.compare.statistics import MIN_BLOCKS
@@ -284,14 +284,14 @@ class Contest:
 
     def _round(self, arena: Arena, running: Sequence[_Rival]) -> bool:
         """A block of each. False where the shared plan's process is lost, and with it this generation."""
-        found: dict[int, Row] = {}
+        found: dict[int, list[Row]] = {}
         rivals = {id(rival.seat): rival for rival in running}
         lost = False
-        for seat in arena.order([self._shared, *(rival.seat for rival in running)]):
+        for seat in arena.order([rival.seat for rival in running]):
             rival = rivals.get(id(seat))
 
             def measure(seat: Seat = seat) -> None:
-                found[id(seat)] = arena.block(seat)
+                found.setdefault(id(seat), []).append(arena.block(seat))
 
             if lost:  # a plan has failed in the one process: does it go on?
                 try:
@@ -314,17 +314,17 @@ class Contest:
         """Blocks of the shared plan, in their order."""
         return self._shared.side.blocks
 
-    def _add(self, found: dict[int, Row], running: Sequence[_Rival]) -> None:
+    def _add(self, found: dict[int, list[Row]], running: Sequence[_Rival]) -> None:
         shared = found.get(id(self._shared))
         for rival in running:
-            row = found.get(id(rival.seat))
-            if shared is None or row is None or not rival.waits:
+            own = found.get(id(rival.seat))
+            if shared is None or own is None or not rival.waits:
                 continue
             if self._mode == SWITCHED and rival.side.broke and not self._shared.side.broke:
                 rival.lost = True
                 continue
-            rival.rounds.add(*self._in_order(shared, row))
-            rival.rows += self._in_order(shared, row)
+            rival.rounds.add(*self._in_order(merged(shared), merged(own)))
+            rival.rows += [*shared, *own]
             if self._on_progress is not None:
                 level = rival.rounds.level(rival.test.expected_sd)
                 self._on_progress(f"pair {len(rival.test.pairs) + 1}", rival.test.estimate(level))

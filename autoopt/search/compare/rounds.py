@@ -76,6 +76,23 @@ def ratio_of_totals(paired: Sequence[Paired], expected_sd: float | None = None) 
     return Level(logs[1] - logs[0], error, n, variance**0.5)
 
 
+def merged(rows: Sequence[Row]) -> Row:
+    """Blocks of one plan from one round as one block."""
+    if len(rows) == 1:
+        return rows[0]
+    samples = [row.samples for row in rows if row.samples is not None]
+    foreign = [row.foreign_cpu_seconds for row in rows if row.foreign_cpu_seconds is not None]
+    return rows[0].model_copy(
+        update={
+            "steps": sum(row.steps for row in rows),
+            "samples": sum(samples) if len(samples) == len(rows) else None,
+            "seconds": sum(row.seconds for row in rows),
+            "foreign_cpu_seconds": sum(foreign) if len(foreign) == len(rows) else None,
+            "late_seconds": sum(row.late_seconds for row in rows),
+        }
+    )
+
+
 class Rounds:
     """Rounds of one pair of processes.
 
