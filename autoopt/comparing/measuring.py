@@ -210,9 +210,13 @@ class Comparing:
                 "clock": self.clock, "began": self.clock(), "watch": self.watches[name],
                 "ready_seconds": patience, "warm_up_seconds": patience,
             }  # fmt: skip
-            if self.sides[name].command is not None:
-                return WatchedScriptArm(lambda: runner.launch(plan, label), plan, **given)
-            return WatchedArm(runner.launch(plan, label), plan, **given)
+            arm = (
+                WatchedArm(runner.launch(plan, label), plan, **given)
+                if self.sides[name].command is None
+                else WatchedScriptArm(lambda: runner.launch(plan, label), plan, **given)
+            )
+            arm.process = f"{name}/{Path(runner.latest_log or label).stem}"
+            return arm
 
         return start
 

@@ -186,9 +186,13 @@ class TrialRunner:
         """As ``autoopt.search.compare.arm.Start`` wants it; ``processes``: see ``launch``."""
         allowed = self._limits(plan)
         limits: dict[str, Any] = {"ready_seconds": allowed.ready, "warm_up_seconds": allowed.warm_up}
-        if self.base.script is None:
-            return TrialArm(self.launch(plan, label), plan, **limits)
-        return ScriptArm(lambda: self.launch(plan, label, processes=processes), plan, **limits)
+        arm = (
+            TrialArm(self.launch(plan, label), plan, **limits)
+            if self.base.script is None
+            else ScriptArm(lambda: self.launch(plan, label, processes=processes), plan, **limits)
+        )
+        arm.process = Path(self.latest_log or label).stem
+        return arm
 
     def train(
         self,

@@ -20,7 +20,7 @@ RESERVE_BYTES = 2 * 2**20
 LEAST_BYTES = 2**20
 """With less room than this nothing more is begun."""
 
-_OURS = ("journal.jsonl", "result.json", "plan.json", "report.html", "optimized_train.py")
+_OURS = ("journal.jsonl", "result.json", "account.csv", "plan.json", "report.html", "optimized_train.py")
 
 
 class RunDirectory:
@@ -34,6 +34,7 @@ class RunDirectory:
         self.path = Path(os.path.abspath(path))
         self.journal = self.path / "journal.jsonl"
         self.result = self.path / "result.json"
+        self.account = self.path / "account.csv"
         self.report = self.path / "report.html"
         self.plan = self.path / "plan.json"
         self.script = self.path / "optimized_train.py"

@@ -1,7 +1,7 @@
 """Placebos whose processes are unequal: how often a comparison accepts a plan that brings nothing on average.
 
-``python -m benchmarks.truth.skewed --out FILE``. A placebo's processes have a rare slow mode (one in five is slower by a
-fifth), or scatter twice as much as the machine's; its mean speed is the baseline's. Comparisons end when the data say
+``python -m benchmarks.truth.skewed --out FILE``. A placebo's processes have a rare slow mode (one in five is slower by
+a fifth), or scatter twice as much as the machine's; its mean speed is the baseline's. Comparisons end when the data say
 so. Counted are false accepts and intervals that hold the truth.
 """
 

@@ -82,7 +82,6 @@ class TrialArm:
     Args:
         process: a started ``TrialProcess``.
         plan: what it trains with.
-        name: of the process in the account.
         patience: how many times the asked-for seconds a call may take before it counts as hung.
         ready_seconds, warm_up_seconds: how long building and warming up may take before they count as hung; by
             ``patience`` where the latter is None.
@@ -93,12 +92,11 @@ class TrialArm:
         process: TrialProcess,
         plan: Plan,
         *,
-        name: str = "",
         patience: float = 10.0,
         ready_seconds: float = READY_SECONDS,
         warm_up_seconds: float | None = None,
     ) -> None:
-        self.plan, self.process = plan, name
+        self.plan, self.process = plan, ""
         self._ready_seconds, self._warm_up_seconds = ready_seconds, warm_up_seconds
         self._process = process
         self._patience = patience

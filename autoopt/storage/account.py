@@ -1,0 +1,105 @@
+"""account.csv: every block that was measured, one line each, from the journal.
+
+The journal keeps the rows of each comparison in the step that measured them. The table is the same, for a spreadsheet:
+speeds, ratios and intervals of a run can be computed again from it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoopt.records import JsonDict, Plan
+from autoopt.records.account import Row
+from autoopt.storage.journal import decode
+
+COLUMNS = (
+    "evidence",
+    "comparison",
+    "plan",
+    "process",
+    "round",
+    "start_s",
+    "steps",
+    "samples",
+    "seconds",
+    "foreign_cpu_s",
+    "late_s",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row with what it was measured for.
+
+    Args:
+        evidence: purpose of the step that measured it, such as ``trial 6`` or ``verification``.
+        comparison: number of the comparison, from 1.
+    """
+
+    evidence: str
+    comparison: int
+    row: Row
+
+
+def entries(journal: Path) -> Iterator[Entry]:
+    """Rows of all comparisons of a run, in the order in which they were measured.
+
+    Raises:
+        DocumentError: the journal is damaged.
+    """
+    purposes: dict[int, str] = {}
+    number = 0
+    for record in decode(journal.read_bytes(), journal.name).records:
+        if record.get("type") == "start":
+            purposes[record["step"]] = str(record["key"].get("purpose", record["kind"]))
+        elif record.get("type") == "end":
+            for comparison in _comparisons(record.get("document")):
+                number += 1
+                for row in comparison["rows"]:
+                    yield Entry(purposes.get(record["step"], ""), number, Row.model_validate(row))
+
+
+def _comparisons(document: object) -> Iterator[JsonDict]:
+    """Comparisons with rows that a step's document is, or holds."""
+    if isinstance(document, dict):
+        if "decision" in document and document.get("rows"):
+            yield document
+        else:
+            for value in document.values():
+                yield from _comparisons(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _comparisons(value)
+
+
+def table(journal: Path) -> str:
+    """The text of account.csv: a column for each stage after :data:`COLUMNS`, in seconds."""
+    found = list(entries(journal))
+    stages = sorted({name for entry in found for name in entry.row.stage_seconds})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*COLUMNS, *(f"{name}_s" for name in stages)])
+    for entry in found:
+        row = entry.row
+        plan = " + ".join(f"{c.strategy}{c.setting or ''}" for c in Plan.model_validate_json(row.plan).changes)
+        writer.writerow(
+            [
+                entry.evidence,
+                entry.comparison,
+                plan or "baseline",
+                row.process,
+                row.round,
+                round(row.start, 3),
+                row.steps,
+                row.samples if row.samples is not None else "",
+                round(row.seconds, 6),
+                round(row.foreign_cpu_seconds, 3) if row.foreign_cpu_seconds is not None else "",
+                round(row.late_seconds, 6),
+                *(round(row.stage_seconds.get(name, 0.0), 6) for name in stages),
+            ]
+        )
+    return text.getvalue()
