@@ -105,8 +105,14 @@ class _Taking:
         self._open = [name for name in self._open if name not in parts]
 
     def _firm(self, name: str) -> bool:
-        """Whether a part that there was no time to decide stays: what was seen tells it from chance."""
-        if self.state.together[name].firm and name not in self.decidable:
+        """Whether a part that there was no time to decide stays.
+
+        One that was left out stays where what was seen tells it from chance. One that was not belongs to what was
+        confirmed as a whole: it stays where it is likelier to bring something than not.
+        """
+        part = self.state.together[name]
+        likely = part.firm if self._measured_without(name) is not None else part.gain > part.error
+        if likely and name not in self.decidable:
             self.doubtful.add(name)
         return name in self.doubtful
 
