@@ -21,11 +21,11 @@ class Headline(Record):
     """The final plan against the baseline, as one record.
 
     ``kind``: ``to_target``, each side with its own seconds and steps to the target; ``same_steps``, both over as many
-    steps; ``per_step``, the seconds of one step. ``value``: ``baseline_seconds`` over ``best_seconds``; of several pairs
-    of trainings both are geometric means. ``low``, ``high``: None with one pair of trainings, which is a point.
-    ``n``: pairs of trainings; of a modelled record the repeats of the blocks it rests on. ``step_ratio``: of the seconds
-    a step, start and evaluations included; ``steps_ratio``: of the steps that each side needed, None where both take
-    the same. Their product is ``value``. An estimate of one pair has the same number three times and no confidence.
+    steps; ``per_step``, the seconds of one step. ``value``: ``baseline_seconds`` over ``best_seconds``, which are
+    geometric means over pairs of trainings. ``low``, ``high``: None with one pair of trainings, which is a point.
+    ``n``: pairs of trainings; of a modelled record the repeats of the blocks it rests on. ``step_ratio``: of the
+    seconds a step, start and evaluations included; ``steps_ratio``: of the steps that each side needed, None where both
+    take the same. Their product is ``value``. An estimate of one pair has its value as both ends, and no confidence.
     ``source``: ``trained`` from start to end, or ``modelled`` from measured parts.
 
     ``baseline_steps``, ``best_steps``: of these seconds; 1 of ``per_step``. ``planned``: they are those of the planned

@@ -240,7 +240,7 @@ def _train(
 def _unsure(
     context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
 ) -> bool:
-    """Whether one more seed is worth its time: the interval is wider than is wanted, or the blocks say another thing."""
+    """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing."""
     found = _headline(context, state, comparison, quality, pairs)
     if found is None or found.low is None or found.high is None:
         return False
@@ -288,7 +288,7 @@ def _verification(
         speedup=Speedup(
             headline=headline,
             time_to_target=run_ratio if seconds[0] is not None else None,
-            planned_steps=int(headline.baseline_steps or 0) if headline is not None and headline.planned else None,
+            planned_steps=round(headline.baseline_steps or 0) if headline is not None and headline.planned else None,
             trained=ratio,
             throughput=comparison.estimate,
             end_to_end_verified=headline is not None and not headline.doubts(control_failed=failed),

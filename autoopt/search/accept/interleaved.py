@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from math import ceil, exp, sqrt
 from typing import Any, Protocol
 
@@ -140,7 +141,7 @@ def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None) -> Es
             known to be more than the guess.
     """
     value, error, dof = _level(logs, process_sd)
-    reach = float(student.ppf(0.975, dof)) * error / sqrt(len(logs))
+    reach = _quantile(dof) * error / sqrt(len(logs))
     return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
 
 
@@ -152,7 +153,7 @@ def next_session(logs: Sequence[float], process_sd: float | None = None) -> Esti
         process_sd: as in :func:`ratio_of_pairs`.
     """
     value, error, dof = _level(logs, process_sd)
-    reach = float(student.ppf(0.975, dof)) * error * sqrt(1 + 1 / len(logs))
+    reach = _quantile(dof) * error * sqrt(1 + 1 / len(logs))
     return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
 
 
@@ -162,3 +163,8 @@ def _level(logs: Sequence[float], process_sd: float | None) -> tuple[float, floa
     dof = SCATTER_DOF + len(values) - 1
     square = SCATTER_DOF * guess**2 + float(np.sum((values - values.mean()) ** 2))
     return float(values.mean()), sqrt(square / dof), dof
+
+
+@lru_cache
+def _quantile(dof: float) -> float:
+    return float(student.ppf(0.975, dof))

@@ -218,11 +218,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise, *, otherw
         return level
     same = level is not None and level.passed is True
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
-    lost = (
-        fewer_evaluated(pairs)
-        or missed_target(pairs, objective)
-        or fell_after_target(pairs, objective, noise)
-    )
+    lost = fewer_evaluated(pairs) or missed_target(pairs, objective) or fell_after_target(pairs, objective, noise)
     if lost:
         return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=lost)
     if same and level is not None:
@@ -317,10 +313,13 @@ def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: No
         return paths.model_copy(update={"level": "equivalent"})
     why = known.detail if known is not None else "no probe was made"
     pairs = evidence.paired_with_incumbent()
-    lost = fewer_evaluated(pairs) or missed_target(pairs, objective)
-    if lost:
-        return Quality(method="metric", passed=False, metric=objective.metric, detail=lost)
-    difference = metric_difference(pairs, objective, noise)
+    fewer = fewer_evaluated(pairs)
+    if fewer:
+        return Quality(method="metric", passed=False, metric=objective.metric, detail=fewer)
+    difference, missed = metric_difference(pairs, objective, noise), missed_target(pairs, objective)
+    if difference is not None and missed:
+        seen = metric_quality(difference, objective)
+        return seen.model_copy(update={"level": None, "passed": False, "detail": missed})
     if difference is None:
         what = f"{objective.metric} was not measured" if objective.metric else "there is no metric"
         detail = f"quality undecided: {why}; {what}"
