@@ -31,8 +31,8 @@ class Headline(Record):
     ``baseline_steps``, ``best_steps``: of these seconds; 1 of ``per_step``. ``planned``: they are those of the planned
     run. ``pairs``: trained in all, also those that did not end alike; ``interleaved``: all of them were.
     ``target_missed``: no training of either side reached the target. ``blocks``: the same speedup with the seconds of a
-    step from interleaved blocks; ``agrees``: it lies within :data:`AGREEMENT` of ``value``; None where one of the two
-    was not measured.
+    step from interleaved blocks; ``agrees``: it lies within ``margin`` of ``value``, in log speedup; None where one of the
+    two was not measured.
     """
 
     kind: HeadlineKind
@@ -54,6 +54,7 @@ class Headline(Record):
     target_missed: bool = False
     blocks: Estimate | None = None
     agrees: bool | None = None
+    margin: float = AGREEMENT
 
     @model_validator(mode="after")
     def _one_figure(self) -> Self:
@@ -116,16 +117,13 @@ class Headline(Record):
 
     @property
     def text(self) -> str:
-        """``1.45x faster to target [1.17, 1.80]``: one line for headers, logs and clients."""
-        word = "faster" if self.value >= 1.0 else "slower"
-        shown = f"{self.value:.2f}x {word} {self.of_what}" if word == "faster" else f"{self.value:.2f}x {self.of_what}"
+        """``1.45x faster to target [1.17, 1.80], 2 pairs``: one short line for headers, logs and clients."""
+        shown = f"{self.value:.2f}x {'faster ' if self.value >= 1.0 else ''}{self.of_what}"
         if self.low is not None and self.high is not None:
             shown += f" [{self.low:.2f}, {self.high:.2f}]"
-        if self.target_missed:
-            shown += "; the target was not reached in this budget"
-        if self.source == "modelled":
-            return f"{shown}, modelled from measured parts"
-        return f"{shown}, one pair of trainings" if self.point else f"{shown}, {self.n} pairs of trainings"
+        pairs = "one pair of trainings" if self.n == 1 else f"{self.n} pairs"
+        shown += ", modelled" if self.source == "modelled" else f", {pairs}"
+        return f"{shown}; target not reached" if self.target_missed else shown
 
 
 def differ(one: float, other: float) -> float:

@@ -244,7 +244,7 @@ def _verified(event: Event) -> str:
     assert isinstance(event, Verified)
     if not event.best.plan.changes:
         return "nothing was kept: there is no plan to verify"
-    word = "verified end to end" if event.speedup.end_to_end_verified else "not verified end to end"
+    word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
     return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
 
 

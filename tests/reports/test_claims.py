@@ -6,12 +6,12 @@ import io
 import itertools
 import json
 import re
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from autoopt import records as r
+from autoopt.events import Verified
 from autoopt.records.headline import Headline
 from autoopt.toolserver.told import reported
 from autoopt.trackers.values import of_result
@@ -144,16 +144,15 @@ def test_the_seconds_divide_to_the_factor_that_is_shown(
     assert ("speedup/headline_low" in tracked) == (record.low is not None)
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_terminal_lines_are_no_wider_than_a_screen(n: int) -> None:
-    result = result_of("equivalent", "to_target", n, "trained", agrees=False)
+@pytest.mark.parametrize(("kind", "n", "source"), itertools.product(KINDS, (1, 12), ("trained", "modelled")))
+def test_terminal_lines_are_no_wider_than_a_screen(kind: str, n: int, source: str) -> None:
+    result = result_of("equivalent", kind, n, source, agrees=False)
     for line in screen(result).partition("Train with it")[0].splitlines():
         assert len(line) <= 100, line
-    event: Any = r.Result  # the plain line of the end
-    from autoopt.events import Verified
-
     event = Verified(at=298.0, best=result.best, speedup=result.speedup, has_target=True)
-    assert len(f"[{'4:58':>7}] {describe(event)}") <= 100, describe(event)
+    told = f"[{'1:04:58':>7}] {describe(event)}"
+    assert len(told) <= 100, told
+    assert ("[1." in told) == (n > 1 or source == "modelled")
 
 
 def test_the_first_screen_gives_one_figure_of_a_step() -> None:
@@ -179,7 +178,7 @@ def test_a_plan_that_needs_more_steps_shows_both_factors() -> None:
 
 def test_blocks_and_trainings_that_disagree_are_said_to_and_why() -> None:
     text = first_screen(result_of("identical", "to_target", 2, "trained", agrees=False))
-    assert "the trainings say 1.45×, the blocks 2.76×, more than 10 % apart" in text
+    assert "the trainings say 1.45×, the blocks 2.76×, more than 10.0 % apart" in text
     assert "load, start-up, evaluation, caches" in text
 
 

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from autoopt import records as r
 from autoopt_reports import html, sample
 from autoopt_reports.view import units
-from autoopt_reports.view.text import change_name, clip, name, say, setting_text
 from autoopt_reports.view.claims import claim_of
+from autoopt_reports.view.text import change_name, clip, name, say, setting_text
 
 WIN = sample.win()
 

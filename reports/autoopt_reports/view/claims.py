@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoopt.records import Headline, Result, StopReason, Verdict
-from autoopt.records.headline import AGREEMENT
 from autoopt_reports.view import units
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import Interval, Number, Phrase, interval, join, name, number, say
@@ -61,8 +60,11 @@ def claim_of(result: Result) -> Claim:
         number(record.baseline_seconds, units.duration, f"{AT}/baseline_seconds"),
         number(record.best_seconds, units.duration, f"{AT}/best_seconds"),
     )
-    whole = record.kind == "same_steps" and _planned(record.baseline_steps, result)
-    of_what = "over the planned run" if whole else record.of_what
+    of_what = record.of_what
+    if record.kind == "to_target" and not result.objective.has_target:
+        of_what = "for the same steps"
+    if record.kind == "same_steps" and _planned(record.baseline_steps, result):
+        of_what = "over the planned run"
     status: Status = "point" if shown is None else _by(shown)
     return Claim(status if result.found else "none", of_what, value, shown, seconds, record)
 
@@ -253,11 +255,11 @@ def disagreement(record: Headline) -> Phrase:
     """That trainings and interleaved blocks contradict each other, and why that may be."""
     assert record.blocks is not None
     return say(
-        "Trainings and interleaved blocks disagree: the trainings say {}, the blocks {}, more than "
-        f"{100 * AGREEMENT:.0f} % apart. The trainings count. Possible causes: other programs' load, start-up, "
-        "evaluation, caches.",
+        "Trainings and interleaved blocks disagree: the trainings say {}, the blocks {}, more than {} apart. The "
+        "trainings count. Possible causes: other programs' load, start-up, evaluation, caches.",
         number(record.value, units.ratio, f"{AT}/value"),
         number(record.blocks.value, units.ratio, f"{AT}/blocks/value"),
+        number(record.margin, units.percent, f"{AT}/margin"),
     )
 
 
@@ -278,7 +280,8 @@ def verified_phrase(result: Result) -> tuple[bool, Phrase]:
     )
     if record.blocks is not None:
         blocks = number(record.blocks.value, units.ratio, f"{AT}/blocks/value")
-        told = told + say(f"; steps in interleaved blocks give {{}}, within {100 * AGREEMENT:.0f} %", blocks)
+        margin = number(record.margin, units.percent, f"{AT}/margin")
+        told = told + say("; steps in interleaved blocks give {}, within {}", blocks, margin)
     return True, told + "."
 
 
