@@ -31,8 +31,8 @@ class Headline(Record):
     ``baseline_steps``, ``best_steps``: of these seconds; 1 of ``per_step``. ``planned``: they are those of the planned
     run. ``pairs``: trained in all, also those that did not end alike; ``interleaved``: all of them were.
     ``target_missed``: no training of either side reached the target. ``blocks``: the same speedup with the seconds of a
-    step from interleaved blocks; ``agrees``: it lies within ``margin`` of ``value``, in log speedup; None where one of the
-    two was not measured.
+    step from interleaved blocks; ``agrees``: it lies within ``margin`` of ``value``, in log speedup; None where one of
+    the two was not measured.
     """
 
     kind: HeadlineKind
