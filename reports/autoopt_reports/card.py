@@ -100,8 +100,8 @@ def _seconds(result: Result) -> tuple[str, float, float] | None:
     if claim.value is None or not claim.value.value:
         return None
     if claim.record is not None:
-        step = "a training step" if claim.record.kind == "per_step" else f"time {claim.of_what}"
-        return step, claim.record.baseline_seconds, claim.record.best_seconds
+        what = "a training step" if claim.record.kind == "per_step" else f"time {claim.of_what}"
+        return what, claim.record.baseline_seconds, claim.record.best_seconds
     if claim.seconds is not None and claim.seconds[0].value is not None:
         return f"time {claim.of_what}", claim.seconds[0].value, claim.seconds[0].value / claim.value.value
     block = result.baseline.step_seconds
