@@ -144,7 +144,7 @@ def test_the_seconds_divide_to_the_factor_that_is_shown(
     assert ("speedup/headline_low" in tracked) == (record.low is not None)
 
 
-@pytest.mark.parametrize(("kind", "n", "source"), itertools.product(KINDS, (1, 12), ("trained", "modelled")))
+@pytest.mark.parametrize(("kind", "n", "source"), [*itertools.product(KINDS, (1, 12), ("trained", "modelled"))])
 def test_terminal_lines_are_no_wider_than_a_screen(kind: str, n: int, source: str) -> None:
     result = result_of("equivalent", kind, n, source, agrees=False)
     for line in screen(result).partition("Train with it")[0].splitlines():
