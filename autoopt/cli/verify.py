@@ -24,6 +24,8 @@ def verify_command(run: Path, against: Path | None, **given: Any) -> int:
     RUN is the run directory. Its exported script and its baseline are trained to the target in turns, where a pair
     of trainings fits half of --budget, then compared in throughput. Exits with 1 where
     either falls outside the reported interval, and with 5 where --against finds the run worse.
+    Each verification is noted in sessions.json; on another day it is a session of its own, and from two sessions on
+    the speedup of the next one is predicted.
     """
     options = read_options(given)
     from autoopt.records.reading import read_result

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import log
 from typing import Any
 
 from autoopt.benchmark.target import parts
 from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Objective, Record, Result
 from autoopt.records.messages import TrainingRun
-from autoopt.search.accept.interleaved import Process, Turns, paired_ratio
+from autoopt.search.accept.interleaved import Process, Turns, ratio_of_pairs
 from autoopt.search.accept.trainings import PATIENCE
 from autoopt.search.trial_runner import CONFIRMED, TrialRunner
 
@@ -70,14 +71,15 @@ def train_again(
 def summed_up(pairs: list[tuple[TrainingRun, TrainingRun]], result: Result) -> Headline:
     """The ratio of these trainings; a failure where the script misses a target that the baseline reaches."""
     timed = [(_seconds(old, result.objective), _seconds(new, result.objective)) for old, new in pairs]
-    missed = [new for old, new in timed if old is not None and new is None]
-    if missed and len(missed) == sum(old is not None for old, _ in timed):
+    missed = [run for (_, run), (old, new) in zip(pairs, timed, strict=True) if old is not None and new is None]
+    if missed:
         target = f"{result.objective.metric} {result.objective.target:g}"
-        return Headline(detail=f"the script does not reach {target} in {pairs[0][1].steps} steps", failed=True)
+        where = f"in {missed[0].steps} steps from {len(missed)} of {len(pairs)} seeds"
+        return Headline(detail=f"the script does not reach {target} {where}, where the baseline does", failed=True)
     both = [(old, new) for old, new in timed if old is not None and new is not None]
     if not both:
         return Headline(detail="the baseline did not reach the target again, so there is no time to compare")
-    ratio = paired_ratio([old for old, _ in both], [new for _, new in both], result.noise.process_sd)
+    ratio = ratio_of_pairs([log(old / new) for old, new in both], result.noise.process_sd)
     seen = ", ".join(f"{old:.1f} s to {new:.1f} s" for old, new in both)
     return Headline(measured=ratio, detail=f"trained to the target, baseline to script by seed: {seen}")
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +15,11 @@ import numpy as np
 
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError
 from autoopt.export.headline import Headline, train_again
+from autoopt.export.sessions import added, measured_session, prediction, told
 from autoopt.options import Options
 from autoopt.records import Estimate, Plan, Record, Result
 from autoopt.records.reading import read_result
+from autoopt.records.sessions import Session
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
@@ -33,7 +36,9 @@ class Checked(Record):
     """Findings of a verification.
 
     ``measured``, ``reported``: speedups of throughput over the baseline. ``headline_measured``, ``headline_reported``:
-    of the time to the target; None where it was not measured.
+    of the time to the target; None where it was not measured. ``sessions``: all in which the result was measured, this
+    one included; ``next_session``: what the next one is expected to measure, with a 95 % prediction interval, from two
+    sessions on.
     """
 
     holds: bool
@@ -45,6 +50,8 @@ class Checked(Record):
     against: str | None = None
     kind: Literal["script", "runs"] = "script"
     seconds: float | None = None
+    sessions: tuple[Session, ...] = ()
+    next_session: Estimate | None = None
 
 
 class _ScriptArm(TrialArm):
@@ -78,7 +85,13 @@ class _Redirected:
 
 
 def verify_run(
-    run: Path, result: Result, options: Options, *, seconds: float | None = None, against: Path | None = None
+    run: Path,
+    result: Result,
+    options: Options,
+    *,
+    seconds: float | None = None,
+    against: Path | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Checked:
     """Measures a run's script again, or compares the run with another.
 
@@ -88,6 +101,7 @@ def verify_run(
         options: ``budget_seconds`` limits it; the three minutes of ``DEFAULT_SECONDS`` where it is longer.
         seconds: what was asked for, in place of that.
         against: another run; then nothing is measured.
+        now: the time of day, in UTC.
 
     Raises:
         UsageError: the directory has no script, or the plan is one for several processes.
@@ -110,7 +124,19 @@ def verify_run(
         raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
     _same_torch(result)
     limit = seconds if seconds is not None else min(options.budget_seconds, DEFAULT_SECONDS)
-    return verify(result, script, seconds=limit, logs=script.parent / "logs")
+    began = now().isoformat(timespec="seconds")
+    found = verify(result, script, seconds=limit, logs=script.parent / "logs")
+    return with_sessions(script.parent, result, found, began=began, ended=now().isoformat(timespec="seconds"))
+
+
+def with_sessions(run: Path, result: Result, found: Checked, *, began: str, ended: str) -> Checked:
+    """The verification as a session of the run's account, which is written into its directory."""
+    new = measured_session(result, found.headline_measured, found.measured, began=began, ended=ended)
+    sessions, sd = added(run, result, new), result.noise.process_sd
+    if new is None or not sessions:
+        return found.model_copy(update={"sessions": sessions})
+    detail = f"{found.detail}; {told(sessions, sd)}"
+    return found.model_copy(update={"sessions": sessions, "next_session": prediction(sessions, sd), "detail": detail})
 
 
 def verify(

@@ -19,6 +19,7 @@ from autoopt.records.base import (
     StopReason,
     Verdict,
 )
+from autoopt.records.headline import Headline
 from autoopt.records.machine import Environment, Peaks
 from autoopt.records.measured import (
     Ablation,
@@ -65,6 +66,7 @@ __all__ = [
     "Estimate",
     "EstimateKind",
     "Fed",
+    "Headline",
     "JsonDict",
     "Noise",
     "NotFound",

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from autoopt.records.base import Change, Estimate, JsonDict, Plan, Record, Verdict
+from autoopt.records.headline import Headline
 
 
 class Percentiles(Record):
@@ -162,16 +163,24 @@ class Noise(Record):
     process_dof: float | None = None
     block_sd: float | None = None
 
+    def failed(self, gain: float) -> bool:
+        """Whether the control excludes 1.00 by more than the gain worth having: the machine favours one side."""
+        control = self.aa_ratio
+        return control is not None and (control.low > 1.0 + gain or control.high < 1.0 / (1.0 + gain))
+
 
 class Speedup(Record):
     """The final plan against the baseline.
 
-    ``time_to_target`` of a plan that takes the same steps by its risk classes is at equal steps, which no
-    seed moves; ``trained`` is the plain ratio of whole trainings, with the spread of seeds in its interval.
-    ``planned_steps``: of the planned run that ``time_to_target`` and the seconds of both plans are of, where only that
-    pays for what is paid once; None where they are of a run to the target.
+    ``headline``: the one record of which the first screen is; None where nothing was measured, and in documents of
+    earlier versions. The other fields agree with it: ``trained`` is the speedup of whole trainings, each side with its
+    own seconds; ``time_to_target`` the same figure, or the modelled one where there were no trainings, and None where
+    only a step is known. With one pair their interval is the prior's alone. ``throughput``: of steps in interleaved
+    blocks. ``planned_steps``: of the planned run that ``time_to_target`` and the seconds of both plans are of; None
+    where they are of a run to the target.
     """
 
+    headline: Headline | None = None
     time_to_target: Estimate | None = None
     planned_steps: int | None = None
     trained: Estimate | None = None

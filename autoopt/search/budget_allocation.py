@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoopt.search.accept.late import PAST
-from autoopt.strategy import Risk
 
 BASELINE_TO_TARGET = 0.15
 BASELINE_ALONE = 0.08
@@ -97,13 +96,6 @@ class BudgetAllocation:
         """
         return changes * self.comparison if changes > 1 else 0.0
 
-    def last_trainings(self, risk: Risk, speedup: float = 1.0) -> float:
-        """Seconds of the trainings that the verification makes.
-
-        Where the losses are the same, a second seed tells less than what each change is worth.
-        """
-        return self.verification(1 if risk is Risk.EXACT else 2, speedup)
-
     @property
     def pair(self) -> float:
         """Seconds that a pair of processes takes, with their blocks."""
@@ -128,8 +120,8 @@ class BudgetAllocation:
         """Seconds reserved for the end of the run.
 
         Training the final plan from one seed is kept back, and comparing it once more where several changes make it.
-        Ablation and a second seed have a limited share of a short run, in which they would leave nothing to be
-        verified; they take whatever else is left.
+        The second seed, which makes an interval of a point, and then the ablation have a limited share of a short run,
+        in which they would leave nothing to be verified; they take whatever else is left.
 
         Args:
             changes: that were kept so far.

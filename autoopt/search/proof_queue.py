@@ -20,7 +20,7 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
-from autoopt.search.verification_time import seconds_due
+from autoopt.search.verification_time import proved
 from autoopt.strategy import Risk
 
 UNLIKELY = 0.1
@@ -101,7 +101,8 @@ class Costs:
         state, allocation = self.state, self.context.allocation
         speedup = state.speedup_so_far * max(gain, 1.0)
         usual = allocation.search_deadline(len(state.found), speedup)
-        if state.found and seconds_due(self.context, state) == 0.0:  # proved and trained: only another plan needs more
+        if state.found and proved(state) is not None and self.context.gate.in_turns(state.incumbent):
+            # only another plan needs more than its own trainings
             return max(usual, allocation.last_deadline(speedup))
         return usual
 

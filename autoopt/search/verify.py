@@ -8,23 +8,15 @@ from pydantic import Field
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Quality, Record, Speedup, Verdict
+from autoopt.records import Change, Estimate, Headline, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.headline import (
-    by_ratio,
-    detail_of,
-    goal_of,
-    over_planned_run,
-    planned_seconds,
-    timed_pairs,
-    to_target_or_planned,
-)
-from autoopt.search.accept.interleaved import TrainedPair, agree, paired_ratio
+from autoopt.search.accept.headline import Trained, detail_of, headline_of, seconds_of
+from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
-from autoopt.search.accept.time_to_target import parts_to, same_steps, same_steps_ratio
+from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.largest_batch import memory_trouble
@@ -43,7 +35,7 @@ from autoopt.search.verification_time import (
 
 MOST_SEEDS = 4
 """Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
-while the headline's interval is wide."""
+while the headline's interval is wide, or trainings and blocks disagree."""
 
 FRESH_SEEDS = 1000
 """Above the seeds that the search has seen: what was selected on a seed is not proven on it."""
@@ -125,7 +117,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     trouble, failed = memory_trouble(context, state, comparison)
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
-    trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
+    trains_otherwise = _trains_otherwise(context, state)
     if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
@@ -134,7 +126,7 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     known = list(context.gate.in_turns(state.incumbent))
     for number in range(MOST_SEEDS):
         settled = quality is None or quality.passed is not None
-        if number >= SEEDS and settled and not _wide(context, state, pairs):
+        if number >= SEEDS and settled and not _unsure(context, state, comparison, quality, pairs):
             break
         pair = known.pop(0) if known else _train(context, state, number, end, comparison.estimate)
         failure = gate.trainings.failure(plan)
@@ -155,9 +147,9 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         undecided = quality or Quality(method="not_tested", level="undecided", detail=why)
         return _not_passed(undecided, level, pairs, comparison.estimate), why
     found = _verification(context, state, comparison, quality, pairs)
-    ratio = found.speedup.time_to_target or found.speedup.throughput
-    if ratio is not None and ratio.high < 1.0:
-        return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
+    headline = found.speedup.headline
+    if headline is not None and headline.high is not None and headline.high < 1.0:
+        return found, f"it is slower than the baseline from start to end: {headline.value:.3f}x"
     return found, None
 
 
@@ -245,19 +237,32 @@ def _train(
     return TrainedPair(baseline=before, best=after, interleaved=False)
 
 
-def _wide(context: RunContext, state: SearchState, pairs: list[TrainedPair]) -> bool:
-    """Whether one more seed is worth its time: the bounds of the trained speedup lie further apart than is wanted."""
-    trained = _trained_ratio(state, _timed(context, state, pairs))
-    return trained is not None and trained.high / trained.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
+def _unsure(
+    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
+) -> bool:
+    """Whether one more seed is worth its time: its interval is wide, or the blocks say another thing."""
+    found = _headline(context, state, comparison, quality, pairs)
+    if found is None or found.low is None or found.high is None:
+        return False
+    return found.agrees is False or found.high / found.low > (1 + UNTIL_ERROR) / (1 - UNTIL_ERROR)
 
 
-def _timed(context: RunContext, state: SearchState, pairs: list[TrainedPair]) -> list[tuple[float, float]]:
-    otherwise = context.gate.risk_over(state.incumbent, state.baseline).trains_otherwise
-    return timed_pairs(pairs, state.objective, otherwise=otherwise)
+def _headline(
+    context: RunContext, state: SearchState, comparison: Comparison, quality: Quality | None, pairs: list[TrainedPair]
+) -> Headline | None:
+    return headline_of(
+        pairs,
+        comparison,
+        _evidence(context, state, pairs),
+        state.objective,
+        level=quality.level if quality is not None else None,
+        otherwise=_trains_otherwise(context, state),
+        process_sd=state.noise.process_sd,
+    )
 
 
-def _trained_ratio(state: SearchState, timed: list[tuple[float, float]]) -> Estimate | None:
-    return paired_ratio([old for old, _ in timed], [new for _, new in timed], state.noise.process_sd)
+def _trains_otherwise(context: RunContext, state: SearchState) -> bool:
+    return context.gate.risk_over(state.incumbent, state.baseline).trains_otherwise
 
 
 def _verification(
@@ -267,55 +272,36 @@ def _verification(
     quality: Quality | None,
     pairs: list[TrainedPair],
 ) -> Verification:
-    """The figures of the end: those of the trainings where two seeds or more were trained, else of equal steps."""
-    gate, objective = context.gate, state.objective
-    evidence = _evidence(context, state, pairs)
-    timed = _timed(context, state, pairs)
-    trained = _trained_ratio(state, timed)
-    before, after = [old for old, _ in timed], [new for _, new in timed]
-    trains_otherwise = gate.risk_over(state.incumbent, state.baseline).trains_otherwise
-    found = None if trains_otherwise else to_target_or_planned(comparison, evidence, objective)
-    modelled = found.ratio if found is not None else None
-    over = found if found is not None and found.planned_steps and found.ratio is not None else None
-    plain = trained is not None and over is None and (trained.n >= SEEDS or modelled is None)
-    headline = trained if plain else modelled
-    mean = mean_seconds(before)
-    seconds = planned_seconds(over) if over is not None else (mean, by_ratio(mean, headline))
-    interleaved = bool(pairs) and all(pair.interleaved for pair in pairs)
-    verified = (
-        interleaved
-        and len(timed) == len(pairs)
-        and trained is not None
-        and headline is not None
-        and trained.low > 1.0
-        and agree(trained, headline)
-    )
-    level = quality.level if quality is not None else None
+    """The figures of the end: those of the trainings where there are any, else modelled."""
+    objective, level = state.objective, quality.level if quality is not None else None
+    trained = Trained.of(pairs, objective, level=level, otherwise=_trains_otherwise(context, state))
+    headline = _headline(context, state, comparison, quality, pairs)
+    ratio = trained.ratio(state.noise.process_sd) if trained is not None else None
+    seconds = seconds_of(headline, trained)
+    failed = state.noise.failed(objective.min_gain)
     notes = []
     if quality is not None and quality.passed is None:
-        notes.append(f"kept although its quality is not proven: {quality.detail}")
-    if pairs and not interleaved:
-        notes.append(
-            "baseline and final plan were trained one after the other, for lack of time or memory: nothing is verified"
-        )
+        notes.append(f"kept although its quality is not confirmed: {quality.detail}")
+    modelled = headline is not None and headline.source == "modelled"
+    run_ratio = headline.estimate if headline is not None and modelled else ratio
     return Verification(
         speedup=Speedup(
-            time_to_target=headline,
-            planned_steps=over.planned_steps if over is not None else None,
-            trained=trained,
+            headline=headline,
+            time_to_target=run_ratio if seconds[0] is not None else None,
+            planned_steps=round(headline.baseline_steps or 0) if headline is not None and headline.planned else None,
+            trained=ratio,
             throughput=comparison.estimate,
-            end_to_end_verified=verified,
-            detail=detail_of(goal_of(objective, pairs), before, after, trained, headline, level)
-            + over_planned_run(same_steps(comparison, evidence, objective), found),
+            end_to_end_verified=headline is not None and not headline.doubts(control_failed=failed),
+            detail=detail_of(pairs, objective, trained),
         ),
         quality=quality,
         baseline_side=comparison.incumbent,
         best_side=comparison.candidate,
-        baseline_runs=evidence.baseline_runs,
-        best_runs=evidence.candidate_runs,
+        baseline_runs=tuple(pair.baseline for pair in pairs),
+        best_runs=tuple(pair.best for pair in pairs),
         baseline_seconds=seconds[0],
-        best_seconds=mean_seconds(after) if headline == trained else seconds[1],
-        best_source="measured" if headline == trained else "modelled",
+        best_seconds=seconds[1],
+        best_source="modelled" if modelled else "measured",
         notes=tuple(notes),
     )
 

@@ -131,6 +131,7 @@ def reported(found: Result, page: str) -> JsonDict:
     return {
         "page": page,
         "kept": changes,
+        "headline": _headline(found),
         "speedup_of_time_to_target": ratio(found.speedup.time_to_target),
         "speedup_of_a_step": ratio(found.speedup.throughput),
         "verified_end_to_end": found.speedup.end_to_end_verified,
@@ -139,3 +140,12 @@ def reported(found: Result, page: str) -> JsonDict:
         "warnings": list(found.warnings),
         "notes": list(found.notes),
     }
+
+
+def _headline(found: Result) -> JsonDict | None:
+    """The record of the first screen, with a sentence and the reasons why it is not verified."""
+    headline = found.speedup.headline
+    if headline is None:
+        return None
+    doubts = headline.doubts(control_failed=found.noise.failed(found.objective.min_gain))
+    return {"text": headline.text, **headline.model_dump(mode="json"), "not_verified_because": list(doubts)}

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt.records import Estimate, Result
+from autoopt.records import Result
 from autoopt_reports.view import units
-from autoopt_reports.view.verdict import judged, status_of, verdict_view
+from autoopt_reports.view.claims import claim_of
+from autoopt_reports.view.text import Interval
+from autoopt_reports.view.verdict import verdict_view
 
 WIDTH, HEIGHT = 720, 236
 PNG_SCALE = 2
@@ -62,8 +64,9 @@ def _bars(result: Result) -> list[Shape]:
     if pair is None:
         return [_fitted(_LEFT, 130, "before and after: not measured", 16, _MUTED)]
     title, before, after = pair
-    estimate = judged(result)[0] if status_of(result) != "none" else None
-    longest = max(before, after, before / estimate.low if estimate else 0.0)
+    claim = claim_of(result)
+    bounds = _bounds(before, claim.interval if claim.status != "none" else None)
+    longest = max(before, after, *bounds)
     shapes: list[Shape] = [_fitted(_LEFT, 104, title, 13, _MUTED)]
     bars = [(116, "before", before, _BEFORE), (154, "after", after, _AFTER)]
     if not result.found:
@@ -71,31 +74,40 @@ def _bars(result: Result) -> list[Shape]:
     for top, label, seconds, fill in bars:
         length = _BAR_MOST * seconds / longest
         shapes += [Text(_LEFT, top + 21, label, 16), Box(_BAR_AT, top, length, 28, fill)]
-        at = _BAR_AT + max(length, _BAR_MOST * _high(seconds, before, estimate, label) / longest) + 12
-        shapes.append(Text(at, top + 21, units.duration(seconds), 16, bold=True))
-    if estimate is not None:
-        low, high = (_BAR_AT + _BAR_MOST * before / bound / longest for bound in (estimate.high, estimate.low))
+        end = max(seconds, *bounds) if label == "after" and bounds else seconds
+        shapes.append(Text(_BAR_AT + _BAR_MOST * end / longest + 12, top + 21, units.duration(seconds), 16, bold=True))
+    if bounds:
+        low, high = (_BAR_AT + _BAR_MOST * seconds / longest for seconds in bounds)
         shapes += [Box(low, 167, high - low, 2, _INK), Box(low - 1, 161, 2, 14, _INK), Box(high - 1, 161, 2, 14, _INK)]
     return shapes
 
 
-def _high(seconds: float, before: float, estimate: Estimate | None, label: str) -> float:
-    return max(seconds, before / estimate.low) if estimate is not None and label == "after" else seconds
+def _bounds(before: float, shown: Interval | None) -> tuple[float, ...]:
+    """Seconds after, at both ends of the factor's interval; none of a point."""
+    if shown is None or not shown.low.value or not shown.high.value:
+        return ()
+    return before / shown.high.value, before / shown.low.value
 
 
 def _seconds(result: Result) -> tuple[str, float, float] | None:
-    """Seconds that are compared; the second by the headline's factor, so that who divides them gets it."""
-    estimate, _, of_what = judged(result)
-    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
-    factor = estimate.value if estimate is not None and status_of(result) != "none" else 1.0
-    if before is not None and after is not None and estimate is result.speedup.time_to_target:
-        return f"time {of_what}", before.value, before.value / factor
-    if before is not None and not result.found:
-        return f"time {of_what}", before.value, before.value
-    step = result.baseline.step_seconds
-    if step is None or (result.found and estimate is None):
+    """Seconds that are compared, which divide to the headline's factor."""
+    claim, baseline = claim_of(result), result.baseline.time_to_target_seconds
+    if not result.found:
+        step = result.baseline.step_seconds
+        if baseline is not None:
+            return f"time {claim.of_what}", baseline.value, baseline.value
+        return None if step is None else ("a training step in interleaved blocks (median)", step.p50, step.p50)
+    if claim.value is None or not claim.value.value:
         return None
-    return "a training step (median), by its samples", step.p50, step.p50 / factor
+    if claim.record is not None:
+        what = "a training step" if claim.record.kind == "per_step" else f"time {claim.of_what}"
+        return what, claim.record.baseline_seconds, claim.record.best_seconds
+    if claim.seconds is not None and claim.seconds[0].value is not None:
+        return f"time {claim.of_what}", claim.seconds[0].value, claim.seconds[0].value / claim.value.value
+    block = result.baseline.step_seconds
+    if block is None:
+        return None
+    return "a training step in interleaved blocks (median)", block.p50, block.p50 / claim.value.value
 
 
 def _foot(result: Result) -> str:

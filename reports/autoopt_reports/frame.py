@@ -109,6 +109,9 @@ def _numbers(state: State, width: int, marks: Marks) -> Text:
 def _gain(state: State) -> str:
     """The verified speedup with its interval; before that the product of what was kept, not run whole yet ("~")."""
     speedup = state.speedup
+    if speedup is not None and speedup.headline is not None:
+        found = speedup.headline
+        return units.ratio(found.value) if found.estimate is None else ratio_text(found.estimate)
     if speedup is not None and (speedup.time_to_target or speedup.throughput):
         return ratio_text(speedup.time_to_target or speedup.throughput)
     product = stacked(state.gained)

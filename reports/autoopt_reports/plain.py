@@ -187,7 +187,7 @@ def _phase(event: Event) -> str:
 def _baseline(event: Event) -> str:
     assert isinstance(event, BaselineMeasured)
     step, rate = event.baseline.step_seconds, event.baseline.samples_per_second
-    measured = [units.duration(step.p50) + " a step"] if step else []
+    measured = [units.duration(step.p50) + " a step in the control"] if step else []
     measured += [units.rate(rate)] if rate else []
     return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
 
@@ -208,7 +208,7 @@ def _round(event: Event) -> str:
         f", ceiling {units.duration(round_.ceiling_step_seconds)}" if round_.ceiling_step_seconds is not None else ""
     )
     bottleneck = f"; bottleneck {name(round_.bottleneck, 60)}" if round_.bottleneck else ""
-    return f"round {round_.index}: step {units.duration(round_.step_seconds)}{ceiling}{bottleneck}"
+    return f"round {round_.index}: step in its profile {units.duration(round_.step_seconds)}{ceiling}{bottleneck}"
 
 
 def _started(event: Event) -> str:
@@ -227,6 +227,8 @@ def _ended(event: Event) -> str:
 
 
 def _speedup(speedup: Speedup, has_target: bool = True) -> str:
+    if speedup.headline is not None:
+        return speedup.headline.text
     if speedup.time_to_target is not None:
         return f"{ratio_text(speedup.time_to_target)} {of_what(has_target, speedup.planned_steps)}"
     return f"{ratio_text(speedup.throughput)} in samples per second" if speedup.throughput else units.NOT_MEASURED
@@ -242,7 +244,7 @@ def _verified(event: Event) -> str:
     assert isinstance(event, Verified)
     if not event.best.plan.changes:
         return "nothing was kept: there is no plan to verify"
-    word = "verified end to end" if event.speedup.end_to_end_verified else "not verified end to end"
+    word = "verified end to end" if event.speedup.end_to_end_verified else "not verified"
     return f"final plan {word}: {_speedup(event.speedup, event.has_target)}"
 
 

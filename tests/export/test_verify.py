@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt.errors import EnvironmentLacks, UsageError
+from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
 from autoopt.export.headline import summed_up
 from autoopt.export.script import script
-from autoopt.export.verify import compare_runs, judged, verify, verify_run, with_headline
+from autoopt.export.sessions import joined, prediction
+from autoopt.export.verify import Checked, compare_runs, judged, verify, verify_run, with_headline, with_sessions
 from autoopt.options import Options
 from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result, Sites
 from autoopt.records.messages import TrainingRun
+from autoopt.records.sessions import Session, Sessions
 from autoopt.registry import load_strategies
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -167,3 +169,47 @@ def test_script_is_measured_against_the_baseline(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise ValueError('no script')")
     assert not verify(document, broken, seconds=40.0, logs=tmp_path / "logs").holds
+
+
+def session(began: str, value: float, n: int = 2) -> Session:
+    return Session(began=began, ended=began, kind="to_target", value=value, n=n)
+
+
+def test_a_verification_on_another_day_is_a_session_and_predicts_the_next(tmp_path: Path) -> None:
+    document = result(
+        estimate(2.3, 2.2, 2.4), created="2026-11-01T10:00:00+00:00", finished="2026-11-01T12:00:00+00:00"
+    )
+    checked = Checked(holds=True, detail="measured", headline_measured=estimate(2.0, 1.8, 2.2))
+
+    def verified(at: str) -> Checked:
+        return with_sessions(tmp_path, document, checked, began=at, ended=at)
+
+    soon = verified("2026-11-01T12:30:00+00:00")
+    assert len(soon.sessions) == 1, "the same hour is the same session"
+    assert soon.next_session is None
+    assert "this machine and this hour" in soon.detail
+    later = verified("2026-11-02T09:00:00+00:00")
+    assert [one.run for one in later.sessions] == [True, False]
+    assert later.next_session.low < 2.0 < later.next_session.high
+    assert "95 % prediction interval" in later.detail
+    again = verified("2026-11-03T09:00:00+00:00")
+    assert len(again.sessions) == 3
+    assert Sessions.model_validate_json((tmp_path / "sessions.json").read_text()).sessions == again.sessions
+    (tmp_path / "sessions.json").write_text("{")
+    with pytest.raises(DocumentError, match="not a document of sessions"):
+        verified("2026-11-04T09:00:00+00:00")
+
+
+def test_a_verification_that_measured_nothing_is_no_session(tmp_path: Path) -> None:
+    found = with_sessions(tmp_path, result(), Checked(holds=False, detail="failed"), began="x", ended="x")
+    assert len(found.sessions) == 1
+    assert not (tmp_path / "sessions.json").exists()
+
+
+def test_sessions_are_pooled_by_their_repeats_and_kinds_are_kept_apart() -> None:
+    early = session("2026-11-01T10:00:00+00:00", 1.2, n=1)
+    (one,) = joined([early], session("2026-11-01T10:10:00+00:00", 1.5, n=3))
+    assert (one.n, one.value) == (4, pytest.approx(1.2**0.25 * 1.5**0.75))
+    step = early.model_copy(update={"kind": "per_step"})
+    assert prediction([early, step], None) is None
+    assert prediction([early, session("2026-11-02T10:00:00+00:00", 1.5)], None) is not None

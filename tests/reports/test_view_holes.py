@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from autoopt import records as r
 from autoopt_reports import html, sample
 from autoopt_reports.view import units
+from autoopt_reports.view.claims import claim_of
 from autoopt_reports.view.text import change_name, clip, name, say, setting_text
-from autoopt_reports.view.verdict import status_of
 
 WIN = sample.win()
 
@@ -101,7 +101,7 @@ def test_whatever_was_not_measured_the_report_is_rendered(holes: set[tuple[Any, 
     assert not re.search(r"\bNone\b(?!\.<)", page), "only an empty list says None."
     assert ">nan" not in page
     assert ("faster to target" in page.split("</h1>")[0]) == (
-        status_of(result) == "faster"
+        claim_of(result).status == "faster"
         and result.speedup.time_to_target is not None
         and result.objective.metric is not None
         and result.objective.target is not None

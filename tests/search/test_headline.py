@@ -1,4 +1,4 @@
-"""The headline and the seconds beside it are of one run: to a target, or over the planned run."""
+"""The headline: one record, from trainings' own seconds and own steps, that its seconds divide to."""
 
 from __future__ import annotations
 
@@ -7,12 +7,157 @@ from pathlib import Path
 
 import pytest
 
-from autoopt.records import Plan, Verdict
-from autoopt.search.accept.headline import goal_of, timed_pairs
+from autoopt.records import Estimate, Headline, Noise, Plan, Verdict
+from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.headline import headline_of, seconds_of
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.testing.fakes import Behaviour
-from made_up import OBJECTIVE, run
+from made_up import OBJECTIVE, comparison, run
 from simulated import STEPS, World, product, strategy
+
+
+def pair(before: float, after: float, speed: float = 1.0, **fields) -> TrainedPair:
+    """Both met the target after so many steps; those of the plan are ``speed`` times as fast."""
+    old, new = run(0, to=before, fixed_seconds=0.0), run(0, to=after, fixed_seconds=0.0)
+    fast = {"training_seconds": new.training_seconds / speed, "evaluation_seconds": new.evaluation_seconds / speed}
+    return TrainedPair(baseline=old, best=new.model_copy(update=fast), **fields)
+
+
+def found(pairs: list[TrainedPair], level: str = "equivalent", speed: float = 1.5, **objective) -> Headline:
+    blocks = comparison(speed=speed)
+    faster = blocks.incumbent.model_copy(update={"samples_per_second": 1000.0})
+    headline = headline_of(
+        pairs,
+        blocks.model_copy(update={"incumbent": faster}),
+        Evidence(baseline_runs=tuple(pair.baseline for pair in pairs)),
+        OBJECTIVE.model_copy(update=objective),
+        level=level,
+        otherwise=False,
+        process_sd=0.02,
+    )
+    assert headline is not None
+    return headline
+
+
+def test_a_plan_that_is_faster_a_step_and_needs_as_many_more_steps_is_no_faster_to_target() -> None:
+    headline = found([pair(100.0, 150.0, 1.5), pair(100.0, 150.0, 1.5)])
+    assert headline.kind == "to_target"
+    assert headline.value == pytest.approx(1.0, abs=0.05)
+    assert headline.steps_ratio is not None
+    assert headline.steps_ratio.value == pytest.approx(1 / 1.5, rel=0.05)
+    assert headline.step_ratio.value * headline.steps_ratio.value == pytest.approx(headline.value)
+    assert headline.baseline_seconds / headline.best_seconds == pytest.approx(headline.value)
+    assert headline.low < 1.0 < headline.high
+
+
+def test_steps_are_set_equal_only_where_the_training_is_identical() -> None:
+    """The plan met the target after 60 steps and the baseline after 100."""
+    same, own = found([pair(100.0, 60.0)], "identical"), found([pair(100.0, 60.0)], "equivalent")
+    assert same.value == pytest.approx(1.0)
+    assert same.steps_ratio is None
+    assert own.value > 1.3
+    assert own.steps_ratio is not None
+
+
+def test_one_pair_is_a_point_and_verifies_nothing() -> None:
+    headline = found([pair(100.0, 100.0, 1.5)])
+    assert (headline.low, headline.high, headline.n) == (None, None, 1)
+    assert headline.estimate is None
+    assert headline.step_ratio.confidence is None
+    assert any("one pair" in doubt for doubt in headline.doubts(control_failed=False))
+    assert all(seconds is not None and seconds.low == seconds.value for seconds in seconds_of(headline, None))
+
+
+def test_two_pairs_that_agree_with_the_blocks_are_verified() -> None:
+    headline = found([pair(100.0, 100.0, 1.5)] * 2)
+    assert headline.agrees
+    assert headline.doubts(control_failed=False) == ()
+    assert "control failed" in headline.doubts(control_failed=True)[0]
+    apart = [pair(100.0, 100.0, 1.5), pair(100.0, 100.0, 1.5, interleaved=False)]
+    assert "interleaved" in found(apart).doubts(control_failed=False)[0]
+
+
+def test_blocks_that_say_more_than_trainings_never_make_the_headline() -> None:
+    headline = found([pair(100.0, 100.0, 1.45)] * 2, speed=2.81)
+    assert headline.value == pytest.approx(1.45, rel=0.01)
+    assert headline.agrees is False
+    assert headline.blocks is not None
+    assert headline.blocks.value > 2.0
+    assert any("disagree" in doubt for doubt in headline.doubts(control_failed=False))
+
+
+def test_agreement_has_a_margin_that_does_not_grow_with_noise() -> None:
+    noisy = [pair(100.0, 100.0, 1.0), pair(100.0, 100.0, 3.0)]
+    headline = found(noisy, speed=3.0)
+    assert headline.low < 3.0 < headline.high
+    assert headline.agrees is False
+
+
+def test_where_neither_reached_the_target_only_a_step_is_faster() -> None:
+    short = TrainedPair(
+        baseline=run(0, to=None, best=0.5, fixed_seconds=0.0),
+        best=run(0, to=None, best=0.5, fixed_seconds=0.0, training_seconds=1.1),
+    )
+    headline = found([short, short])
+    assert (headline.kind, headline.target_missed) == ("per_step", True)
+    assert headline.value == pytest.approx(1.5, rel=0.1)
+    assert headline.baseline_seconds < 0.1, "seconds of a step"
+    assert "to target" not in headline.text
+    assert seconds_of(headline, None) == (None, None)
+    assert headline.doubts(control_failed=False)
+
+
+def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are_the_same() -> None:
+    def modelled(level: str) -> Headline:
+        headline = headline_of(
+            [],
+            comparison(),
+            Evidence(baseline_runs=(run(0),)),
+            OBJECTIVE,
+            level=level,
+            otherwise=False,
+            process_sd=None,
+        )
+        assert headline is not None
+        return headline
+
+    assert (modelled("identical").kind, modelled("identical").source) == ("to_target", "modelled")
+    assert modelled("equivalent").kind == "same_steps"
+    assert modelled("identical").doubts(control_failed=False)
+    nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, level="identical", otherwise=False, process_sd=None)
+    assert nothing is not None
+    assert nothing.kind == "per_step"
+
+
+def test_without_a_target_a_training_that_went_on_counts_as_far_as_the_other_went() -> None:
+    """A first training whose baseline was cut off by its seconds, where the faster plan came further."""
+    trainings = TrainedPair(
+        baseline=run(0, to=None, steps=480, training_seconds=19.2, fixed_seconds=0.0, evaluation_seconds=0.0),
+        best=run(0, to=None, steps=600, training_seconds=12.0, fixed_seconds=0.0, evaluation_seconds=0.0),
+    )
+    headline = found([trainings], target=None)
+    assert headline.kind == "same_steps"
+    assert headline.value == pytest.approx(2.0)
+    assert (headline.baseline_steps, headline.best_steps) == (480, 480)
+
+
+def test_seconds_that_do_not_divide_to_the_value_are_no_headline() -> None:
+    one = Estimate(value=1.5, low=1.5, high=1.5, n=1, confidence=None)
+    known = {"kind": "to_target", "n": 1, "step_ratio": one, "baseline_seconds": 30.0, "source": "trained"}
+    with pytest.raises(ValueError, match="another figure"):
+        Headline(value=1.5, best_seconds=25.0, **known)
+    with pytest.raises(ValueError, match="two pairs"):
+        Headline(value=1.5, best_seconds=20.0, low=1.4, high=1.6, **known)
+
+
+def test_a_control_that_favours_one_side_has_failed() -> None:
+    def noise(low: float, high: float) -> Noise:
+        return Noise(aa_ratio=Estimate(value=(low + high) / 2, low=low, high=high, n=3))
+
+    assert noise(1.02, 1.06).failed(0.01)
+    assert not noise(1.005, 1.06).failed(0.01), "by less than the gain worth having"
+    assert noise(0.9, 0.95).failed(0.01)
+    assert not Noise().failed(0.01)
 
 
 @pytest.mark.parametrize(("fixed", "over_planned"), [(4.0, False), (40.0, True)])
@@ -27,32 +172,12 @@ def test_the_figures_of_the_first_screen_are_of_one_run(tmp_path: Path, fixed: f
     outcome = world.go()
     assert outcome.best.plan.names() == ("good",)
     before, after = outcome.baseline.time_to_target_seconds, outcome.best.time_to_target_seconds
-    ratio, planned = outcome.speedup.time_to_target, outcome.speedup.planned_steps
-    assert before.value / after.value == pytest.approx(ratio.value, rel=0.02)
-    assert planned == (20 * STEPS if over_planned else None)
-    assert ("over the planned run of" in outcome.speedup.detail) == (not over_planned)
+    headline = outcome.speedup.headline
+    assert before.value / after.value == pytest.approx(headline.value)
+    assert outcome.speedup.time_to_target.value == pytest.approx(headline.value)
+    assert outcome.speedup.planned_steps == (20 * STEPS if over_planned else None)
+    assert headline.source == ("modelled" if over_planned else "trained")
+    assert outcome.speedup.end_to_end_verified is not over_planned
     kept = next(trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
     assert kept.planned_steps == 20 * STEPS
     assert kept.time_to_target.value > 1.5
-
-
-def test_a_target_that_was_met_earlier_by_chance_is_no_speed() -> None:
-    """Steps of 10 ms on both sides, and the plan met the target after 60 of them where the baseline took 100."""
-    pair = TrainedPair(baseline=run(0, to=100.0, fixed_seconds=0.0), best=run(0, to=60.0, fixed_seconds=0.0))
-    ((before, after),) = timed_pairs([pair], OBJECTIVE, otherwise=False)
-    assert before == pytest.approx(after)
-    ((before, after),) = timed_pairs([pair], OBJECTIVE, otherwise=True)
-    assert before > 1.3 * after
-
-
-def test_without_a_target_a_training_that_went_on_counts_as_far_as_the_other_went() -> None:
-    """A first training whose baseline was cut off by its seconds, where the faster plan came further."""
-    objective = OBJECTIVE.model_copy(update={"target": None})
-    pair = TrainedPair(
-        baseline=run(0, to=None, steps=480, training_seconds=19.2, fixed_seconds=0.0, evaluation_seconds=0.0),
-        best=run(0, to=None, steps=600, training_seconds=12.0, fixed_seconds=0.0, evaluation_seconds=0.0),
-    )
-    ((before, after),) = timed_pairs([pair], objective, otherwise=False)
-    assert before / after == pytest.approx(2.0)
-    assert timed_pairs([pair], objective, otherwise=True) == []
-    assert goal_of(objective, [pair]) == "the same number of steps"

@@ -11,11 +11,10 @@ import pytest
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import TrialFailed
-from autoopt.records import Curve, Estimate
+from autoopt.records import Curve
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
-from autoopt.search.accept.headline import by_ratio
-from autoopt.search.accept.interleaved import Turns, agree, paired_ratio
+from autoopt.search.accept.interleaved import Turns, next_session, ratio_of_pairs
 from autoopt.trial.protocol import TrialSpec
 
 
@@ -156,24 +155,26 @@ def test_one_that_fails_says_which() -> None:
     assert raised.value.side == 1
 
 
-def test_the_ratio_of_two_pairs_covers_the_truth() -> None:
+@pytest.mark.parametrize("scatter", [0.03, 0.08, 0.12])
+def test_the_ratio_of_two_pairs_covers_the_truth(scatter: float) -> None:
     rng, held = np.random.default_rng(0), []
-    for _ in range(400):
-        noise = 0.04 * rng.standard_normal((2, 2))
-        found = paired_ratio(list(30 * np.exp(noise[0])), list(20 * np.exp(noise[1])), process_sd=0.04 * math.sqrt(2))
+    for _ in range(600):
+        found = ratio_of_pairs(list(math.log(1.5) + scatter * rng.standard_normal(2)), process_sd=0.02)
         held.append(found.low <= 1.5 <= found.high)
     assert np.mean(held) >= 0.93
 
 
-def test_without_a_pair_there_is_no_ratio() -> None:
-    assert paired_ratio([], []) is None
-    assert paired_ratio([1.0], []) is None
+def test_more_pairs_narrow_the_interval_and_a_restless_machine_widens_it() -> None:
+    widths = [math.log(found.high / found.low) for found in (ratio_of_pairs([0.4] * n) for n in (1, 2, 4))]
+    assert widths == sorted(widths, reverse=True)
+    assert ratio_of_pairs([0.4] * 2, 0.3).high > ratio_of_pairs([0.4] * 2).high == ratio_of_pairs([0.4] * 2, 0.01).high
 
 
-def test_intervals_agree_where_both_may_be_true() -> None:
-    blocks = Estimate(value=1.5, low=1.4, high=1.6, n=4)
-    assert agree(blocks, Estimate(value=1.6, low=1.45, high=1.75, n=2))
-    assert not agree(Estimate(value=3.43, low=3.40, high=3.46, n=3), Estimate(value=4.27, low=4.1, high=4.5, n=2))
+def test_the_next_session_is_predicted_with_more_than_the_error_of_the_mean() -> None:
+    mean, following = ratio_of_pairs([0.3, 0.4]), next_session([0.3, 0.4])
+    assert following.value == mean.value
+    assert following.low < mean.low
+    assert mean.high < following.high
 
 
 def live() -> TrialContext:
@@ -192,14 +193,3 @@ def test_legs_of_a_real_training_are_the_training() -> None:
     assert one.losses == other.losses
     assert [point.metric for point in one.curve.points] == [point.metric for point in other.curve.points]
     assert one.curve.points[-1].metric >= 0.82 <= one.curve.points[-2].metric, "a second evaluation confirms the target"
-
-
-def test_seconds_that_were_not_trained_in_turns_follow_from_the_headline() -> None:
-    """A reader who divides the first screen's seconds gets its factor."""
-    before = Estimate(value=40.0, low=36.0, high=44.0, n=1)
-    after = by_ratio(before, Estimate(value=1.25, low=1.1, high=1.4, n=4))
-    assert after is not None
-    assert before.value / after.value == pytest.approx(1.25)
-    assert (after.low, after.high) == (pytest.approx(36 / 1.4), pytest.approx(44 / 1.1))
-    assert by_ratio(None, before) is None
-    assert by_ratio(before, None) is None

@@ -134,9 +134,19 @@ def test_numeric_that_its_probe_does_not_tell_is_trained_from_two_seeds_and_kept
 
 def test_one_seed_gives_no_verdict_on_the_metric() -> None:
     worse = evidence((run(0, to=None, best=0.5),), level=DOUBT)
-    judged = judge(Risk.NUMERIC, comparison(), worse, OBJECTIVE, Noise(seed_noise=1e-6))
+    low = OBJECTIVE.model_copy(update={"target": 0.4})
+    judged = judge(Risk.NUMERIC, comparison(), worse, low, Noise(seed_noise=1e-6))
     assert judged.verdict is Verdict.INCONCLUSIVE
     assert judged.reason.startswith("quality undecided: observed accuracy")
+
+
+def test_a_target_that_the_paired_baseline_reaches_is_lost_from_one_seed_on() -> None:
+    missed = evidence((run(0, to=None, best=0.5),), level=DOUBT)
+    for risk in (Risk.NUMERIC, Risk.TRAINING):
+        judged = judge(risk, comparison(), missed, OBJECTIVE, NOISE)
+        assert judged.verdict is Verdict.QUALITY_LOST
+        assert judged.quality.passed is False
+        assert "accuracy 0.9 not reached in 220 steps" in judged.reason
 
 
 def test_numeric_that_learns_slower_is_lost_without_any_training() -> None:

@@ -74,10 +74,8 @@ def test_seeds_that_do_not_look_worth_it_end_early() -> None:
     assert not more_seeds_help(better, MOST_SEEDS, OBJECTIVE)
 
 
-def test_a_target_that_one_seed_misses_by_chance_is_not_missed_by_every_seed() -> None:
+def test_a_target_that_the_paired_baseline_reaches_is_missed_from_one_seed_on() -> None:
     there, short = run(0), run(1, to=None, best=0.5)
     assert missed_target([(run(0), there), (run(1), short)], OBJECTIVE).startswith("accuracy 0.9 not reached")
-    assert missed_target([(run(0), there), (run(1), short)], OBJECTIVE, every=True) == ""
-    assert missed_target([(run(1), short)], OBJECTIVE, every=True) == "", "a single seed may miss it by chance"
-    assert missed_target([(run(1), short), (run(2), short)], OBJECTIVE, every=True)
-    assert missed_target([(short, short), (short, short)], OBJECTIVE, every=True) == "", "the baseline misses it too"
+    assert missed_target([(run(1), short)], OBJECTIVE), "from the first pair on"
+    assert missed_target([(short, short), (short, short)], OBJECTIVE) == "", "the baseline misses it too"

@@ -6,8 +6,10 @@ for both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
-from math import ceil, exp, log, sqrt
+from functools import lru_cache
+from math import ceil, exp, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,9 +24,10 @@ LEG_SECONDS = 1.0
 _LEGS = 40
 NO_FURTHER = 1.25
 """Of the steps at which the baseline's time was up before the target, for the plan: noise may take it there later."""
-_PRIOR_DOF = 3.0
-_PRIOR_SD = 0.03
-"""A first guess of how whole trainings of one plan differ in seconds (log), where less is known to be too little."""
+SCATTER, SCATTER_DOF = 0.1, 3.0
+"""A first guess of how the log ratio of two whole trainings scatters from pair to pair, and how many pairs it is worth.
+A tenth covers steps that differ by seed, a slow start of one process in five, and a plan whose processes differ more
+than the baseline's: ``python -m benchmarks.truth.headline_coverage``."""
 
 
 class Process(Protocol):
@@ -126,28 +129,42 @@ def _freeze(process: Process) -> None:
             process.freeze()
 
 
-def paired_ratio(before: list[float], after: list[float], process_sd: float | None = None) -> Estimate | None:
-    """Speedup of whole trainings, paired by seed; None without a pair.
+def ratio_of_pairs(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
+    """A ratio over pairs of trainings, with Student's t interval.
 
-    Student's t on the log ratios, with a guess of their spread that is worth three pairs: two trainings alone would
-    give an interval ten times too wide or one that is false.
+    The spread is that of the pairs with :data:`SCATTER` as a guess beforehand: two pairs alone would give an interval
+    ten times too wide or one that is false. Of one pair the interval is the guess alone.
 
     Args:
-        before, after: seconds to the target, in the same order.
-        process_sd: what is known of how two processes of one program differ (standard deviation of the log ratio).
+        logs: log ratio of each pair, one at least.
+        process_sd: how much two processes of one program differ (standard deviation of the log ratio), where that is
+            known to be more than the guess.
     """
-    if not before or len(before) != len(after):
-        return None
-    ratios = np.log(before) - np.log(after)
-    n, guess = len(ratios), max(process_sd or 0.0, _PRIOR_SD)
-    square = _PRIOR_DOF * guess**2 + float(np.sum((ratios - ratios.mean()) ** 2))
-    dof = _PRIOR_DOF + n - 1
-    reach = float(student.ppf(0.975, dof)) * sqrt(square / dof / n)
-    value = float(ratios.mean())
-    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=n)
+    value, error, dof = _level(logs, process_sd)
+    reach = _quantile(dof) * error / sqrt(len(logs))
+    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
 
 
-def agree(one: Estimate, other: Estimate) -> bool:
-    """Whether two estimates of one figure may both be true: their difference is within both their errors."""
-    errors = [log(e.high / e.low) / 2 for e in (one, other)]
-    return abs(log(one.value / other.value)) <= sqrt(errors[0] ** 2 + errors[1] ** 2)
+def next_session(logs: Sequence[float], process_sd: float | None = None) -> Estimate:
+    """The ratio that the next session is expected to measure, with a 95 % prediction interval.
+
+    Args:
+        logs: mean log ratio of each session, two at least.
+        process_sd: as in :func:`ratio_of_pairs`.
+    """
+    value, error, dof = _level(logs, process_sd)
+    reach = _quantile(dof) * error * sqrt(1 + 1 / len(logs))
+    return Estimate(value=exp(value), low=exp(value - reach), high=exp(value + reach), n=len(logs))
+
+
+def _level(logs: Sequence[float], process_sd: float | None) -> tuple[float, float, float]:
+    """Mean, standard deviation of one value, and degrees of freedom."""
+    values, guess = np.asarray(logs, dtype=np.float64), max(process_sd or 0.0, SCATTER)
+    dof = SCATTER_DOF + len(values) - 1
+    square = SCATTER_DOF * guess**2 + float(np.sum((values - values.mean()) ** 2))
+    return float(values.mean()), sqrt(square / dof), dof
+
+
+@lru_cache
+def _quantile(dof: float) -> float:
+    return float(student.ppf(0.975, dof))

@@ -200,8 +200,8 @@ def _missing(comparison: Comparison, evidence: Evidence) -> Judgement | None:
 def judge_runs(evidence: Evidence, objective: Objective, noise: Noise, *, otherwise: bool = False) -> Quality:
     """Quality of the final plan's trainings against the baseline's, for verification from end to end.
 
-    ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from every seed from
-    which the baseline reaches it, losses that are not as before where the steps are the same ones (``evidence.level``),
+    ``passed`` is False for a loss that is not finite, fewer evaluated samples, a target missed from a seed from which
+    the baseline reaches it, losses that are not as before where the steps are the same ones (``evidence.level``),
     or a metric that is certainly worse; None where it is not proven.
 
     Args:
@@ -218,11 +218,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise, *, otherw
         return level
     same = level is not None and level.passed is True
     noise = with_seed_noise(noise, evidence.baseline_runs, objective)
-    lost = (
-        fewer_evaluated(pairs)
-        or missed_target(pairs, objective, every=same)
-        or fell_after_target(pairs, objective, noise)
-    )
+    lost = fewer_evaluated(pairs) or missed_target(pairs, objective) or fell_after_target(pairs, objective, noise)
     if lost:
         return Quality(method="metric", passed=False, metric=objective.metric, seeds=len(pairs), detail=lost)
     if same and level is not None:
@@ -316,10 +312,14 @@ def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: No
     if known is None and paths.method == "losses":
         return paths.model_copy(update={"level": "equivalent"})
     why = known.detail if known is not None else "no probe was made"
-    fewer = fewer_evaluated(evidence.paired_with_incumbent())
+    pairs = evidence.paired_with_incumbent()
+    fewer = fewer_evaluated(pairs)
     if fewer:
         return Quality(method="metric", passed=False, metric=objective.metric, detail=fewer)
-    difference = metric_difference(evidence.paired_with_incumbent(), objective, noise)
+    difference, missed = metric_difference(pairs, objective, noise), missed_target(pairs, objective)
+    if difference is not None and missed:
+        seen = metric_quality(difference, objective)
+        return seen.model_copy(update={"level": None, "passed": False, "detail": missed})
     if difference is None:
         what = f"{objective.metric} was not measured" if objective.metric else "there is no metric"
         detail = f"quality undecided: {why}; {what}"

@@ -40,14 +40,12 @@ def judge_trained(comparison: Comparison, evidence: Evidence, objective: Objecti
         over = evidence.planned_steps if ratio is not None and objective.target_source != "user" else None
         return Judgement(verdict=verdict, reason=reason, quality=seen, time_to_target=ratio, planned_steps=over)
 
-    if fewer:
-        return found(Verdict.QUALITY_LOST, fewer, False)
+    lost = fewer or missed_target(pairs, objective)
+    if lost:
+        return found(Verdict.QUALITY_LOST, lost, False)
     if objective.target is None or len(pairs) < FEWEST_SEEDS:
         wanted = "a target" if objective.target is None else f"{FEWEST_SEEDS} seeds trained to the target"
         return found(Verdict.INCONCLUSIVE, f"{wanted} would be needed to judge it; there are {len(pairs)} runs", None)
-    missed = missed_target(pairs, objective)
-    if missed:
-        return found(Verdict.QUALITY_LOST, missed, False)
     ratio = trained_ratio(comparison, evidence, objective)
     if ratio is None:
         return found(Verdict.INCONCLUSIVE, "fewer than two seeds where both reached the target", None)
@@ -94,18 +92,12 @@ def more_seeds_help(judged: Judgement, seeds: int, objective: Objective) -> bool
     return seeds < ENOUGH_SEEDS or ratio is None or ratio.value > 1.0 + objective.min_gain
 
 
-def missed_target(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective, *, every: bool = False) -> str:
-    """A sentence where the target is missed from a seed from which the baseline reaches it, else empty.
-
-    Args:
-        every: only where it is missed from every such seed, and two at least: for plans that take the same steps,
-            of which a single seed may miss it by chance.
-    """
+def missed_target(pairs: list[tuple[TrainingRun, TrainingRun]], objective: Objective) -> str:
+    """A sentence where the target is missed from a seed from which the baseline reaches it, else empty."""
     if objective.target is None:
         return ""
-    there = [new for old, new in pairs if parts_to(old, objective)]
-    short = [new for new in there if not parts_to(new, objective)]
-    if not short or (every and (len(there) < FEWEST_SEEDS or len(short) < len(there))):
+    short = [new for old, new in pairs if parts_to(old, objective) and not parts_to(new, objective)]
+    if not short:
         return ""
     return (
         f"{objective.metric} {objective.target:g} not reached in {short[0].steps} steps from {len(short)} of "

@@ -33,7 +33,7 @@ _ORDER: tuple[Claim, ...] = (
 SHORT: dict[Claim, str] = {
     "identical": "identical training",
     "same_losses": "same losses",
-    "rounding": "same training but for rounding",
+    "rounding": "equivalent training",
     "equivalent": "same quality",
     "not_inferior": "quality no worse",
     "reached": "same target reached",
@@ -204,11 +204,11 @@ def _detail(result: Result, claim: Claim, quality: Quality | None, path: str, wh
     metric = name(result.objective.metric or "the metric", 60)
     subject = name(who, 60) if path != "/quality" else who
     if claim == "same_losses":
-        return say("Every change gave the baseline's losses to rounding, on the same samples.")
-    if claim == "identical":
-        return say("Every change trains identically: same samples, losses and weights, step by step.")
+        return say("Every change gave the baseline's losses to rounding.")
+    if claim == "identical" and quality is not None:
+        return say("{} is the same training", subject) + _because(quality)
     if claim == "rounding" and quality is not None:
-        return say("{} trains the same but for rounding, shown by gradients and updates", subject) + _because(quality)
+        return say("{} is an equivalent training, shown by gradients and updates", subject) + _because(quality)
     if claim == "not_tested" or quality is None:
         return say("{} passed no quality gate; compare {} yourself before relying on it.", subject, metric)
     if quality.difference is not None and quality.margin is not None:

@@ -62,7 +62,7 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
         return None
     first, last = 0, len(rounds) - 1
     colours = _colours(rounds)
-    picks = [(first, "step")] if first == last else [(first, "before"), (last, "after")]
+    picks = [(first, "profile")] if first == last else [(first, "profile before"), (last, "profile after")]
     bars = [_bar(rounds[i], _path(base, i), when, colours) for i, when in picks]
     bars = [bar for bar in bars if bar.segments]
     after = rounds[last]
@@ -166,14 +166,14 @@ def _headline(round_: Round, path: str, *, moved: bool) -> Phrase:
     found = bottleneck(round_)
     if found is None:
         return say(
-            "The step takes {}; no single stage holds it back",
+            "In the profile a step takes {}; no single stage holds it back",
             number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
         )
     index, stage = found
     text = say("Now the bottleneck is {}" if moved else "The bottleneck is {}", name(stage.name, 60))
     if stage.exposed_seconds is not None:
         text = text + say(
-            ": {} of a step of {}",
+            ": {} of a step of {} in the profile",
             number(stage.exposed_seconds, units.duration, f"{path}/stages/{index}/exposed_seconds"),
             number(round_.step_seconds, units.duration, f"{path}/step_seconds"),
         )

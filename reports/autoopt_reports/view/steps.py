@@ -39,7 +39,10 @@ def step_basis(result: Result) -> Basis | None:
         paths = (*paths, "/workload/processes")
     if batch and before.samples_per_second and after.samples_per_second:
         return Basis(
-            say("{} samples, one batch of the baseline", Number(units.count(batch), batch, paths, how)),
+            say(
+                "{} samples, one batch of the baseline, in interleaved blocks",
+                Number(units.count(batch), batch, paths, how),
+            ),
             batch / before.samples_per_second,
             batch / after.samples_per_second,
             (*paths, "/baseline/samples_per_second"),
@@ -47,7 +50,7 @@ def step_basis(result: Result) -> Basis | None:
         )
     if before.step_seconds is not None and after.step_seconds is not None:
         return Basis(
-            say("one training step, median"),
+            say("one training step in interleaved blocks, median"),
             before.step_seconds.p50,
             after.step_seconds.p50,
             ("/baseline/step_seconds/p50",),

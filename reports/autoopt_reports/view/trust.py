@@ -7,9 +7,9 @@ from typing import Literal
 
 from autoopt.records import Result
 from autoopt_reports.view import units
+from autoopt_reports.view.claims import claim_of, repeats_phrase, verified_phrase
 from autoopt_reports.view.quality import quality_view
 from autoopt_reports.view.text import LONGEST_SENTENCES, Number, Phrase, interval, name, number, say
-from autoopt_reports.view.verdict import judged, status_of
 
 HIGH_FLOOR = 0.05
 Level = Literal["good", "caution", "open"]
@@ -40,11 +40,14 @@ def _noise(result: Result) -> Check:
         )
         return Check("Noise floor", "open", seen + ", so no gain can be told from noise.")
     floor = number(result.noise.floor, units.percent, "/noise/floor")
-    estimate, _, _ = judged(result)
-    inside = status_of(result) == "faster" and estimate is not None and estimate.low < 1 + result.noise.floor
+    claim = claim_of(result)
+    low = claim.interval.low.value if claim.interval is not None else None
+    inside = claim.status == "faster" and low is not None and low < 1 + result.noise.floor
     text = say("Baseline against itself: {}; gains under {} are not believed.", aa.phrase, floor)
     if inside:
         return Check("Noise floor", "caution", text + " The lower bound of the speedup lies under it.")
+    if result.noise.failed(result.objective.min_gain):
+        return Check("Noise floor", "caution", text + " The control failed: the machine favoured one side.")
     control = result.noise.aa_ratio
     if control is not None and not control.low <= 1 <= control.high:
         return Check(
@@ -56,32 +59,19 @@ def _noise(result: Result) -> Check:
 
 
 def _repeats(result: Result) -> Check | None:
-    if status_of(result) == "none":
+    found = repeats_phrase(result)
+    if found is None:
         return None
-    estimate, path, _ = judged(result)
-    if estimate is None:
-        return Check("Repeats", "open", say("The final plan was not compared with the baseline."))
-    shown = number(estimate.n, units.count, f"{path}/n")
-    if estimate.n < 2:
-        return Check(
-            "Repeats", "caution", say("{} independent repeat: the interval does not know how runs differ.", shown)
-        )
-    return Check("Repeats", "good", say("{} independent repeats under the final interval.", shown))
+    enough, text = found
+    return Check("Repeats", "open" if enough is None else "good" if enough else "caution", text)
 
 
 def _verified(result: Result) -> Check | None:
-    if status_of(result) == "none":
+    if claim_of(result).status == "none":
         return None
+    verified, text = verified_phrase(result)
     detail = say(" {}", name(result.speedup.detail, LONGEST_SENTENCES)) if result.speedup.detail else Phrase()
-    if result.speedup.end_to_end_verified:
-        return Check(
-            "End to end", "good", say("The final plan was run again from start to end against the baseline.") + detail
-        )
-    if result.best.curves:
-        told = "The final plan was run again from start to end, which does not prove by itself that it is faster."
-    else:
-        told = "The final plan was not run again from start to end."
-    return Check("End to end", "caution", say(told) + detail)
+    return Check("End to end", "good" if verified else "caution", text + detail)
 
 
 def _quality(result: Result) -> Check | None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from autoopt.records import Change, Estimate, Result, StopReason, Verdict
+from autoopt.records import Change, Headline, Result, StopReason
 from autoopt_reports.view import units
+from autoopt_reports.view.claims import (
+    AT,
+    Status,
+    claim_of,
+    headline_phrase,
+    qualifier_phrases,
+    run_phrases,
+    target_phrase,
+)
 from autoopt_reports.view.pipeline import with_kind
-from autoopt_reports.view.quality import metric_pair, metric_phrase, quality_view
-from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
-
-TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
-Status = Literal["faster", "unsure", "none", "slower", "unmeasured"]
+from autoopt_reports.view.quality import metric_pair, metric_phrase
+from autoopt_reports.view.text import Interval, Number, Phrase, code, name, number, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,117 +51,19 @@ class VerdictView:
     interrupted: bool
 
 
-def judged(result: Result) -> tuple[Estimate | None, str, str]:
-    """The estimate that decides, its path, and what it is a speedup of."""
-    if result.speedup.time_to_target is not None:
-        of_what = "to target" if result.objective.has_target else "for the same steps"
-        if result.speedup.planned_steps is not None or _to_the_end(result):
-            of_what = "over the planned run"
-        return result.speedup.time_to_target, "/speedup/time_to_target", of_what
-    return result.speedup.throughput, "/speedup/throughput", "in samples per second"
-
-
-def status_of(result: Result) -> Status:
-    """Claim that the interval allows; a plan without an estimate is not called anything."""
-    if not result.found:
-        return "none"
-    estimate, _, _ = judged(result)
-    if estimate is None:
-        return "unmeasured"
-    if estimate.low > 1:
-        return "faster"
-    return "slower" if estimate.high < 1 else "unsure"
-
-
 def verdict_view(result: Result) -> VerdictView:
-    status = status_of(result)
-    estimate, path, _ = judged(result)
+    claim = claim_of(result)
+    support = (_fitted(result), *run_phrases(result), metric_phrase(result), *_why(result, claim.status))
     return VerdictView(
-        status=status,
-        speedup=interval(estimate, path) if status != "none" else None,
-        headline=_headline(result, status),
-        qualifiers=_qualifiers(result, status),
-        support=tuple(
-            p for p in (_fitted(result), _your_run(result, status), metric_phrase(result), *_why(result, status)) if p
-        ),
+        status=claim.status,
+        speedup=claim.interval if claim.status != "none" else None,
+        headline=headline_phrase(result),
+        qualifiers=qualifier_phrases(result),
+        support=tuple(phrase for phrase in support if phrase),
         facts=_facts(result),
         commands=_commands(result),
         interrupted=result.stop.reason is StopReason.INTERRUPTED,
     )
-
-
-def _headline(result: Result, status: Status) -> Phrase:
-    estimate, path, of_what = judged(result)
-    shown = interval(estimate, path)
-    if status == "none" and result.stop.reason is StopReason.INTERRUPTED:
-        return say("Stopped before a gain was verified")
-    if status == "none" and result.fitted:
-        return say("Made to fit in memory; no safe gain found beyond that")
-    if status == "none" and not any(trial.verdict in TRIED for trial in result.trials):
-        return say("Nothing was tried")
-    if status == "none":
-        return say("No safe gain found")
-    if shown is None:
-        return say("{} kept, but the final plan was not measured against the baseline", _kept(result))
-    if status == "faster":
-        return say("{} faster " + of_what, shown.value)
-    if status == "slower":
-        return say("Slower: {} " + of_what, shown.value)
-    return say("No gain shown: {} " + of_what, shown.value)
-
-
-def _kept(result: Result) -> Phrase:
-    changes = len(result.found)
-    shown = Number(units.count(changes), changes, ("/best/plan/changes",), "count")
-    return say("{} change" if changes == 1 else "{} changes", shown)
-
-
-def _qualifiers(result: Result, status: Status) -> tuple[Phrase, ...]:
-    """How sure and how safe, right under the headline."""
-    estimate, path, _ = judged(result)
-    shown = interval(estimate, path)
-    pieces: list[Phrase] = []
-    if shown is not None and shown.confidence is not None and status != "none":
-        pieces.append(say("{} CI {}–{}×", shown.confidence, shown.low, shown.high))
-        if status == "unsure":
-            pieces.append(say("the interval includes no gain at all"))
-        quality = quality_view(result)
-        pieces.append(say(quality.short))
-        before, after = result.baseline.peak_memory_bytes, result.best.peak_memory_bytes
-        if before is not None and after is not None:
-            pieces.append(
-                say(
-                    "peak memory {} → {}",
-                    number(before, units.bytes_, "/baseline/peak_memory_bytes"),
-                    number(after, units.bytes_, "/best/peak_memory_bytes"),
-                )
-            )
-    return tuple(pieces)
-
-
-def target_phrase(result: Result) -> Phrase:
-    """``accuracy at least 0.93``, or the step up to which both sides were trained where there is no value to reach."""
-    objective, over = result.objective, result.speedup.planned_steps
-    if over is not None and status_of(result) == "faster":
-        return say("the end of its {} planned steps", number(over, units.count, "/speedup/planned_steps"))
-    if objective.metric is None or objective.target is None:
-        trained, planned = result.baseline.trained_steps, result.workload.max_steps
-        if trained is None or _to_the_end(result):
-            return say("its planned end")
-        step = number(trained, units.count, "/baseline/trained_steps")
-        if planned is None:
-            return say("step {}", step)
-        return say("step {} of {}", step, number(planned, units.count, "/workload/max_steps"))
-    bound = "at least" if objective.mode == "max" else "at most"
-    return say(
-        "{} " + bound + " {}", name(objective.metric, 60), number(objective.target, units.plain, "/objective/target")
-    )
-
-
-def _to_the_end(result: Result) -> bool:
-    """Whether the times of a run without a target are those of all the steps that the user plans."""
-    trained, planned = result.baseline.trained_steps, result.workload.max_steps
-    return not result.objective.has_target and planned is not None and (trained is None or trained >= planned)
 
 
 def _fitted(result: Result) -> Phrase | None:
@@ -176,36 +83,17 @@ def _words(change: Change) -> str:
     return f"{change.strategy} ({settings})" if settings else change.strategy
 
 
-def _your_run(result: Result, status: Status) -> Phrase:
-    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
-    if before is None:
-        return say("Time to target of the baseline: not measured.")
-    baseline = number(before.value, units.duration, "/baseline/time_to_target_seconds/value")
-    if status != "faster" or after is None:  # a time saved is told only where a gain was shown
-        low, high = (
-            number(getattr(before, bound), units.duration, f"/baseline/time_to_target_seconds/{bound}")
-            for bound in ("low", "high")
-        )
-        return say("Your run takes {} [{} to {}] to {}.", baseline, low, high, target_phrase(result))
-    best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
-    source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
-    ending = source[result.best.time_to_target_source]
-    if result.best.time_to_target_source == "measured" and after.n == 1 and result.speedup.trained is None:
-        ending = " (trained to it from one seed; the factor is that of the interleaved comparison, at equal steps)"
-    return say("Your {} run to {} takes {}" + ending + ".", baseline, target_phrase(result), best)
-
-
 def _why(result: Result, status: Status) -> list[Phrase]:
     """Why the search ended, and what holds the step back where nothing was gained."""
     phrases = []
-    if status in {"none", "unsure", "slower"} and result.rounds:
+    if status in {"none", "unsure", "slower", "point"} and result.rounds:
         last = len(result.rounds) - 1
         round_ = result.rounds[last]
         if round_.bottleneck:
             what = with_kind(say("What holds it back: {}", name(round_.bottleneck, 60)), round_, ", ")
             if round_.ceiling_step_seconds is not None:
                 what = what + say(
-                    "; the step takes {}, its ceiling on this machine is {}",
+                    "; in its profile a step takes {}, its ceiling on this machine is {}",
                     number(round_.step_seconds, units.duration, f"/rounds/{last}/step_seconds"),
                     number(round_.ceiling_step_seconds, units.duration, f"/rounds/{last}/ceiling_step_seconds"),
                 )
@@ -230,34 +118,57 @@ def _stop(result: Result) -> Phrase:
 
 
 def _facts(result: Result) -> tuple[Fact, ...]:
-    before, after = result.baseline, result.best
-    b_time, a_time = before.time_to_target_seconds, after.time_to_target_seconds
-    b_step, a_step = before.step_seconds, after.step_seconds
-    metric = result.objective.metric or "metric"
-    facts = [
-        Fact(
-            "time to target" if result.objective.has_target else f"time to {target_phrase(result)}",
-            number(
-                b_time.value if b_time else None,
-                units.duration,
-                _at("baseline", b_time, "time_to_target_seconds", "value"),
-            ),
-            number(
-                a_time.value if a_time else None, units.duration, _at("best", a_time, "time_to_target_seconds", "value")
-            ),
-        ),
-        Fact(
-            "step, median",
-            number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
-            number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
-        ),
-        _pair(result, "throughput", "samples_per_second", units.rate),
-        _pair(result, "peak memory", "peak_memory_bytes", units.bytes_),
-        _metric(result, str(name(metric, 24))),
-    ]
+    """Before and after. What is timed is all of the headline's record; of the final comparison where there is none."""
+    record, metric = result.speedup.headline, result.objective.metric or "metric"
+    facts = [*(_compared(result) if record is None or not result.found else _recorded(result, record))]
+    facts += [_pair(result, "peak memory", "peak_memory_bytes", units.bytes_), _metric(result, str(name(metric, 24)))]
     if result.objective.price_per_hour is not None:
         facts.append(_pair(result, "cost to target", "cost_to_target", units.money))
     return tuple(facts)
+
+
+def _recorded(result: Result, record: Headline) -> Iterator[Fact]:
+    sides = ("baseline", "best")
+    seconds = [number(getattr(record, f"{s}_seconds"), units.duration, f"{AT}/{s}_seconds") for s in sides]
+    if record.kind == "per_step":
+        what = "start and evaluations included" if record.source == "trained" else "final comparison"
+        yield Fact(f"a step, {what}", *seconds)
+        return
+    yield Fact("time to target" if record.kind == "to_target" else f"time to {target_phrase(result)}", *seconds)
+    steps = [getattr(record, f"{s}_steps") for s in sides]
+    if None in steps:
+        return
+    each = [
+        Number(units.duration(took.value / count), took.value / count, (*took.paths, f"{AT}/{side}_steps"), "quotient")
+        for took, count, side in zip(seconds, steps, sides, strict=True)
+        if took.value is not None
+    ]
+    yield Fact("a step, start and evaluations included", *each)
+    if record.steps_ratio is not None:
+        counts = [number(count, units.count, f"{AT}/{s}_steps") for count, s in zip(steps, sides, strict=True)]
+        yield Fact("steps to target", *counts)
+
+
+def _compared(result: Result) -> Iterator[Fact]:
+    """Of a document without a headline: the time to target, and steps as the final comparison timed them."""
+    before, after = result.baseline, result.best
+    b_time, a_time = before.time_to_target_seconds, after.time_to_target_seconds
+    b_step, a_step = before.step_seconds, after.step_seconds
+    yield Fact(
+        "time to target" if result.objective.has_target else f"time to {target_phrase(result)}",
+        number(
+            b_time.value if b_time else None, units.duration, _at("baseline", b_time, "time_to_target_seconds", "value")
+        ),
+        number(
+            a_time.value if a_time else None, units.duration, _at("best", a_time, "time_to_target_seconds", "value")
+        ),
+    )
+    yield Fact(
+        "step in interleaved blocks, median",
+        number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
+        number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
+    )
+    yield _pair(result, "throughput in interleaved blocks", "samples_per_second", units.rate)
 
 
 def _at(configuration: str, present: object, field: str, inner: str) -> str:
@@ -306,7 +217,7 @@ def _commands(result: Result) -> tuple[Command, ...]:
         )
     if result.sites is not None:
         return (*commands, *_script_commands(result, run, plan))
-    if status_of(result) == "faster":
+    if claim_of(result).gain:
         commands.append(Command("Train with it", f"autoopt train {spec} --plan {plan}"))
     commands.append(Command("Take the code", f"autoopt export {run} --to pytorch"))
     return tuple(commands)

@@ -1,0 +1,131 @@
+"""The headline of a run: one record, of which everything on the first screen is."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from autoopt.records.base import Estimate, Record
+
+HeadlineKind = Literal["to_target", "same_steps", "per_step"]
+HeadlineSource = Literal["trained", "modelled"]
+
+AGREEMENT = 0.1
+"""Margin of agreement, in log speedup: two trainings of one program on a shared machine differ by about a tenth, so
+that blocks and trainings that differ by less do not contradict each other."""
+
+
+class Headline(Record):
+    """The final plan against the baseline, as one record.
+
+    ``kind``: ``to_target``, each side with its own seconds and steps to the target; ``same_steps``, both over as many
+    steps; ``per_step``, the seconds of one step. ``value``: ``baseline_seconds`` over ``best_seconds``, which are
+    geometric means over pairs of trainings. ``low``, ``high``: None with one pair of trainings, which is a point.
+    ``n``: pairs of trainings; of a modelled record the repeats of the blocks it rests on. ``step_ratio``: of the
+    seconds a step, start and evaluations included; ``steps_ratio``: of the steps that each side needed, None where both
+    take the same. Their product is ``value``. An estimate of one pair has its value as both ends, and no confidence.
+    ``source``: ``trained`` from start to end, or ``modelled`` from measured parts.
+
+    ``baseline_steps``, ``best_steps``: of these seconds; 1 of ``per_step``. ``planned``: they are those of the planned
+    run. ``pairs``: trained in all, also those that did not end alike; ``interleaved``: all of them were.
+    ``target_missed``: no training of either side reached the target. ``blocks``: the same speedup with the seconds of a
+    step from interleaved blocks; ``agrees``: it lies within ``margin`` of ``value``, in log speedup; None where one of
+    the two was not measured.
+    """
+
+    kind: HeadlineKind
+    value: float
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+    n: int
+    step_ratio: Estimate
+    steps_ratio: Estimate | None = None
+    baseline_seconds: float
+    best_seconds: float
+    source: HeadlineSource
+    baseline_steps: float | None = None
+    best_steps: float | None = None
+    planned: bool = False
+    pairs: int = 0
+    interleaved: bool = True
+    target_missed: bool = False
+    blocks: Estimate | None = None
+    agrees: bool | None = None
+    margin: float = AGREEMENT
+
+    @model_validator(mode="after")
+    def _one_figure(self) -> Self:
+        if not math.isclose(self.value, self.baseline_seconds / self.best_seconds, rel_tol=1e-6):
+            seconds = f"{self.baseline_seconds} s over {self.best_seconds} s"
+            raise ValueError(f"the headline is {self.value}, and its seconds give another figure: {seconds}")
+        if (self.low is None) != (self.high is None) or (self.source == "trained" and self.n < 2 and self.low):
+            raise ValueError(f"an interval has two ends and two pairs of trainings at least, got {self}")
+        return self
+
+    @property
+    def point(self) -> bool:
+        """Whether there is no interval."""
+        return self.low is None
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """With its interval; None of a point."""
+        if self.low is None or self.high is None:
+            return None
+        return Estimate(value=self.value, low=self.low, high=self.high, n=self.n, confidence=self.confidence)
+
+    @property
+    def of_what(self) -> str:
+        """What it is a speedup of, after the word "faster"."""
+        if self.kind == "per_step":
+            return "a step"
+        if self.planned:
+            return "over the planned run"
+        return "to target" if self.kind == "to_target" else "for the same steps"
+
+    def doubts(self, *, control_failed: bool) -> tuple[str, ...]:
+        """Why it is not verified end to end, a clause each; empty where it is.
+
+        Args:
+            control_failed: the baseline against itself is not 1.00 (:meth:`autoopt.records.Noise.failed`).
+        """
+        if self.source == "modelled":
+            why = "the trainings to the lower target did not gain" if self.pairs else "no training of both was made"
+            return (f"the figure is modelled from measured parts: {why}",)
+        found = []
+        if self.target_missed:
+            found.append("no training reached the target")
+        if not self.interleaved:
+            found.append("the trainings ran one after the other, not interleaved")
+        if self.n < 2:
+            found.append("one pair of trainings is a point and does not show how much trainings scatter")
+        if self.pairs > self.n or (self.kind == "per_step" and not self.target_missed):
+            missed = self.pairs if self.kind == "per_step" else self.pairs - self.n
+            found.append(f"in {missed} of {self.pairs} pairs the two trainings did not come to the same end")
+        if self.agrees is None:
+            found.append("there are no interleaved blocks of steps to hold it against")
+        elif not self.agrees:
+            found.append("trainings and interleaved blocks disagree")
+        if self.low is not None and self.low <= 1.0:
+            found.append("the interval includes no gain")
+        if control_failed:
+            found.append("the control failed: the baseline against itself is not 1.00")
+        return tuple(found)
+
+    @property
+    def text(self) -> str:
+        """``1.45x faster to target [1.17, 1.80], 2 pairs``: one short line for headers, logs and clients."""
+        shown = f"{self.value:.2f}x {'faster ' if self.value >= 1.0 else ''}{self.of_what}"
+        if self.low is not None and self.high is not None:
+            shown += f" [{self.low:.2f}, {self.high:.2f}]"
+        pairs = "one pair of trainings" if self.n == 1 else f"{self.n} pairs"
+        shown += ", modelled" if self.source == "modelled" else f", {pairs}"
+        return f"{shown}; target not reached" if self.target_missed else shown
+
+
+def differ(one: float, other: float) -> float:
+    """How far two speedups lie apart, in log speedup."""
+    return abs(math.log(one / other))

@@ -1,0 +1,309 @@
+"""What a result may claim, and the sentences of the first screen: each is made from the fields that it speaks of.
+
+The figures are those of one record, ``speedup.headline``. Documents of earlier versions have none: of these the older
+fields are read, which say less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from autoopt.records import Headline, Result, StopReason, Verdict
+from autoopt_reports.view import units
+from autoopt_reports.view.quality import quality_view
+from autoopt_reports.view.text import Interval, Number, Phrase, interval, join, name, number, say
+
+TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
+Status = Literal["faster", "point", "unsure", "none", "slower", "unmeasured"]
+AT = "/speedup/headline"
+SESSION = "this machine, this hour"
+"""How far an interval goes: one session knows nothing of another machine or another day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The figure of a result.
+
+    Args:
+        status: what may be said of it; ``point``: one pair of trainings, which has no interval.
+        of_what: what it is a speedup of, in words.
+        value: None where nothing was measured.
+        interval: None of a point.
+        seconds: of baseline and final plan, that divide to the value; None where the document has none.
+        record: of which all this is; None in documents of earlier versions.
+    """
+
+    status: Status
+    of_what: str
+    value: Number | None
+    interval: Interval | None
+    seconds: tuple[Number, Number] | None
+    record: Headline | None
+
+    @property
+    def gain(self) -> bool:
+        """Whether the plan is to be trained with: a gain was shown, or one pair of trainings measured one."""
+        above = self.value is not None and self.value.value is not None and self.value.value > 1.0
+        return self.status == "faster" or (self.status == "point" and above)
+
+
+def claim_of(result: Result) -> Claim:
+    """The claim of a document."""
+    record = result.speedup.headline
+    if record is None:
+        return _earlier(result)
+    shown = interval(record.estimate, AT)
+    value = shown.value if shown is not None else number(record.value, units.ratio, f"{AT}/value")
+    seconds = (
+        number(record.baseline_seconds, units.duration, f"{AT}/baseline_seconds"),
+        number(record.best_seconds, units.duration, f"{AT}/best_seconds"),
+    )
+    of_what = record.of_what
+    if record.kind == "to_target" and not result.objective.has_target:
+        of_what = "for the same steps"
+    if record.kind == "same_steps" and _planned(record.baseline_steps, result):
+        of_what = "over the planned run"
+    status: Status = "point" if shown is None else _by(shown)
+    return Claim(status if result.found else "none", of_what, value, shown, seconds, record)
+
+
+def _earlier(result: Result) -> Claim:
+    """Of a document without a headline."""
+    speedup, before, after = result.speedup, result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
+    estimate, at, of_what, seconds = speedup.throughput, "/speedup/throughput", "in samples per second", None
+    if speedup.time_to_target is not None:
+        estimate, at = speedup.time_to_target, "/speedup/time_to_target"
+        of_what = "to target" if result.objective.has_target else "for the same steps"
+        if speedup.planned_steps is not None or to_the_end(result):
+            of_what = "over the planned run"
+        if before is not None and after is not None:
+            seconds = (
+                number(before.value, units.duration, "/baseline/time_to_target_seconds/value"),
+                number(after.value, units.duration, "/best/time_to_target_seconds/value"),
+            )
+    shown = interval(estimate, at)
+    status: Status = "none" if not result.found else "unmeasured" if shown is None else _by(shown)
+    return Claim(status, of_what, shown.value if shown else None, shown, seconds, None)
+
+
+def _by(shown: Interval) -> Status:
+    low, high = shown.low.value or 0.0, shown.high.value or 0.0
+    return "faster" if low > 1 else "slower" if high < 1 else "unsure"
+
+
+def to_the_end(result: Result) -> bool:
+    """Whether the times of a run without a target are those of all the steps that the user plans."""
+    return not result.objective.has_target and _planned(result.baseline.trained_steps, result, unknown=True)
+
+
+def _planned(steps: float | None, result: Result, *, unknown: bool = False) -> bool:
+    planned = result.workload.max_steps
+    return planned is not None and (unknown if steps is None else steps >= planned)
+
+
+def headline_phrase(result: Result) -> Phrase:
+    """The first line."""
+    claim = claim_of(result)
+    if claim.status == "none":
+        return _nothing(result)
+    if claim.value is None:
+        changes = len(result.found)
+        shown = Number(units.count(changes), changes, ("/best/plan/changes",), "count")
+        kept = say("{} change" if changes == 1 else "{} changes", shown)
+        return say("{} kept, but the final plan was not measured against the baseline", kept)
+    words = {"faster": "{} faster ", "slower": "Slower: {} "}.get(claim.status, "No gain shown: {} ")
+    if claim.status == "point" and claim.gain:
+        words = "{} faster "
+    told = say(words + claim.of_what, claim.value)
+    if claim.status == "point":
+        told = told + " in one pair of trainings"
+    if claim.record is not None and claim.record.target_missed:
+        told = told + "; the target was not reached in this budget"
+    return told
+
+
+def _nothing(result: Result) -> Phrase:
+    if result.stop.reason is StopReason.INTERRUPTED:
+        return say("Stopped before a gain was verified")
+    if result.fitted:
+        return say("Made to fit in memory; no safe gain found beyond that")
+    if not any(trial.verdict in TRIED for trial in result.trials):
+        return say("Nothing was tried")
+    return say("No safe gain found")
+
+
+def qualifier_phrases(result: Result) -> tuple[Phrase, ...]:
+    """How sure and how safe, right under the headline."""
+    claim = claim_of(result)
+    if claim.value is None or claim.status == "none":
+        return ()
+    pieces: list[Phrase] = []
+    shown, record = claim.interval, claim.record
+    if shown is not None and shown.confidence is not None:
+        pieces.append(say("{} CI {}–{}×", shown.confidence, shown.low, shown.high))
+        pieces.append(say(SESSION))
+    if claim.status == "point":
+        pieces.append(say("no interval"))
+    if claim.status == "unsure":
+        pieces.append(say("the interval includes no gain at all"))
+    if record is not None and record.source == "modelled":
+        pieces.append(say("modelled from measured parts"))
+    pieces.append(say("verified end to end" if result.speedup.end_to_end_verified else "not verified"))
+    pieces.append(say(quality_view(result).short))
+    before, after = result.baseline.peak_memory_bytes, result.best.peak_memory_bytes
+    if before is not None and after is not None:
+        pieces.append(
+            say(
+                "peak memory {} → {}",
+                number(before, units.bytes_, "/baseline/peak_memory_bytes"),
+                number(after, units.bytes_, "/best/peak_memory_bytes"),
+            )
+        )
+    return tuple(pieces)
+
+
+def target_phrase(result: Result) -> Phrase:
+    """``accuracy at least 0.93``, or the step up to which both sides were trained where there is no value to reach."""
+    record, objective = result.speedup.headline, result.objective
+    over, at = result.speedup.planned_steps, "/speedup/planned_steps"
+    if over is not None and claim_of(result).status == "faster":
+        return say("the end of its {} planned steps", number(over, units.count, at))
+    if objective.metric is None or objective.target is None or (record is not None and record.kind == "same_steps"):
+        return _step_phrase(result)
+    bound = "at least" if objective.mode == "max" else "at most"
+    return say(
+        "{} " + bound + " {}", name(objective.metric, 60), number(objective.target, units.plain, "/objective/target")
+    )
+
+
+def _step_phrase(result: Result) -> Phrase:
+    record, planned = result.speedup.headline, result.workload.max_steps
+    trained: float | None = result.baseline.trained_steps
+    at = "/baseline/trained_steps"
+    if record is not None and record.baseline_steps is not None and record.kind == "same_steps":
+        trained, at = record.baseline_steps, f"{AT}/baseline_steps"
+    if trained is None or _planned(trained, result):
+        return say("its planned end")
+    step = number(trained, units.count, at)
+    return say("step {}", step) if planned is None else say(
+        "step {} of {}", step, number(planned, units.count, "/workload/max_steps")
+    )  # fmt: skip
+
+
+def run_phrases(result: Result) -> Iterator[Phrase]:
+    """Seconds of both, the factors that they are made of, and whether trainings and blocks say the same."""
+    claim = claim_of(result)
+    record = claim.record
+    if record is None or claim.seconds is None or claim.status == "none":
+        yield _run_of_earlier(result, claim)
+        return
+    before, after = claim.seconds
+    if record.kind == "per_step":
+        yield say("A training step takes {} instead of {}", after, before) + _made_from(record) + "."
+    else:
+        yield say("Your {} run to {} takes {}", before, target_phrase(result), after) + _made_from(record) + "."
+    if record.steps_ratio is not None:
+        yield _factors(record)
+    if record.agrees is False and record.blocks is not None:
+        yield disagreement(record)
+
+
+def _run_of_earlier(result: Result, claim: Claim) -> Phrase:
+    before, after = result.baseline.time_to_target_seconds, result.best.time_to_target_seconds
+    if before is None:
+        return say("Time to target of the baseline: not measured.")
+    at = "/baseline/time_to_target_seconds"
+    baseline = number(before.value, units.duration, f"{at}/value")
+    if claim.status != "faster" or after is None:  # a time saved is reported only where a gain was shown
+        if before.low == before.high:
+            return say("Your run takes {} to {}.", baseline, target_phrase(result))
+        low, high = (number(getattr(before, end), units.duration, f"{at}/{end}") for end in ("low", "high"))
+        return say("Your run takes {} [{} to {}] to {}.", baseline, low, high, target_phrase(result))
+    best = number(after.value, units.duration, "/best/time_to_target_seconds/value")
+    source = {"measured": " (measured by training to it)", "modelled": " (modelled from its measured parts)", None: ""}
+    ending = source[result.best.time_to_target_source]
+    return say("Your {} run to {} takes {}" + ending + ".", baseline, target_phrase(result), best)
+
+
+def _made_from(record: Headline) -> Phrase:
+    if record.source == "modelled" and record.pairs:
+        return say(" (put together from measured parts; the trainings were shorter)")
+    if record.source == "modelled":
+        return say(" (modelled from measured parts; no training of both was made)")
+    pairs = number(record.n, units.count, f"{AT}/n")
+    how = "trained interleaved" if record.interleaved else "trained one after the other"
+    words = " ({} pair, " if record.n == 1 else " ({} pairs, "
+    return say(words + how + ", start and evaluations included)", pairs)
+
+
+def _factors(record: Headline) -> Phrase:
+    """The time to target as seconds a step times steps."""
+    steps = record.steps_ratio
+    assert steps is not None
+    parts = []
+    for ratio, field in ((record.step_ratio, "step_ratio"), (steps, "steps_ratio")):
+        known = interval(ratio, f"{AT}/{field}") if ratio.confidence is not None else None
+        parts.append(known.phrase if known else say("{}", number(ratio.value, units.ratio, f"{AT}/{field}/value")))
+    counts = (number(record.baseline_steps, units.count, f"{AT}/baseline_steps"),
+              number(record.best_steps, units.count, f"{AT}/best_steps"))  # fmt: skip
+    return say("Its factors: seconds a step {}, steps to target {} ({} → {}).", *parts, *counts)
+
+
+def disagreement(record: Headline) -> Phrase:
+    """That trainings and interleaved blocks contradict each other, and why that may be."""
+    assert record.blocks is not None
+    return say(
+        "Trainings and interleaved blocks disagree: the trainings say {}, the blocks {}, more than {} apart. The "
+        "trainings count. Possible causes: other programs' load, start-up, evaluation, caches.",
+        number(record.value, units.ratio, f"{AT}/value"),
+        number(record.blocks.value, units.ratio, f"{AT}/blocks/value"),
+        number(record.margin, units.percent, f"{AT}/margin"),
+    )
+
+
+def verified_phrase(result: Result) -> tuple[bool, Phrase]:
+    """Whether the result is verified from end to end, and on what that rests or why it is not."""
+    record = result.speedup.headline
+    if record is None:
+        if result.speedup.end_to_end_verified:
+            return True, say("The final plan was run again from start to end against the baseline.")
+        again = "was run again from start to end, which does not confirm by itself that it is faster"
+        return False, say(f"The final plan {again if result.best.curves else 'was not run again from start to end'}.")
+    if not result.speedup.end_to_end_verified:
+        doubts = record.doubts(control_failed=result.noise.failed(result.objective.min_gain))
+        return False, say("Not verified: " + "; ".join(doubts) + ".") if doubts else say("Not verified.")
+    told = say(
+        "Baseline and final plan were trained interleaved from start to end in {} pairs",
+        number(record.n, units.count, f"{AT}/n"),
+    )
+    if record.blocks is not None:
+        blocks = number(record.blocks.value, units.ratio, f"{AT}/blocks/value")
+        margin = number(record.margin, units.percent, f"{AT}/margin")
+        told = told + say("; steps in interleaved blocks give {}, within {}", blocks, margin)
+    return True, told + "."
+
+
+def repeats_phrase(result: Result) -> tuple[bool | None, Phrase] | None:
+    """Whether the figure rests on repeats, and on how many; None as the first where nothing was compared."""
+    claim = claim_of(result)
+    if claim.status == "none":
+        return None
+    if claim.value is None:
+        return None, say("The final plan was not compared with the baseline.")
+    record = claim.record
+    if record is not None and claim.interval is None:
+        return False, say("One pair of trainings: a point, without an interval.")
+    assert claim.interval is not None
+    repeats = claim.interval.n
+    if record is not None and record.source == "trained":
+        return True, say("{} pairs of trainings under the interval.", repeats)
+    if (repeats.value or 0) < 2:
+        return False, say("{} independent repeat: the interval does not know how runs differ.", repeats)
+    return True, say("{} independent repeats under the final interval.", repeats)
+
+
+def figure_phrase(result: Result) -> Phrase:
+    """The headline with its qualifiers, in one line."""
+    return join([headline_phrase(result), *qualifier_phrases(result)], "; ")
