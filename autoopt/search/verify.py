@@ -148,8 +148,8 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
         return _not_passed(undecided, level, pairs, comparison.estimate), why
     found = _verification(context, state, comparison, quality, pairs)
     headline = found.speedup.headline
-    if headline is not None and headline.high is not None and headline.high < 1.0:
-        return found, f"it is slower than the baseline from start to end: {headline.value:.3f}x"
+    if headline is not None and headline.value <= 1.0:
+        return found, f"it is no faster than the baseline from start to end: {headline.value:.3f}x"
     return found, None
 
 
