@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.peers fetch`` brings the scripts at their revisions (nothing of them is kept in this repository);
 ``search WORKLOAD RIVAL`` lets one tool work for the budget; ``judge WORKLOAD`` measures what came out of all of them;
-``collect`` writes ``benchmarks/results/peers.json``. Each call measures one thing and writes it down, and none is made twice.
+``collect`` writes ``benchmarks/results/peers.json``.
+Each call measures one thing and writes it down, and none is made twice.
 
 The rules, fixed before anything was measured:
 
