@@ -126,8 +126,8 @@ def oracle(results: Path) -> str:
     parts = [
         "Every combination of the settings that apply to an example was measured. The best one, confirmed in pairs "
         "with the baseline, is the reference. autoopt and Optuna then searched the same settings; all choices "
-        "ran against the baseline in interleaved pairs. *Share* is the choice's speedup over the reference's; *search* is the "
-        "share of the exhaustive search's seconds.\n\nReproduce: `python -m benchmarks.oracle --help`.\n"
+        "ran against the baseline in interleaved pairs. *Share* is the choice's speedup over the reference's; *search* "
+        "is the share of the exhaustive search's seconds.\n\nReproduce: `python -m benchmarks.oracle --help`.\n"
     ]
     for name, found in document.get("examples", {}).items():
         setup, race, seconds = found["setup"], found["race"] or {}, found["seconds"]
