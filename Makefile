@@ -13,7 +13,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PAID   := pyproject.toml constraints.txt
 
-.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports format mutation gallery faults docs wheel site clean
+.PHONY: help venv install install-dev browser demo test test-all test-gpu check lint typecheck imports plain format mutation gallery faults docs wheel site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,7 +57,7 @@ test-all: install-dev browser check ## the same with the slow tests
 test-gpu: install-dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest $(PYTEST) -m gpu
 
-check: lint typecheck imports
+check: lint typecheck imports plain
 
 lint: install-dev ## ruff: rules and formatting
 	$(BIN)/ruff check .
@@ -68,6 +68,9 @@ typecheck: install-dev ## mypy, strict
 
 imports: install-dev ## imports go one way (import-linter)
 	$(BIN)/lint-imports --no-cache
+
+plain: install-dev ## sizes, sentences, words and links of the pages; subjects of the commits
+	$(BIN)/python .ci/plain.py
 
 format: install-dev ## ruff, in place
 	$(BIN)/ruff check --fix .
@@ -85,9 +88,10 @@ gallery: install-dev browser ## optimize every example and keep the reports, wit
 	  runs="$$runs $$out"; \
 	done; $(BIN)/python -m autoopt_reports.gallery $$runs --out docs/gallery --screenshots
 
-docs: install-dev ## docs/strategies.md, made of the strategies' method cards
-	$(BIN)/python -m autoopt.testing.method_cards > docs/strategies.md.new
-	mv docs/strategies.md.new docs/strategies.md
+docs: install-dev ## generated pages: docs/reference/strategies.md and docs/measurements/
+	$(BIN)/python -m autoopt.testing.method_cards > docs/reference/strategies.md.new
+	mv docs/reference/strategies.md.new docs/reference/strategies.md
+	$(BIN)/python -m benchmarks.pages
 
 wheel: install ## sdist and wheel in dist/, checked, installed in clean environments and used
 	$(PIP) --editable '.[release]'

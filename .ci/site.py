@@ -16,6 +16,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the root's pages."""
     for name, page in PAGES.items():
         text = re.sub(r"\]\(docs/", "](", (ROOT / name).read_text(encoding="utf-8"))
+        for other, known in PAGES.items():
+            text = text.replace(f"]({other})", f"]({known})")
+        text = text.replace("[LICENSE](LICENSE)", "`LICENSE`")  # no page of the site
         files.append(File.generated(config, page, content=text))
     return files
 
@@ -23,5 +26,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Points links to the root's files at their pages."""
     for name, page in PAGES.items():
-        markdown = markdown.replace(f"](../{name})", f"]({page})")
+        markdown = re.sub(rf"\]\(((?:\.\./)*)\.\./{re.escape(name)}", rf"](\1{page}", markdown)
     return markdown

@@ -10,24 +10,50 @@ import pytest
 
 from autoopt.cli.group import COMMANDS, cli
 from autoopt.cli.parameters import read_options
+from autoopt.errors import AutooptError
 from autoopt.options import KEYS, Options
+from autoopt.records import Configuration, Result, Stage
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+REFERENCE = ROOT / "docs" / "reference"
+COMMAND_LINE = (REFERENCE / "commands.md").read_text(encoding="utf-8")
+OPTIONS = (REFERENCE / "options.md").read_text(encoding="utf-8")
+SOURCES = ("autoopt", "strategies", "reports", "benchmarks", "examples", "tests", ".ci")
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
-    assert pages == set(re.findall(r"\]\(([a-z-]+\.md)\)", index))
+    docs = ROOT / "docs"
+    index = (docs / "index.md").read_text(encoding="utf-8")
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"index.md"}
+    assert pages == set(re.findall(r"\]\((?!\.\.)([\w/-]+\.md)(?:#[^)]*)?\)", index))
+
+
+def test_every_page_that_the_code_names_is_there() -> None:
+    """``docs/page.md`` is the name of one that there is only in the tests of the check itself."""
+    for file in (file for folder in SOURCES for file in (ROOT / folder).rglob("*.py")):
+        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8")):
+            assert name == "docs/page.md" or (ROOT / name).exists(), f"{file.relative_to(ROOT)}: {name}"
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    codes = {error.exit_code for error in subclasses(AutooptError)}
+    assert codes <= set(map(int, re.findall(r"^\| (\d+) \|", COMMAND_LINE, re.MULTILINE)))
+
+
+def subclasses(kind: type[AutooptError]) -> list[type[AutooptError]]:
+    """The class and all below it."""
+    return [kind, *(below for each in kind.__subclasses__() for below in subclasses(each))]
+
+
+def test_every_field_of_a_result_is_in_the_reference() -> None:
+    text = (REFERENCE / "result.md").read_text(encoding="utf-8")
+    for model in (Result, Configuration, Stage):
+        for name in model.model_fields:
+            assert f"`{name}`" in text or name in INTERNAL, f"{model.__name__}.{name}"
+
+
+INTERNAL = {"cpu_seconds", "padding", "time_to_target_source"}
+"""Fields of a result that only the report and the tests read."""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -36,17 +62,17 @@ def test_every_option_stands_in_the_page_and_no_other(name: str) -> None:
     assert command is not None
     options = {word for p in command.params if isinstance(p, click.Option) for word in p.opts}
     if name == "optimize":
-        written = re.findall(r"^\| `(--[a-z-]+)", COMMAND_LINE, re.MULTILINE)
+        written = re.findall(r"^\| `(--[a-z-]+)", OPTIONS, re.MULTILINE)
         assert written == [f"--{key}" for key in KEYS]
     else:
-        (row,) = re.findall(rf"^\| `{name}[^|]*\|(.*)\|$", COMMAND_LINE, re.MULTILINE)
+        (row,) = re.findall(rf"^\| `{name}[^a-z|][^|]*\|(.*)\|$", COMMAND_LINE, re.MULTILINE)
         written = re.findall(r"`(--[a-z0-9-]+)", row)
     assert set(written) == options
 
 
 def test_the_defaults_in_the_page_are_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    stated = dict(re.findall(r"^\| `--([a-z-]+)[^|]*\| `([^`<]+)` \|", COMMAND_LINE, re.MULTILINE))
+    stated = dict(re.findall(r"^\| `--([a-z-]+)[^|]*\| `([^`<]+)` \|", OPTIONS, re.MULTILINE))
     assert set(stated) == {"budget", "tolerance", "min-gain", "device", "seed", "allow", "executor"}
     assert read_options(stated) == Options()
 

@@ -34,7 +34,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
         first = " ".join(str(error).split())[:300]
         raise DocumentError(
             f"{path} holds weights of another model: {first}",
-            hint="of a model that a plan has changed (pruning, LoRA, distillation): docs/models.md, Then serve it",
+            hint="of a model that a plan has changed (pruning, LoRA, distillation): "
+            "docs/how-to/change-the-model.md, Serve the new model",
         ) from None
 
 

@@ -63,7 +63,7 @@ class Configuration(Record):
 
 
 QualityLevel = Literal["identical", "equivalent", "trained", "undecided"]
-"""How well it is known that training is as good as before (docs/measuring.md)."""
+"""How well it is known that training is as good as before (docs/explanation/quality.md)."""
 
 
 class Quality(Record):

@@ -1,4 +1,4 @@
-"""``python -m autoopt.testing.method_cards``: docs/strategies.md, made of the strategies' docstrings.
+"""``python -m autoopt.testing.method_cards``: docs/reference/strategies.md, from docstrings.
 
 A method card is the docstring of a strategy's class: a summary, then the headings of ``HEADINGS``, each followed by a
 colon and its text; lines that go on are indented.

@@ -3,7 +3,6 @@
     python -m benchmarks.adoption digits                      # all stages of one example, those done before left out
     python -m benchmarks.adoption hf_text --stages own_trainer
     python -m benchmarks.adoption --table
-    python -m benchmarks.adoption --page                      # the same into docs/adopting.md
 
 Every stage is saved in one JSON document as soon as it is done, with the environment it was measured in, so that a
 run can be cut anywhere and taken up again. Numbers are worth what the machine's quiet was: stop everything else.
@@ -29,8 +28,6 @@ from benchmarks.documents import environment, load, save
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "adoption.json"
-PAGE = ROOT / "docs" / "adopting.md"
-MARKS = ("<!-- adoption: made by python -m benchmarks.adoption --page -->", "<!-- end -->")
 MISSING = "not measured"
 STAGES = ("optimize", "script", "verify", "own_trainer")
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -55,7 +52,6 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("autoopt-runs/adoption"), help="where the run directories go")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="only print what is there")
-    parser.add_argument("--page", action="store_true", help="put the table into docs/adopting.md")
     options = parser.parse_args()
     document = load(options.out)
     measure = {"optimize": optimize, "script": scripts, "verify": verify, "own_trainer": own}
@@ -69,15 +65,6 @@ def main() -> None:
                 entry[stage] = {**found, "environment": environment()}
                 save(options.out, document)
     sys.stdout.write(table(document))
-    if options.page:
-        PAGE.write_text(paged(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
-
-
-def paged(page: str, document: dict[str, Any]) -> str:
-    """The page with the table between its marks."""
-    before, _, rest = page.partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    return f"{before}{MARKS[0]}\n{table(document)}{MARKS[1]}{after}"
 
 
 def _run(words: list[str], *, code: tuple[int, ...] = (0,)) -> str:

@@ -4,7 +4,6 @@
     python -m benchmarks.asks --live 20 --seconds 380       # commits on this machine; call again to go on
     python -m benchmarks.asks --revisions 300               # an example in two revisions, with the comment's text
     python -m benchmarks.asks --table                       # what was measured so far
-    python -m benchmarks.asks --page                        # the same into docs/ci.md
 
 A live ask is ``autoopt compare --require faster`` of a commit that adds a comment with the commit before it. Nothing is
 left out and nothing is asked twice: the ledger goes on where it stood.
@@ -20,9 +19,6 @@ from typing import Any
 
 from benchmarks.documents import RESULTS, environment, load, save
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "ci.md"
-MARKS = ("<!-- asks: made by python -m benchmarks.asks --page -->", "<!-- end -->")
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -35,7 +31,6 @@ def main() -> None:
     parser.add_argument("--revisions", type=float, metavar="SECONDS", help="compare two revisions of an example")
     parser.add_argument("--seconds", type=float, default=380.0, help="start no live ask that would end later")
     parser.add_argument("--out", type=Path, default=RESULTS / "asks.json")
-    parser.add_argument("--page", action="store_true", help="put what is there into docs/ci.md")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
     document = load(options.out)
@@ -63,18 +58,6 @@ def main() -> None:
         save(options.out, document)
         sys.stdout.write(comment)
     sys.stdout.write(table(document))
-    if options.page:
-        PAGE.write_text(paged(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
-
-
-def paged(page: str, document: dict[str, Any]) -> str:
-    """The page with what was measured between its marks."""
-    before, _, rest = page.partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    lines = "".join(f"* {line}\n" for line in table(document).splitlines())
-    comment = document.get("revisions", {}).get("comment")
-    shown = f"\nThe comment on `examples/train_photos.py` in two revisions:\n\n{comment}" if comment else ""
-    return f"{before}{MARKS[0]}\n\n{lines}{shown}\n{MARKS[1]}{after}"
 
 
 def table(document: dict[str, Any]) -> str:

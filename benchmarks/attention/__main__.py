@@ -1,7 +1,6 @@
 """Attention as public models spell it: what is found of it, how equal it is, and what it brings on this machine.
 
     python -m benchmarks.attention --write        # benchmarks/results/attention.json; again: models that are missing
-    python -m benchmarks.attention --page         # docs/attention.md from it
 
 Run it on a machine that does nothing else: some five minutes. Needs transformers (the extra of that name).
 """
@@ -30,7 +29,6 @@ from benchmarks.documents import environment, save
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "attention.json"
-PAGE = ROOT / "docs" / "attention.md"
 MARK = "<!-- table -->"
 
 SIZE = Size(width=256, heads=8, layers=2, length=256, batch=4, words=512)
@@ -122,28 +120,10 @@ def line(row: dict[str, Any]) -> str:
     return f"| {row['model']} | {how}{mask} | {row['difference']:.0e} | {gain} |"
 
 
-def page(document: dict[str, Any]) -> str:
-    """The page with its table made anew."""
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
-    tail = rest.partition(MARK)[2]
-    table = [
-        "| model | attention | largest difference | speedup of forward and backward |",
-        "| --- | --- | --- | --- |",
-    ]
-    lines = "\n".join([*table, *(line(row) for row in document["rows"])])
-    known = document["environment"]
-    where = f"{known['cpu']}, {known['cores']} cores, torch {known['torch']}, Python {known['python']}."
-    return f"{head}{MARK}\n\n{lines}\n\n{where}\n\n{MARK}{tail}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/attention.json")
-    parser.add_argument("--page", action="store_true", help="write the table in docs/attention.md")
     options = parser.parse_args()
-    if options.page:
-        PAGE.write_text(page(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
-        return
     document: dict[str, Any] = {"size": vars(SIZE), "rows": []}
     if options.write and RESULTS.exists():
         document = json.loads(RESULTS.read_text(encoding="utf-8"))  # a command that was ended early goes on

@@ -4,7 +4,7 @@
     python -m benchmarks.gpu tiny --minutes 1 --toy --device cpu   # the same at toy size: a check of the code
 
 Everything is generated on the machine; no network is used. What came out is printed, and added to
-benchmarks/results/<device>-<date>.json (toys: only where --out says so); results_page.py makes docs/results.md of it.
+benchmarks/results/<device>-<date>.json (toys: only where --out says so), of which ``benchmarks.pages`` makes a page.
 The file is written again whenever more is known, so that a command that is ended early leaves what it had.
 With --out FILE the report, the plan and the script are copied beside FILE.
 """

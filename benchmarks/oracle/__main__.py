@@ -5,7 +5,6 @@
     python -m benchmarks.oracle --state oracle.jsonl --write              # what there is, as a document
     python -m benchmarks.oracle --state new.jsonl --lattice-of benchmarks/results/oracle.json --replay --minutes 8
                                                                  # another revision of autoopt on the same lattices
-    python -m benchmarks.oracle --page                                           # docs/oracle.md from it
 
 Run it on a machine that does nothing else. Needs optuna (the dev extra).
 """
@@ -20,14 +19,13 @@ import time
 from pathlib import Path
 
 from benchmarks.documents import environment, save
-from benchmarks.oracle import page, stages, table
+from benchmarks.oracle import stages, table
 from benchmarks.oracle.slice import Slice
 from benchmarks.oracle.state import State, from_document
 
 ROOT = Path(__file__).resolve().parents[2]
 
 RESULTS = ROOT / "benchmarks" / "results" / "oracle.json"
-PAGE = ROOT / "docs" / "oracle.md"
 
 
 def say(text: str) -> None:
@@ -78,7 +76,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replay", action="store_true", help="Optuna reads the lattice's readings, measures nothing")
     parser.add_argument("--write", action="store_true", help="the document of what there is, and of what it had before")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--page", action="store_true", help="the page of the document")
     options = parser.parse_args(arguments)
     if options.state is None and (options.minutes or options.write or options.lattice_of):
         parser.error("--minutes, --write and --lattice-of need --state FILE")
@@ -94,8 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.write:
         earlier = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else None
         save(options.out, table.document(State(options.state), environment(), earlier=earlier))
-    if options.page:
-        PAGE.write_text(page.render(json.loads(options.out.read_text(encoding="utf-8"))), encoding="utf-8")
     return 0
 
 

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.peers fetch`` brings the scripts at their revisions (nothing of them is kept in this repository);
 ``search WORKLOAD RIVAL`` lets one tool work for the budget; ``judge WORKLOAD`` measures what came out of all of them;
-``collect`` writes ``docs/peers.md``. Each call measures one thing and writes it down, and none is made twice.
+``collect`` writes ``benchmarks/results/peers.json``.
+Each call measures one thing and writes it down, and none is made twice.
 
 The rules, fixed before anything was measured:
 
@@ -18,6 +19,6 @@ The rules, fixed before anything was measured:
    the untouched script's own runs; else its speed does not count.
 5. A tool that changes nothing has the ratio 1, and is not measured. Ratios are seconds of the untouched script over
    seconds of the result, in the same round; the interval is Student's over the rounds' logarithms.
-6. A tool may search again at a later revision (``search --again``); the page then tells what it had found before.
+6. A tool may search again at a later revision (``search --again``); the document keeps its earlier results.
 7. Steps that come before the clock counts (start, compilation) are told apart as seconds until then.
 """

@@ -4,7 +4,7 @@
     python -m benchmarks.peers.sites WORKLOAD               # what autoopt finds in it, without timing anything
     python -m benchmarks.peers search WORKLOAD RIVAL --budget 160
     python -m benchmarks.peers judge WORKLOAD --rounds 4    # call again to go on
-    python -m benchmarks.peers collect                      # benchmarks/results/peers.json, and docs/peers.md from it
+    python -m benchmarks.peers collect                      # benchmarks/results/peers.json
 
 Run it on a machine that does nothing else. PEERS_MIRROR names a folder of git directories to read instead of GitHub,
 PEERS_TOOLS the folder of train-doctor's command; loadtune and pytorch-autotune are to be importable.
@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.documents import environment, save
-from benchmarks.peers import judge, page, rivals
+from benchmarks.peers import judge, rivals
 from benchmarks.peers.fetching import SCRATCH, UnfetchedError, fetch
 from benchmarks.peers.rivals import RIVALS
 from benchmarks.peers.workloads import WORKLOADS, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
-PAGE = ROOT / "docs" / "peers.md"
 
 
 def sides_of(workload: Workload) -> list[judge.Side]:
@@ -128,7 +127,6 @@ def main() -> None:
     judging.add_argument("--limit", type=float, default=90.0, help="seconds of one process")
     judging.add_argument("--seconds", type=float, default=1e9, help="seconds of this call; call again to go on")
     commands.add_parser("collect")
-    commands.add_parser("page")
     given = parser.parse_args()
     if given.command == "fetch":
         for workload in WORKLOADS.values():
@@ -142,9 +140,7 @@ def main() -> None:
     elif given.command == "judge":
         judged(WORKLOADS[given.workload], given.rounds, given.limit, given.seconds)
     else:
-        if given.command == "collect":
-            save(RESULTS, collect())
-        PAGE.write_text(page.render(json.loads(RESULTS.read_text(encoding="utf-8"))), encoding="utf-8")
+        save(RESULTS, collect())
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ CLOCK = HERE / "clock"
 AS_GOOD = 0.05
 """Relative difference of the mean loss over the counted steps up to which a result trains as well."""
 UNTOUCHED = "untouched"
+SOURCES = ("autoopt", "train-doctor", "loadtune", "pytorch-autotune", "lightning-tuner", "optuna", "tips")
+"""The tools that are compared, in the order of the table; "tips": all that a page of tips names, unmeasured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,24 @@ def as_good(runs: list[dict[str, Any]], side: str) -> bool | None:
     return abs(found - mean) <= AS_GOOD * abs(mean) or min(own) <= found <= max(own)
 
 
-def same_losses(runs: list[dict[str, Any]], side: str) -> bool | None:
-    """Whether the first five losses are the untouched script's own, to rounding."""
-    own = next((one["first_losses"] for one in runs if one["side"] == UNTOUCHED and "error" not in one), None)
-    its = next((one["first_losses"] for one in runs if one["side"] == side and "error" not in one), None)
-    if not own or not its or None in own or None in its:
-        return None
-    return all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(own, its, strict=True))
+def verdict(workload: dict[str, Any], rival: str) -> tuple[str, float | None]:
+    """A tool's result on a script in words, and the logarithm that counts in a mean; None where it cannot run it."""
+    outcome = workload["rivals"][rival]
+    if outcome is None:
+        return "-", None
+    if outcome["status"] == "cannot":
+        return "cannot", None
+    if outcome["status"] in ("nothing", "stopped", "failed"):
+        return {"nothing": "no change", "stopped": "no result in time", "failed": "broke"}[outcome["status"]], 0.0
+    runs = workload["judged"]["runs"]
+    found = ratio(runs, rival)
+    if found is None:
+        broke = [one["error"] for one in runs if one["side"] == rival and "error" in one]
+        late = next((error for error in broke if error.startswith("not done in")), None)
+        return late or ("its result does not run" if broke else "not judged"), (0.0 if broke else None)
+    shown = f"{found['value']:.2f}×"
+    if found["low"] is not None:
+        shown += f" [{found['low']:.2f}, {found['high']:.2f}]"
+    if as_good(runs, rival) is False:
+        return f"other losses ({shown})", 0.0
+    return shown, math.log(found["value"])

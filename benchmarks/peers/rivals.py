@@ -38,7 +38,7 @@ class Outcome:
         said: its own words: what it claims, or why it cannot.
         patch: a unified diff against the script's folder.
         plan: a plan of autoopt's that puts the same changes on, where the tool has settings and no patch.
-        more: what the page tells besides.
+        more: details of its result.
     """
 
     status: str

@@ -1,7 +1,6 @@
 """Slow trainings as they are reported: autoopt's findings on each, and what they reach.
 
     python -m benchmarks.reports --seconds 280     # measures what is missing or was disturbed; call again to go on
-    python -m benchmarks.reports --page            # docs/reported-cases.md from what was measured
 
 Each kind of report is a small workload. Its strategy is asked whether it applies and what it expects, and its first
 setting is measured beside the baseline in pairs of live processes. Run it on a machine that does nothing else.
@@ -32,19 +31,7 @@ from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.reports.cases import REPORTS, ROOT, Report
 
 FILE = RESULTS / "reports.json"
-PAGE = ROOT / "docs" / "reported-cases.md"
 RULE = Rule(max_seconds=16.0, min_pairs=2, max_pairs=3, until_error=0.05, warm_up_seconds=4.0)
-INTRODUCTION = """\
-# Reported cases
-
-Made by `python -m benchmarks.reports --page` from `benchmarks/results/reports.json`; do not edit.
-
-Slow trainings as they are reported in public issue trackers, each rebuilt as a small workload
-(`benchmarks/reports/workloads.py`). The figure is the speedup of the steps with the first setting that the strategy
-would try, and its companions, measured beside the baseline in pairs of live processes; in brackets its 95 %
-interval. These workloads are made to show one cause; in a run of your own it may be a small part.
-
-"""
 
 
 def answer(report: Report) -> dict[str, Any]:
@@ -99,44 +86,11 @@ def settled(found: dict[str, Any] | None) -> bool:
     return found is not None and found["environment"]["load"][0] <= found["environment"]["cores"]
 
 
-def page(document: dict[str, Any]) -> str:
-    """The table as Markdown."""
-    answers = document.get("reports", {})
-    rows = ["| reported | autoopt says | reaches |", "| --- | --- | --- |"]
-    for report in REPORTS:
-        found = answers.get(report.build or "")
-        rows.append(f"| {report.kind} | {_says(report, found)} | {_reaches(found)} |")
-    seen = [each["environment"] for each in answers.values()]
-    machines = sorted({f"{machine['cores']} cores of {machine['cpu']}" for machine in seen})
-    loads = [machine["load"][0] for machine in seen]
-    where = f"\nMeasured on {', '.join(machines)}, load {min(loads):.1f} to {max(loads):.1f}.\n" if seen else ""
-    return INTRODUCTION + "\n".join(rows) + "\n" + where
-
-
-def _says(report: Report, found: dict[str, Any] | None) -> str:
-    if found is None:
-        return report.note or "not measured"
-    if "refused" in found:
-        return f"`{report.strategy}` does not apply: {found['refused']}"
-    return " + ".join(f"`{change['strategy']}`" for change in found["changes"])
-
-
-def _reaches(found: dict[str, Any] | None) -> str:
-    estimate = (found or {}).get("throughput")
-    if estimate is None:
-        return "not measured"
-    return f"{estimate['value']:.2f}x [{estimate['low']:.2f}-{estimate['high']:.2f}]"
-
-
 def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reports")
     parser.add_argument("--seconds", type=float, default=280.0, help="begin no report after so long")
-    parser.add_argument("--page", action="store_true", help="write docs/reported-cases.md")
     chosen = parser.parse_args(words)
-    if chosen.page:
-        PAGE.write_text(page(load(FILE)), encoding="utf-8")
-    else:
-        measure(chosen.seconds)
+    measure(chosen.seconds)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,11 @@
-"""The six cases of ``benchmarks.gpu`` on a simulated device: what is tried, kept and when, in 8 and in 30 minutes.
+"""The six cases of ``benchmarks.gpu`` on a simulated device, searched for 8 and for 30 minutes.
 
-``python -m benchmarks.search.gpu`` runs the whole loop, every module of it real but the trials; ``--page`` writes
-docs/simulated-gpu.md. A process takes 5 to 14 s from its start to its first step, as on a machine with a device; what
-compiles takes up to 70 s more at its first start, and a quarter of that later. Gains are assumed, in the region of what
-is published for such trainings: none is a device's. What is shown is the search: how far so many minutes go where
-starting costs that much.
+``python -m benchmarks.search.gpu`` runs the whole loop; only its trials are simulated. A process takes 5 to 14 s from
+its start to its first step, as on a machine with a device; a compilation takes up to 70 s more at its first start, and
+a quarter of that later. Gains are assumed, in the region of published ones: none is a device's.
 
-Each case is searched twice: with the noise of a shared 2-core machine, as it was measured, and with that of a quiet
-one, where blocks scatter by 2 % and processes by 1 %. "Looked at": candidates that were compared with the plan so far,
-for seconds each. "Decided": those in the plan, and those refused on evidence: no gain (also in the place of what was
-kept, where the two exclude each other), slower, another quality, or failed, such as in a start that outlasts its limit.
-"Kept": with the minute of its proof; changes that were proved together are kept together, and stay where leaving one
-out is decided to be slower, or where there was no time to decide it.
+Each case is searched with the noise of a shared machine with two cores, as measured, and with that of a quiet one:
+blocks scatter by 2 % and processes by 1 %.
 """
 
 from __future__ import annotations
@@ -35,7 +29,6 @@ from benchmarks.search.minutes import attainable, gain_of, simulated  # makes th
 from simulated import training_run
 
 FILE = RESULTS / "simulated-gpu.json"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulated-gpu.md"
 BUDGETS = (480.0, 1800.0)
 PLAIN = {"pin_memory": 1.01, "device_prefetch": 1.01, "cudnn_benchmark": 1.0}
 GRAPH = frozenset({"amp", "matmul_precision", "channels_last", "compile", "cuda_graphs", "flash_attention"})
@@ -195,19 +188,6 @@ def trained(
     return done
 
 
-def page(rows: list[JsonDict]) -> str:
-    """The table as Markdown."""
-    assert __doc__ is not None
-    head = (
-        "# The GPU cases, simulated\n\nMade by `python -m benchmarks.search.gpu --page`; do not edit.\n\n"
-        + "\n".join(__doc__.partition("\n\n")[2].splitlines())
-        + "\n\n| case | start | noise | minutes | taken | looked at | decided | kept, with the minute of it "
-        + "| plan | of the attainable |"
-        + "\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
-    )
-    return head + "".join(_row(row) for row in rows)
-
-
 def _row(row: JsonDict) -> str:
     told = ", ".join(
         f"{' + '.join(trial['strategies'])} ({trial['minute']:.1f})"
@@ -226,11 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search.gpu")
     parser.add_argument("--out", type=Path, default=FILE)
     parser.add_argument("--budgets", type=float, nargs="+", default=list(BUDGETS))
-    parser.add_argument("--page", action="store_true", help="write docs/simulated-gpu.md from what was run")
     options = parser.parse_args()
-    if options.page:
-        PAGE.write_text(page(json.loads(options.out.read_text(encoding="utf-8"))), encoding="utf-8")
-        return
     rows = []
     for case, budget, noise in product(CASES, options.budgets, NOISES):
         rows.append(run(case, budget, noise=noise))

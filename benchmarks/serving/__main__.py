@@ -4,7 +4,6 @@
     python -m benchmarks.serving --latency images --p95 4ms
     python -m benchmarks.serving --tune 3m
     python -m benchmarks.serving --change lora                 # pruning, distillation
-    python -m benchmarks.serving --page                        # docs/latency.md, docs/tune.md, docs/models.md from it
 
 Run each on a machine that does nothing else. A call takes ``--seconds`` at most, about; where it ends with exit code 3,
 the same call again goes on where it stopped. ``--anew`` forgets what a benchmark has kept. Needs the extras serving,
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from autoopt.options.duration import parse_duration
 from benchmarks.documents import RESULTS, load, save
-from benchmarks.serving import changes, latency, page, tuning
+from benchmarks.serving import changes, latency, tuning
 from benchmarks.serving.commands import ROOT, Piece, UnfinishedError
 
 DOCUMENT = RESULTS / "serving.json"
@@ -36,7 +35,6 @@ def main(words: Sequence[str] | None = None) -> int:
     wanted.add_argument("--latency", choices=tuple(latency.CASES))
     wanted.add_argument("--tune", metavar="BUDGET")
     wanted.add_argument("--change", choices=tuple(changes.CASES))
-    wanted.add_argument("--page", action="store_true")
     parser.add_argument("--p95", default="5ms")
     parser.add_argument("--budget", help="of the command: 2m for --latency, 4m for --change where it is not given")
     parser.add_argument("--seconds", type=float, default=330.0, help="of this call")
@@ -45,9 +43,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=DOCUMENT)
     given = parser.parse_args(words)
     document = load(given.out)
-    if given.page:
-        page.write(document, ROOT / "docs")
-        return 0
     name = given.latency or given.change or "tune"
     folder = given.work.absolute() / name
     if given.anew:

@@ -57,11 +57,6 @@ def test_the_table_shows_what_there_is() -> None:
     assert "| photos | not measured |" in shown
 
 
-def test_the_page_holds_what_was_measured() -> None:
-    page = adoption.PAGE.read_text(encoding="utf-8")
-    assert adoption.paged(page, adoption.load(adoption.RESULTS)) == page, "python -m benchmarks.adoption --page"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("example", "target"), [("lightning_digits", "lightning"), ("hf_text", "transformers")])
 def test_a_real_trainer_goes_step_by_step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from benchmarks.asks import simulated
-from benchmarks.asks.__main__ import MARKS, PAGE, paged, table
+from benchmarks.asks.__main__ import table
 from benchmarks.asks.revisions import EXAMPLE, decoded_once
 
 
@@ -16,15 +16,6 @@ def test_ledgers_are_counted() -> None:
     assert "0 of 1 ledgers of 3 placebo asks with any called faster, 0 of 3 asks" in text
     assert "2 placebo commits under one ledger: 1 slower, 1 undecided" in text
     assert "0 of them came to an interval in their time" in text
-
-
-def test_the_page_holds_what_was_measured_and_the_comment() -> None:
-    page = f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n"
-    revisions = {"answer": "faster", "reason": "a step 2x", "comment": "**autoopt compare: faster**\n"}
-    text = paged(page, {"revisions": revisions})
-    assert text.startswith(f"before\n{MARKS[0]}\n\n* two revisions: faster: a step 2x\n")
-    assert text.endswith(f"**autoopt compare: faster**\n\n{MARKS[1]}\nafter\n")
-    assert PAGE.read_text().count(MARKS[0]) == 1
 
 
 def test_the_second_revision_of_the_example_is_what_it_says() -> None:

@@ -17,7 +17,6 @@ from autoopt.errors import WorkloadError
 from autoopt.loading import validation
 from autoopt.records import Change, Plan, Result, StopReason, Trial, Verdict
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import page as results_page
 from benchmarks.gpu import race as gpu_race
 from benchmarks.gpu import rivals
 from benchmarks.gpu import table as gpu_table
@@ -196,8 +195,6 @@ def test_a_case_that_was_ended_early_is_shown_as_such(result: Result, tmp_path: 
     case = case_document(result, tmp_path)
     early = {key: value for key, value in case.items() if key != "race"} | {"state": "racing"}
     assert "ended early, while it was: racing" in gpu_table.render(early)
-    gpu.add(tmp_path / "a.json", {"case": "tiny", "toy": False, "minutes": 1, "device": "cuda:0", "state": "it fits"})
-    assert "ended before anything was measured" in results_page.render(results_page.load(tmp_path))
 
 
 def case_document(result: Result, tmp_path: Path, **changed: Any) -> dict[str, Any]:
@@ -299,24 +296,6 @@ def test_a_case_replaces_its_earlier_run_and_leaves_the_others(tmp_path: Path) -
     gpu.add(file, {"case": "tiny", "n": 3})
     cases = json.loads(file.read_text())["cases"]
     assert {name: case["n"] for name, case in cases.items()} == {"tiny": 3, "bert": 2}
-
-
-def test_the_page_lists_every_case_that_was_not_run(result: Result, tmp_path: Path) -> None:
-    assert set(results_page.CASES) == set(gpu.CASES)
-    nothing = results_page.render([])
-    assert nothing.count("**not run**") == len(gpu.CASES)
-    assert "No case was run on a GPU" in nothing
-    gpu.add(tmp_path / "a.json", case_document(result, tmp_path))
-    gpu.add(tmp_path / "b.json", {**case_document(result, tmp_path, toy=True), "case": "bert"})
-    (tmp_path / "truth.json").write_text("{}")
-    page = results_page.render(results_page.load(tmp_path))
-    assert page.count("**not run**") == len(gpu.CASES) - 1, "a toy is no run"
-    assert "## tiny on" in page
-    assert "bert, gpt2" in page
-
-
-def test_the_page_is_what_the_results_say() -> None:
-    assert results_page.main(["--check"]) == 0, "python -m benchmarks.gpu.page"
 
 
 @pytest.mark.slow

@@ -7,18 +7,8 @@ import pytest
 from autoopt.loading.importing import load as load_builder
 from autoopt.loading.validation import build
 from autoopt.registry import load_strategies
-from benchmarks.documents import load
-from benchmarks.reports.__main__ import FILE, PAGE, page, settled
+from benchmarks.reports.__main__ import settled
 from benchmarks.reports.cases import REPORTS, ROOT, Report
-
-
-def test_the_page_is_made_of_what_was_measured() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(load(FILE)), "run python -m benchmarks.reports --page"
-
-
-def test_a_case_that_was_not_measured_says_so() -> None:
-    row = next(line for line in page({}).splitlines() if line.startswith("| JPEG images"))
-    assert row.endswith("| not measured | not measured |")
 
 
 def test_what_was_measured_beside_other_programs_is_measured_again() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.serving import changes, latency, page, tuning
+from benchmarks.serving import changes, latency, tuning
 from benchmarks.serving.commands import Piece, UnfinishedError
 
 
@@ -77,36 +76,3 @@ def test_every_case_names_a_workload_that_there_is() -> None:
     for spec in filter(None, specs):
         path, _, name = spec.partition(":")
         assert f"def {name}(" in (Path(__file__).parents[2] / path).read_text()
-
-
-def test_the_pages_hold_what_was_measured(tmp_path: Path) -> None:
-    trial = {
-        "strategy": "lora", "setting": {"rank": 8, "targets": ["q"]}, "verdict": "no_gain", "reason": "too little",
-        "throughput": estimate(1.1), "time_to_target": None, "quality": {"candidate": 0.71},
-        "trained_parameters": 13578, "peak_memory_bytes": 3 << 20,
-    }  # fmt: skip
-    base = {
-        "time_to_target_seconds": estimate(12.0), "metric": 0.72, "trained_parameters": 796682,
-        "peak_memory_bytes": None,
-    }  # fmt: skip
-    document = {
-        "lora": {
-            "environment": MACHINE, "workload": "w:b", "budget_seconds": 240.0, "baseline": base, "trials": [trial],
-            "objective": {"metric": "accuracy", "mode": "max", "target": 0.7},
-        },
-    }  # fmt: skip
-    for name in ("models.md", "tune.md", "latency.md"):
-        (tmp_path / name).write_text(f"before\n{page.MARK}\nold\n{page.MARK}\nafter\n")
-    page.write(json.loads(json.dumps(document)), tmp_path)
-    text = (tmp_path / "models.md").read_text()
-    assert "old" not in text
-    assert text.startswith("before")
-    assert text.endswith("after\n")
-    assert "| as it is | 1 | 12 [10.8, 13.2] s | 0.72 | 796,682 | not measured | |" in text
-    assert (
-        "| lora, 1 layers, rank 8 | 1.1 [0.99, 1.21]x | not measured | 0.71 | 13,578 | 3 | no gain: too little |"
-        in text
-    )
-    assert (tmp_path / "tune.md").read_text() == f"before\n{page.MARK}\nold\n{page.MARK}\nafter\n"
-    for name in ("models.md", "tune.md", "latency.md"):
-        assert (Path(__file__).parents[2] / "docs" / name).read_text().count(page.MARK) == 2

@@ -1,4 +1,4 @@
-"""The promises of docs/security.md: nothing is unpickled, nothing listens, no shell, temporary files are private."""
+"""docs/reference/security.md holds: nothing is unpickled, nothing listens, no shell, temporary files are private."""
 
 from __future__ import annotations
 

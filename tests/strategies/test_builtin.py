@@ -164,5 +164,5 @@ def test_a_cache_that_takes_the_search_s_time_to_fill_is_not_tried() -> None:
 
 
 def test_the_page_of_strategies_is_made_of_their_cards() -> None:
-    written = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
-    assert written == page(BUILTIN), "docs/strategies.md is stale: run `make docs`"
+    written = (ROOT / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
+    assert written == page(BUILTIN), "docs/reference/strategies.md is stale: run `make docs`"

@@ -2,7 +2,7 @@
 
 Each figure is in units of what training is made of anyway. An error of the gradient is divided by the spread of
 gradients between batches: unbiased and small beside that spread, it is a little more of the noise that every step
-has. A change of weights is divided by one step's update. Bounds and simulations: ``docs/measuring.md``.
+has. A change of weights is divided by one step's update. Bounds and simulations: ``docs/explanation/quality.md``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,526 @@
+"""docs/measurements/ and the README's table, made from benchmarks/results/*.json alone.
+
+    python -m benchmarks.pages            # writes every page
+    python -m benchmarks.pages --check    # writes nothing; exit code 1 where a page is not what the results hold
+
+A page is a title, one or two lines of reading help, a table, and the machine. No figure of a page stands anywhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.documents import RESULTS, load
+
+ROOT = Path(__file__).resolve().parents[1]
+README_MARKS = ("<!-- whole runs: made by python -m benchmarks.pages -->", "<!-- end -->")
+MISSING = "not measured"
+Document = dict[str, Any]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; a cell's bars and line breaks break no row."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
+
+
+def speedup(estimate: Document | None, unit: str = "×") -> str:
+    """A ratio with its interval and its count."""
+    if not estimate:
+        return MISSING
+    if estimate.get("low") is None:
+        return f"{estimate['value']:.2f}{unit} (1 pair)"
+    count = f" ({estimate['n']} pairs)" if estimate.get("n") else ""
+    return f"{estimate['value']:.2f}{unit} [{estimate['low']:.2f}, {estimate['high']:.2f}]{count}"
+
+
+def number(estimate: Document | None, scale: float = 1.0) -> str:
+    """A value with its interval, three digits each."""
+    if not estimate:
+        return MISSING
+    return "{:.3g} [{:.3g}, {:.3g}]".format(*(scale * estimate[key] for key in ("value", "low", "high")))
+
+
+def names(changes: Iterable[Document]) -> str:
+    """The strategies of a plan, at most five with a count of the rest."""
+    found = [f"`{change['strategy']}`" for change in changes]
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "") or "nothing kept"
+
+
+def machine(*environments: Document) -> str:
+    """Where and when: processor, cores, load range and dates of the measurements of a page."""
+    seen = [one for one in environments if one]
+    if not seen:
+        return ""
+    kinds = sorted({f"{one['cores']} cores of {one['cpu']}" for one in seen})
+    dates = sorted({str(one["at"])[:10] for one in seen if "at" in one})
+    loads = [one["load"][0] for one in seen if "load" in one]
+    parts = [", ".join(kinds)]
+    parts += [f"load {min(loads):.1f} to {max(loads):.1f}"] if loads else []
+    parts += [dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"] if dates else []
+    return f"Machine: {'; '.join(parts)}."
+
+
+def whole_runs(results: Path) -> str:
+    """Whole runs of untouched and patched scripts, process start to process end."""
+    return "Whole runs: process start to process end, untouched and patched script interleaved.\n\n" + whole_rows(
+        results
+    )
+
+
+def whole_rows(results: Path) -> str:
+    """The table of whole runs alone, as the README shows it."""
+    document = load(results / "whole_runs.json")
+    rows = document.get("rows", [])
+    if not rows:
+        return "No whole run has been measured at this revision yet. `python -m benchmarks.pages` fills this table."
+    cells = [
+        (f"`{row['script']}`", speedup(row.get("speedup")), row["changed"], f"`{row['reproduce']}`") for row in rows
+    ]
+    head = table(["script", "speedup of the whole run (95 % interval)", "what was changed", "how to reproduce"], cells)
+    return f"{head}\n\nRevision {str(document.get('revision', 'unknown'))[:7]}. {machine(document.get('environment'))}"
+
+
+def adoption(results: Path) -> str:
+    examples = load(results / "adoption.json").get("examples", {})
+    rows = []
+    for name, entry in examples.items():
+        checked, own = entry.get("verify", {}), entry.get("own_trainer") or {}
+        held = f" {'holds' if checked.get('holds') else 'does not hold'}" if checked else ""
+        rows.append(
+            [
+                f"`{name}`",
+                names(entry.get("optimize", {}).get("plan", [])),
+                speedup(entry.get("optimize", {}).get("throughput")),
+                speedup(entry.get("script", {}).get("speedup")),
+                speedup(checked.get("measured")) + held,
+                speedup(own.get("steps", {}).get("speedup")),
+                speedup(own.get("whole", {}).get("speedup")),
+            ]
+        )
+    head = ["example", "plan", "step, reported", "script to target", "verify", "own Trainer, step", "own Trainer, run"]
+    help_ = (
+        "Each column is a speedup over the untouched side. The first was reported by `autoopt optimize`; the others "
+        "were measured afterwards with the exported script, `autoopt verify` and the user's own Trainer. "
+        "Wide intervals come from two pairs of runs.\n\nReproduce: `python -m benchmarks.adoption EXAMPLE`.\n\n"
+    )
+    places = [stage["environment"] for entry in examples.values() for stage in entry.values() if "environment" in stage]
+    return help_ + table(head, rows) + "\n\n" + machine(*places)
+
+
+def oracle(results: Path) -> str:
+    document = load(results / "oracle.json")
+    titles = {
+        "oracle": "best of all combinations",
+        "autoopt": "autoopt",
+        "tpe": "Optuna TPE",
+        "random": "Optuna random",
+        "baseline": "baseline (control)",
+    }
+    parts = [
+        "Every combination of the settings that apply to an example was measured. The best one, confirmed in pairs "
+        "with the baseline, is the reference. autoopt and Optuna then searched the same settings; all choices "
+        "ran against the baseline in interleaved pairs. *Share* is the choice's speedup over the reference's; *search* "
+        "is the share of the exhaustive search's seconds.\n\nReproduce: `python -m benchmarks.oracle --help`.\n"
+    ]
+    for name, found in document.get("examples", {}).items():
+        setup, race, seconds = found["setup"], found["race"] or {}, found["seconds"]
+        rows = []
+        for who, title in titles.items():
+            if who not in race:
+                continue
+            one = race[who]
+            share = one.get("share")
+            spent = seconds.get("lattice" if who == "oracle" else "autoopt" if one["replayed"] else who) or 0.0
+            rows.append(
+                [
+                    title + (" (replayed)" if one["replayed"] else ""),
+                    speedup(one.get("time_to_target")),
+                    "{value:.0%} [{low:.0%}, {high:.0%}]".format(**share) if share and who != "oracle" else "",
+                    f"{spent / seconds['lattice']:.0%}" if spent else "",
+                    one["told"],
+                ]
+            )
+        commit = str((found["autoopt"] or {}).get("commit"))[:7]
+        parts.append(
+            f"## {name}\n\n{setup['points']} combinations; target {setup['metric']} {setup['target']:g}; "
+            f"autoopt at revision {commit}.\n\n"
+            + table(["searcher", "speedup to target", "share", "search", "chosen"], rows)
+            + "\n"
+        )
+    means = document.get("means", {})
+    ahead = "; ".join(f"over {titles[who]} {speedup(found)}" for who, found in means.get("ahead", {}).items())
+    parts.append(
+        f"Geometric mean of autoopt's share over the samplers': {ahead or MISSING}. An interval that holds 1 shows no "
+        "difference. A replayed sampler drew from the readings of the exhaustive search; its median choice was raced."
+        "\n\n" + machine(document.get("environment", {}))
+    )
+    return "\n".join(parts)
+
+
+def peers(results: Path) -> str:
+    from benchmarks.peers.judge import SOURCES, interval, verdict
+
+    document = load(results / "peers.json")
+    scripts = document.get("workloads", [])
+    rows = [[one["name"], *(verdict(one, rival)[0] for rival in SOURCES)] for one in scripts]
+    means = []
+    for rival in SOURCES:
+        both = [(verdict(one, "autoopt")[1], verdict(one, rival)[1]) for one in scripts]
+        gaps = [ours - theirs for ours, theirs in both if ours is not None and theirs is not None]
+        if rival != "autoopt":
+            found = interval(gaps)
+            means.append([rival, len(gaps), speedup({**found, "n": None} if found and found["n"] > 1 else found)])
+    origin = [
+        [
+            one["name"],
+            f"{one['source'][0] or 'this repository'} {one['source'][1][:7]}",
+            f"`{' '.join(one['command'])}`",
+        ]
+        for one in scripts
+    ]
+    return (
+        "Seconds of the untouched script over seconds of the tool's result, for the same steps, in fresh processes, "
+        'timed by neither tool; above 1 is faster. Each search had four minutes. "No change" counts as 1; a result '
+        "with other losses counts as 1, too. autoopt was fixed after its first searches on six of these scripts, so "
+        "they are no sample of unseen ones.\n\n"
+        "Reproduce: `python -m benchmarks.peers fetch`, then `search`, `judge` and `collect` for a script.\n\n"
+        + table(["script", *SOURCES], rows)
+        + "\n\n## autoopt over each tool\n\nGeometric mean over the scripts on which both have a figure, with its 95 % "
+        "interval; below 1 the other tool's result is faster.\n\n"
+        + table(["tool", "scripts", "autoopt / tool"], means)
+        + "\n\n## The scripts\n\n"
+        + table(["script", "source", "command"], origin)
+        + "\n\n"
+        + machine(*(one["judged"].get("environment") or {} for one in scripts))
+    )
+
+
+def prediction(results: Path) -> str:
+    document = load(results / "prediction.json")
+    found = document.get("summary", {})
+    rows = [
+        ["planted bottlenecks named right", found.get("named_right", MISSING)],
+        ["chains that end at the planted line", found.get("line_found", MISSING)],
+        ["ceilings that a measurement beat", found.get("ceilings_violated", MISSING)],
+    ]
+    for title, key in (
+        ("error of the simulated step", "step_error"),
+        ("error of a predicted gain, input side", "input_gain_error"),
+        ("error of a predicted gain, compute side", "compute_gain_error"),
+    ):
+        values = [found.get(f"{key}_{which}") for which in ("median", "worst")]
+        rows.append([title, MISSING if None in values else "median {:.1%}, worst {:.0%}".format(*values)])
+    return (
+        "Bottlenecks were planted in small pipelines, then autoopt named them. Each predicted gain was then measured "
+        "in pairs of processes. A prediction orders the search; no change is kept because of one.\n\n"
+        "Reproduce: `python -m benchmarks.prediction --seconds 400`.\n\n"
+        + table(["question", "answer"], rows)
+        + "\n\n"
+        + machine(document.get("environment", {}))
+    )
+
+
+def reported_cases(results: Path) -> str:
+    from benchmarks.reports.cases import REPORTS
+
+    answers = load(results / "reports.json").get("reports", {})
+    rows = []
+    for case in REPORTS:
+        found = answers.get(case.build or "")
+        how = names(found["changes"]) if found and "changes" in found else (found or {}).get("refused") or case.note
+        rows.append([case.kind, how or MISSING, speedup((found or {}).get("throughput"))])
+    return (
+        "Slow trainings from public issue trackers, each rebuilt as a small workload that shows one cause. The figure "
+        "is the speedup of a step with the first setting that the strategy tries. In your run the cause may be a "
+        "small part, and so is the gain.\n\nReproduce: `python -m benchmarks.reports --seconds 280`.\n\n"
+        + table(["reported", "strategy", "speedup of a step"], rows)
+        + "\n\n"
+        + machine(*(one["environment"] for one in answers.values()))
+    )
+
+
+def attention(results: Path) -> str:
+    document = load(results / "attention.json")
+    rows = []
+    for row in document.get("rows", []):
+        how = "switched" if row["switched"] else f"{row['rewritten']} rewritten" if row["rewritten"] else "unchanged"
+        gain = speedup(row | {"value": row["speedup"]}) if row["speedup"] is not None else MISSING
+        rows.append([row["model"], how, MISSING if row["difference"] is None else f"{row['difference']:.0e}", gain])
+    return (
+        "Two layers of width 256 with eight heads on 4 sequences of 256 tokens: a rewritten and an unchanged copy, "
+        "interleaved. *Difference* is the largest difference of a gradient over the largest gradient.\n\n"
+        "Reproduce: `python -m benchmarks.attention --write`.\n\n"
+        + table(["model", "attention modules", "difference", "speedup of forward and backward"], rows)
+        + "\n\n"
+        + machine(document.get("environment", {}))
+    )
+
+
+def latency(results: Path) -> str:
+    parts = [
+        "P95 over fresh processes with its 90 % interval; the drop of the metric is relative to the unchanged model. "
+        "Forms with a P95 from screening were not confirmed.\n\n"
+        "Reproduce: `python -m benchmarks.serving --latency text`, then `images`.\n"
+    ]
+    document = load(results / "serving.json")
+    for case in ("text", "images"):
+        found = document.get(case)
+        if not found:
+            continue
+        rows = [
+            [
+                form["name"],
+                number(form["p95"], 1e3) if form["p95"] else f"{1e3 * form['screened_p95']:.3g} (screening)",
+                number(form["ratio"]),
+                number(form["drop"], 100.0),
+                f"{form['model_bytes'] / 1024:.0f}",
+            ]
+            for form in found["variants"]
+            if form["status"] in ("measured", "screened")
+        ]
+        parts.append(
+            f"## {case}\n\n`{found['workload']}`: limit {1e3 * found['limit_seconds']:g} ms, "
+            f"chosen: {found['chosen']}.\n\n"
+            + table(["form", "P95, ms", "speedup of the P95", "drop, %", "model, KiB"], rows)
+            + f"\n\n{machine(found['environment'])}\n"
+        )
+    return "\n".join(parts)
+
+
+def tuning(results: Path) -> str:
+    found = load(results / "serving.json").get("tune")
+    if not found:
+        return MISSING
+    titles = {"own": "the workload's own", "autoopt": "`--tune`", "optuna": "Optuna (TPE, median pruner)"}
+    rows = []
+    for who, runs in found["fresh"].items():
+        rate = found["rates"][who]
+        steps = ", ".join("not reached" if run["steps"] is None else str(run["steps"]) for run in runs)
+        rows.append([titles[who], "none found" if rate is None else f"{rate:.3g}", steps or "-"])
+    verdict = (found["verdict"] or {}).get("verdict", MISSING)
+    return (
+        "Both searches had the same seconds; their results were then trained from fresh seeds. Fewer steps are better. "
+        f"The run's own verdict: {verdict}.\n\nReproduce: `python -m benchmarks.serving --tune 3m`.\n\n"
+        f"`{found['workload']}`, `--tune {found['space']}`, {found['search_seconds']:.0f} s for each search.\n\n"
+        + table(["learning rate of", "value", "steps to the target, by seed"], rows)
+        + "\n\n"
+        + machine(found["environment"])
+    )
+
+
+def model_changes(results: Path) -> str:
+    document = load(results / "serving.json")
+    parts = [
+        "Changes of the model itself (`--allow model`), each trained to the target next to the baseline in a budget of "
+        "six minutes. A change is kept only where the time to target is shorter.\n\n"
+        "Reproduce: `python -m benchmarks.serving --change lora --budget 6m`.\n"
+    ]
+    for case in ("lora", "pruning", "distillation"):
+        found = document.get(case)
+        if not found:
+            continue
+        rows = []
+        for trial in found["trials"]:
+            setting = ", ".join(f"{k} {v}" for k, v in trial["setting"].items() if isinstance(v, int | float))
+            trained = trial["trained_parameters"]
+            rows.append(
+                [
+                    f"{trial['strategy']} ({setting})",
+                    number(trial["throughput"]),
+                    number(trial["time_to_target"]),
+                    MISSING if trained is None else f"{trained:,}",
+                    trial["verdict"].replace("_", " "),
+                ]
+            )
+        head = ["change", "throughput", "time to target", "trained parameters", "verdict"]
+        parts.append(f"## {case}\n\n`{found['workload']}`\n\n{table(head, rows)}\n\n{machine(found['environment'])}\n")
+    return "\n".join(parts)
+
+
+def asks(results: Path) -> str:
+    document = load(results / "asks.json")
+    rows = [
+        [f"simulated, {kind} noise", found["ledgers"] * found["asks_each"], found["keeps"]]
+        for kind, found in document.get("simulated", {}).items()
+    ]
+    live = document.get("live", {}).get("asks", [])
+    rows += [["commits on a real machine", len(live), sum(one["answer"] == "faster" for one in live)]] if live else []
+    two = document.get("revisions") or {}
+    real = (
+        f"\n\nA real change, the example's images decoded once: {speedup(two.get('throughput'))} a step." if two else ""
+    )
+    return (
+        "Placebo changes, asked again and again under one `--ledger`. The last column counts false answers; at most "
+        "5 % of ledgers may hold one.\n\nReproduce: `python -m benchmarks.asks --help`.\n\n"
+        + table(["placebo changes", "asks", "answered faster"], rows)
+        + real
+        + "\n\n"
+        + machine(*(one["environment"] for one in document.get("simulated", {}).values()))
+    )
+
+
+def distributed(results: Path) -> str:
+    document, trials = load(results / "distributed.json"), load(results / "distributed_trials.json")
+    rows = [
+        [title, speedup(document.get(key))]
+        for key, title in (("autoopt", "autoopt, two processes"), ("by_hand", "torchrun script, two processes"))
+    ]
+    ray = trials.get("ray")
+    cluster = (
+        f"{ray['trials']} simulated trials of {ray['trial_seconds']:g} s on {ray['places']} places of a Ray cluster on "
+        f"one machine: parallel efficiency {ray['efficiency']:.3f} after {ray['hosts_seconds']:.0f} s of start-up."
+        if ray
+        else f"Trials on Ray: {MISSING}."
+    )
+    return (
+        "Throughput of two processes over one, on a machine with two cores, where both share cores and memory.\n\n"
+        "Reproduce: `python -m benchmarks.distributed` and `python -m benchmarks.distributed.trials`.\n\n"
+        + table(["training", "speedup"], rows)
+        + f"\n\n{cluster}\n\n"
+        + machine(document.get("environment", {}))
+    )
+
+
+def simulated_gpu(results: Path) -> str:
+    file = results / "simulated-gpu.json"
+    rows = [
+        [
+            one["case"],
+            one["noise"],
+            f"{one['budget'] / 60:g}",
+            len(one["decided"]),
+            " + ".join(f"`{name}`" for name in one["plan"]) or "baseline",
+            "nothing to gain" if one["share"] is None else f"{one['share']:.0%}",
+        ]
+        for one in (load(file) if file.exists() else [])
+    ]
+    return (
+        "The whole search in simulated time: processes start in 5 to 14 s, compilation takes up to 70 s. The gains are "
+        "assumed, so this page measures the search and no device. *Attained*: the share of the best possible log "
+        "speedup that the final plan has.\n\nReproduce: `python -m benchmarks.search.gpu`.\n\n"
+        + table(["case", "noise", "minutes", "decided", "final plan", "attained"], rows)
+    )
+
+
+def gpu(results: Path) -> str:
+    cases = {
+        "resnet50": "ResNet-50 from JPEG files, fp32, no workers, batch 32",
+        "bert": "BERT-base, sequence 128, batch 32, fp32, 2 workers",
+        "gpt2": "GPT-2 124M, hand-written attention, context 1024, fp32, batch 8",
+        "llm_fit": "a decoder of about 7B parameters that does not fit as it is",
+        "cifar": "ResNet-18 on 32x32 images to a target accuracy",
+        "tiny": "a small MLP on small batches, bound by launches",
+    }
+    found: dict[str, list[str]] = {}
+    for file in sorted(results.glob("*.json")):
+        document = load(file)
+        if not isinstance(document, dict) or document.get("kind") != "gpu_cases":
+            continue
+        for name, case in document["cases"].items():
+            if case["toy"]:
+                continue
+            device = (case.get("environment") or {}).get("device_name") or case["device"]
+            ended = speedup(case["autoopt"]["time_to_target"]) if "autoopt" in case else "ended before it was measured"
+            found.setdefault(name, []).append(f"{ended} to target on {device}, {document['date']}")
+    rows = [[f"`{name}`", text, "; ".join(found.get(name, [])) or "not run"] for name, text in cases.items()]
+    none = "\n\nNo case has been run on a GPU. No page claims a figure for one." if not found else ""
+    return (
+        "Naive first scripts with generated data, on a CUDA device.\n\n"
+        "Reproduce: `python -m benchmarks.gpu CASE --minutes 8 --out out/results.json`; `--until 9.5` ends a command "
+        "early, and the same command continues. `--toy --device cpu --minutes 3` checks the code on any machine. "
+        "`python -m pytest -m gpu tests/gpu` runs the tests that need a device.\n\n"
+        + table(["case", "workload", "result"], rows)
+        + none
+    )
+
+
+def truth(results: Path) -> str:
+    document = load(results / "truth.json")
+    rows: list[list[object]] = []
+    for title, key in (
+        ("20 placebos, one after the other, simulated", "placebo_runs"),
+        ("whole searches, simulated", "loop_runs"),
+        ("several plans next to one baseline, simulated", "several"),
+    ):
+        for kind, found in document.get(key, {}).items():
+            rows.append([title, kind, found["runs"], found["rule"], _held(found)])
+    live = document.get("live_runs")
+    if live:
+        rows.append(["whole searches over placebos, this machine", "", len(live["runs"]), live["rule"], _held(live)])
+    for kind, found in document.get("false_losses", {}).items():
+        rows.append(["quality: identical changes", kind, found.get("changes", "-"), found["rule"], _held(found)])
+    cost = [
+        [f"`{one['workload']}`", speedup({**one, "value": one["ratio"], "n": None})]
+        for one in document.get("overhead", [])
+    ]
+    return (
+        "Each row is a rule that was fixed before the measurement, and whether it held. A placebo is a change "
+        "without effect: keeping one is an error.\n\nReproduce: `python -m benchmarks.truth --help`.\n\n"
+        + table(["experiment", "case", "runs", "rule", "result"], rows)
+        + "\n\n## Cost of measuring\n\nSeconds of an instrumented step over those of a bare one.\n\n"
+        + table(["workload", "ratio"], cost)
+    )
+
+
+def _held(found: Document) -> str:
+    return "holds" if found["holds"] else "**does not hold**"
+
+
+PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
+    "whole-runs.md": ("Whole runs", whole_runs),
+    "examples.md": ("The examples, from search to training", adoption),
+    "exhaustive-search.md": ("Compared with an exhaustive search", oracle),
+    "other-tools.md": ("Compared with other tools", peers),
+    "reported-cases.md": ("Reported cases", reported_cases),
+    "placebos.md": ("Placebos and error rates", truth),
+    "compare.md": ("Placebos under `autoopt compare`", asks),
+    "predictions.md": ("Predictions and ceilings", prediction),
+    "attention.md": ("Attention", attention),
+    "latency.md": ("Serving latency", latency),
+    "tuning.md": ("Learning-rate search", tuning),
+    "model-changes.md": ("Changes of the model", model_changes),
+    "distributed.md": ("Several processes", distributed),
+    "gpu.md": ("GPU cases", gpu),
+    "simulated-gpu.md": ("GPU cases, simulated", simulated_gpu),
+}
+
+
+def rendered(results: Path, readme: str) -> dict[str, str]:
+    """Every page by its path below the repository, and the README with its table."""
+    pages = {
+        f"docs/measurements/{name}": f"# {title}\n\nMade by `python -m benchmarks.pages`; do not edit.\n\n"
+        + make(results).rstrip()
+        + "\n"
+        for name, (title, make) in PAGES.items()
+    }
+    before, _, rest = readme.partition(README_MARKS[0])
+    after = rest.partition(README_MARKS[1])[2]
+    pages["README.md"] = f"{before}{README_MARKS[0]}\n\n{whole_rows(results)}\n\n{README_MARKS[1]}{after}"
+    return pages
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a page is stale")
+    given = parser.parse_args(arguments)
+    stale = []
+    for name, text in rendered(RESULTS, (ROOT / "README.md").read_text(encoding="utf-8")).items():
+        file = ROOT / name
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not given.check:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+    print("\n".join(stale) or "every page is what the results hold")
+    return int(given.check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

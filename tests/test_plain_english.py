@@ -1,0 +1,123 @@
+"""The pages hold to plain English, and the check finds what does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("plain", ROOT / ".ci" / "plain.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["plain"] = module  # NamedTuple looks its module up
+    spec.loader.exec_module(module)
+    return module
+
+
+plain = load()
+
+
+def test_the_pages_hold() -> None:
+    assert plain.check(ROOT) == []
+
+
+def test_the_commits_hold() -> None:
+    names = plain.subjects(ROOT)
+    if names is None:
+        pytest.skip("no git history here")
+    assert plain.long_subjects(names) == []
+
+
+def broken(folder: Path, text: str, name: str = "docs/page.md") -> list[str]:
+    """The rules that a page breaks."""
+    page = folder / name
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
+    return [finding.rule for finding in plain.check(folder)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "rules"),
+    [
+        ("docs/page.md", 1200, []),
+        ("docs/page.md", 1201, ["size"]),
+        ("README.md", 901, ["size"]),
+        ("docs/architecture.md", 2000, []),
+        ("docs/reference/strategies.md", 9000, []),
+    ],
+)
+def test_sizes(tmp_path: Path, name: str, words: int, rules: list[str]) -> None:
+    assert broken(tmp_path, "Short words here. " * (words // 3) + "more " * (words % 3), name) == rules
+
+
+@pytest.mark.parametrize(("words", "rules"), [(18, []), (19, ["sentences"])])
+def test_the_median_sentence(tmp_path: Path, words: int, rules: list[str]) -> None:
+    sentence = "Here " + " ".join(["word"] * (words - 1)) + ". "
+    table = "| " + "cell " * 60 + "|\n"
+    code = "```\n" + "code " * 60 + "\n```\n"
+    assert broken(tmp_path, f"# A title\n\n{sentence * 5}\n\n{table}\n{code}") == rules
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("The plan is proved.", ["words"]),
+        ("| change | told as decided |", ["words"]),
+        ("A mended defect.", ["words", "words"]),
+        ("It had been slow.", ["words"]),
+        ("Waterproof `proved` code.", []),
+        ("```\nproved\n```", []),
+        ("The log holds the stack trace of the error.", []),
+        ("Look up the option `--ledger`.", []),
+    ],
+)
+def test_words(tmp_path: Path, text: str, rules: list[str]) -> None:
+    assert broken(tmp_path, text) == rules
+
+
+def test_generated_pages_are_exempt_from_words(tmp_path: Path) -> None:
+    assert broken(tmp_path, "It is proved.", "docs/reference/strategies.md") == []
+
+
+@pytest.mark.parametrize(
+    ("link", "rules"),
+    [
+        ("other.md", []),
+        ("other.md#a-part-of-it", []),
+        ("https://example.org/x", []),
+        ("missing.md", ["link"]),
+        ("other.md#no-such-part", ["link"]),
+        ("#here", []),
+        ("#not-here", ["link"]),
+    ],
+)
+def test_links(tmp_path: Path, link: str, rules: list[str]) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "other.md").write_text("## A part of `it`\n", encoding="utf-8")
+    assert broken(tmp_path, f"# Here\n\n[Read]({link}).") == rules
+
+
+def test_subjects_of_commits(tmp_path: Path) -> None:
+    assert plain.subjects(tmp_path) is None
+    git(tmp_path, "init", "--initial-branch", "main")
+    git(tmp_path, "commit", "--allow-empty", "--message", "x" * 90)
+    git(tmp_path, "switch", "--create", "topic")
+    git(tmp_path, "commit", "--allow-empty", "--message", "docs: short")
+    git(tmp_path, "commit", "--allow-empty", "--message", "y" * 73)
+    names = plain.subjects(tmp_path)
+    assert names == ["y" * 73, "docs: short"]
+    assert [finding.where for finding in plain.long_subjects(names)] == ["y" * 73]
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
