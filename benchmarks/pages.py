@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.documents import RESULTS, load
+from benchmarks.truth import headline_coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 README_MARKS = ("<!-- whole runs: made by python -m benchmarks.pages -->", "<!-- end -->")
@@ -473,6 +474,49 @@ def _held(found: Document) -> str:
     return "holds" if found["holds"] else "**does not hold**"
 
 
+def coverage(results: Path) -> str:
+    """Simulations with known truth: the headline, loaders that deliver in bunches, processes that are unequal."""
+    headline = load(results / "headline_coverage.json")
+    parts = [
+        "How often a 95 % interval holds the truth, and how often a change that brings nothing is accepted.",
+        "## The headline\n\n" + (headline_coverage.table(headline) if headline else MISSING),
+    ]
+    rows = load(results / "loaders.json").get("rows", [])
+    cells = []
+    for workers, bound in sorted({(row["workers"], row["bound"]) for row in rows}):
+        for gain in (1.0, 1.25, 2.0):
+            mine = [r for r in rows if (r["workers"], r["bound"], r["gain"]) == (workers, bound, gain)]
+            runs = sum(row["runs"] for row in mine)
+            counts = [f"{sum(row[key] for row in mine)} of {runs}" for key in ("accepted", "undecided", "covered")]
+            middle = sorted(row["median"] for row in mine)[len(mine) // 2]
+            cells.append([workers, bound, f"{gain:.2f}", f"{middle:.2f}", *counts])
+    head = ["workers", "bound by", "true ratio", "median", "accepted", "undecided in 2 min", "interval holds it"]
+    parts.append(
+        "## Loaders that deliver in bunches\n\nA true ratio of 1.00: the candidate shortens what the other stage hides. "
+        "All jitters together.\n\nReproduce: `python -m benchmarks.truth.loaders --out FILE`.\n\n" + table(head, cells)
+    )
+    rows = load(results / "skewed.json").get("rows", [])
+    cells = [
+        [
+            row["processes"],
+            row["noise"],
+            f"{row['gain']:.1f}",
+            f"{row['accepted']:.0%}",
+            f"{row['covered']:.0%}",
+            f"{row['pairs']:.0f}",
+            f"{row['seconds']:.0f} s",
+        ]
+        for row in rows
+    ]
+    head = ["processes", "noise", "true ratio", "accepted", "interval holds it", "pairs", "median time"]
+    parts.append(
+        "## Processes that are unequal\n\nThe candidate's processes are alike, one in five is slower by a fifth, or "
+        f"they scatter twice as much. {rows[0]['runs'] if rows else 0} comparisons a row.\n\n"
+        "Reproduce: `python -m benchmarks.truth.skewed --out FILE`.\n\n" + table(head, cells)
+    )
+    return "\n\n".join(parts)
+
+
 PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "whole-runs.md": ("Whole runs", whole_runs),
     "examples.md": ("The examples, from search to training", adoption),
@@ -480,6 +524,7 @@ PAGES: dict[str, tuple[str, Callable[[Path], str]]] = {
     "other-tools.md": ("Compared with other tools", peers),
     "reported-cases.md": ("Reported cases", reported_cases),
     "placebos.md": ("Placebos and error rates", truth),
+    "coverage.md": ("Coverage of intervals", coverage),
     "compare.md": ("Placebos under `autoopt compare`", asks),
     "predictions.md": ("Predictions and ceilings", prediction),
     "attention.md": ("Attention", attention),

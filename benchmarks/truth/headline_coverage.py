@@ -24,8 +24,6 @@ from benchmarks.documents import RESULTS, environment, save
 Array = NDArray[np.float64]
 
 DOCUMENT = RESULTS / "headline_coverage.json"
-PAGE = Path(__file__).parents[2] / "docs" / "measuring.md"
-BEGIN, END = "<!-- headline coverage: begin -->", "<!-- headline coverage: end -->"
 
 SPEED = 1.5
 STEPS = (1.0, 1.1, 1.2, 1.5)
@@ -179,18 +177,6 @@ def lowest(document: dict[str, Any]) -> float:
     return float(min([*shares, *(row["coverage"] for row in document["sessions"])]))
 
 
-def write_table(document: dict[str, Any], page: Path = PAGE) -> None:
-    """Puts the table between its marks in the page; at the page's end where it has none yet."""
-    text = page.read_text(encoding="utf-8")
-    section = f"{BEGIN}\n{table(document)}\n{END}"
-    if BEGIN in text:
-        before, rest = text.split(BEGIN, 1)
-        text = before + section + rest.split(END, 1)[1]
-    else:
-        text = f"{text.rstrip()}\n\n## Coverage of the headline\n\n{section}\n"
-    page.write_text(text, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.truth.headline_coverage",
@@ -202,7 +188,6 @@ def main() -> None:
     options = parser.parse_args()
     document = measure(options.repeats)
     save(options.out, document)
-    write_table(document)
     print(table(document))
     print(f"\nlowest: {100 * lowest(document):.1f} % ({'holds' if lowest(document) >= LEAST else 'below the 93 %'})")
 

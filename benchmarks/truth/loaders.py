@@ -23,6 +23,7 @@ from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 from autoopt.testing.loaders import LoaderModel
+from benchmarks.documents import environment, save
 
 COMPUTING, SECONDS = 0.02, 120.0
 """Of a step's computing, and of a comparison."""
@@ -119,7 +120,7 @@ def main() -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
     if options.out is not None:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+        save(options.out, {"rows": rows, "environment": environment()})
 
 
 if __name__ == "__main__":

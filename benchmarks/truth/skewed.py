@@ -20,6 +20,7 @@ from autoopt.search.compare.comparison import Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
+from benchmarks.documents import environment, save
 
 BASELINE, CANDIDATE = Plan(), Plan(changes=(Change(strategy="candidate"),))
 SLOW, RARE = 1.2, 0.2
@@ -85,7 +86,7 @@ def main() -> None:
                 rows.append(row)
                 print(json.dumps(row), flush=True)
     if options.out is not None:
-        options.out.write_text(json.dumps(rows, indent=1) + "\n")
+        save(options.out, {"rows": rows, "environment": environment()})
 
 
 if __name__ == "__main__":
