@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoopt.export.script_patch.diff import diff_of
+from autoopt.export.script_patch.module import module_text, place_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
 from autoopt.export.script_patch.source import NoHonestEditError
@@ -33,13 +34,21 @@ class Placed:
         """The diff, and what of the plan no honest edit says."""
         files = sorted(self.placing.files.items())
         diffs = [diff_of(edits.source.tree.code, edits.code(), name) for name, edits in files]
-        return ScriptPatch(diff="".join(diffs), changes=self.changes)
+        diffs += [diff_of(None, text, name) for name, text in self._added.items()]
+        return ScriptPatch(diff="".join(diffs), changes=self.changes, environment=self.placing.environment)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each file that is changed, by its name relative to the command's folder."""
         texts = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
-        return {name: after for name, (before, after) in texts.items() if after != before}
+        return {name: after for name, (before, after) in texts.items() if after != before} | self._added
+
+    @property
+    def _added(self) -> dict[str, str]:
+        """The file that is added beside the script."""
+        if not self.placing.parts:
+            return {}
+        return {place_of(self.placing.sites)[0]: module_text(self.placing.parts)}
 
 
 def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> ScriptPatch:
@@ -63,6 +72,7 @@ def placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> Placed:
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
             changes.append(_unplaced(change, trial, reason))
+            placing.environment = {**placing.environment, **reason.variables}
             continue
         placing = trial
         at = trial.touched
@@ -87,6 +97,10 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         return
     if unsaid:
         raise NoHonestEditError(f"what it changes is not said by any one line of a script: {unsaid}")
+    variables = {name: text for edit in edits if edit.at == "environment" for name, text in edit.arguments.items()}
+    if variables:
+        words = " ".join(f"{name}={text}" for name, text in variables.items())
+        raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True, variables=variables)
     for edit in edits:
         placing.place(edit)
     if precision is not None:

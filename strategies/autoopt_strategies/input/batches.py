@@ -6,23 +6,21 @@ from typing import Any
 
 
 class Collated:
-    """A batch that came out of the dataset whole; ``collate`` only unwraps it."""
+    """A batch that a dataset gives whole."""
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
 
 
-def collate(samples: Any) -> Any:
-    """``collate_fn`` for a dataset that may give whole batches: those as they are, others collated by torch."""
-    if isinstance(samples, Collated):
-        return samples.batch
+def collate_whole(samples: Any) -> Any:
+    """Batches that the dataset gives whole as they are, samples collated by torch."""
     from torch.utils.data import default_collate
 
-    return default_collate(samples)
+    return samples.batch if isinstance(samples, Collated) else default_collate(samples)
 
 
 class Wrapper:
-    """A map-style dataset around another one, whose own attributes and methods stay within reach."""
+    """A dataset around another one, whose attributes stay within reach."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -34,7 +32,7 @@ class Wrapper:
         return self.dataset[index]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset" or name.startswith("__"):
+        if name == "dataset" or name.startswith("__"):  # while it is unpickled, there is none yet
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

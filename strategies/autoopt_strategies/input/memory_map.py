@@ -8,7 +8,6 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.cache import FREE, LEFT
-from autoopt_strategies.input.cacheable import split
 from autoopt_strategies.input.rows import Rows
 
 ROOM = 0.8
@@ -32,6 +31,8 @@ class MapSamples:
     ragged: bool = False
 
     def __call__(self, dataset: Any) -> Rows:
+        from autoopt_strategies.input.prepared import split
+
         source, tail = (dataset, ()) if self.prefix is None else split(dataset, self.prefix)
         return Rows(dataset, source, tail, self.workers, self.directory, self.ragged)
 
