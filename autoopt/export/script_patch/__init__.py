@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoopt.export.script_patch.diff import diff_of
-from autoopt.export.script_patch.module import module_text, place_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
 from autoopt.export.script_patch.source import NoHonestEditError
@@ -46,9 +45,8 @@ class Placed:
     @property
     def _added(self) -> dict[str, str]:
         """The file that is added beside the script."""
-        if not self.placing.parts:
-            return {}
-        return {place_of(self.placing.sites)[0]: module_text(self.placing.parts)}
+        added = self.placing.beside
+        return {} if added is None else {added.file: added.text}
 
 
 def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> ScriptPatch:

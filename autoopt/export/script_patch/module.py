@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import libcst as cst
@@ -17,8 +19,35 @@ _NAMES = ("prepared", "prepared_data", *(f"prepared_{number}" for number in rang
 _DEFINES = ("class ", "def ", "@", "#")
 
 
-def place_of(sites: Sites) -> tuple[str, str]:
-    """The file that is added, as the sites name files, and the name by which the script's files import it.
+@dataclass(frozen=True)
+class Beside:
+    """The file that is added. ``file``: as the sites name files; ``module``: as the script's files import it.
+
+    ``parts``: ``module:name`` of the classes and functions that it holds.
+    """
+
+    file: str
+    module: str
+    parts: tuple[str, ...] = ()
+
+    def with_part(self, part: str) -> Beside:
+        """The same file with one more class or function.
+
+        Raises:
+            NoHonestEditError: its source cannot be printed.
+        """
+        made = replace(self, parts=tuple(dict.fromkeys((*self.parts, part))))
+        _ = made.text
+        return made
+
+    @cached_property
+    def text(self) -> str:
+        """What the file holds."""
+        return module_text(self.parts)
+
+
+def beside(sites: Sites) -> Beside:
+    """The file that is added beside a script, empty; one that is there is never overwritten.
 
     Raises:
         NoHonestEditError: it is not known which file begins the script.
@@ -32,7 +61,7 @@ def place_of(sites: Sites) -> tuple[str, str]:
     for name in _NAMES:
         path = folder / name
         if not any((Path(sites.cwd) / other).exists() for other in (path, path.with_suffix(".py"))):
-            return path.with_suffix(".py").as_posix(), package + name
+            return Beside(path.with_suffix(".py").as_posix(), package + name)
     raise NoHonestEditError(f"{folder} holds {len(_NAMES)} files named prepared")
 
 

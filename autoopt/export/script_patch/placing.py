@@ -13,7 +13,7 @@ from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, giv
 from autoopt.export.script_patch.entry import entry_of
 from autoopt.export.script_patch.handed import data_of
 from autoopt.export.script_patch.imports import imports, last_import
-from autoopt.export.script_patch.module import place_of
+from autoopt.export.script_patch.module import Beside, beside
 from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
 from autoopt.export.script_patch.options import ScriptOptions
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
@@ -32,7 +32,7 @@ class Placing:
         sites: of the script.
         files: edits by file as the sites name them; read when first asked for.
         sources: the files that were read so far; edits name the nodes of these.
-        parts: ``module:name`` of what the file holds that is added beside the script.
+        beside: the file that is added beside the script; None where nothing needs it so far.
         environment: variables that the command is started with.
     """
 
@@ -41,12 +41,12 @@ class Placing:
         sites: Sites,
         files: dict[str, Edits] | None = None,
         sources: dict[str, Source] | None = None,
-        parts: tuple[str, ...] = (),
+        beside: Beside | None = None,
         environment: JsonDict | None = None,
     ) -> None:
         self.sites = sites
         self.files = {} if files is None else files
-        self.parts = parts
+        self.beside = beside
         self.environment = environment or {}
         self._sources = {} if sources is None else sources
         self.touched: Place | None = None
@@ -57,7 +57,7 @@ class Placing:
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
         files = {name: edits.copy() for name, edits in self.files.items()}
-        return Placing(self.sites, files, self._sources, self.parts, self.environment)
+        return Placing(self.sites, files, self._sources, self.beside, self.environment)
 
     def place(self, edit: Edit) -> None:
         """Adds one edit.
@@ -281,8 +281,8 @@ class Placing:
 
     def _import_part(self, source: Source, part: str) -> str:
         """Makes sure that a class or function stands in the file beside the script, and that a file imports it."""
-        self.parts = tuple(dict.fromkeys((*self.parts, part)))
-        return self._import_name(source, place_of(self.sites)[1], part.rpartition(":")[2])
+        self.beside = (self.beside or beside(self.sites)).with_part(part)
+        return self._import_name(source, self.beside.module, part.rpartition(":")[2])
 
     def _import_name(self, source: Source, module: str, name: str) -> str:
         """Makes sure that a file imports a name from a module.
