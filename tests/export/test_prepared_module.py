@@ -87,7 +87,7 @@ class Row:
 
 
 LOADER = "DataLoader(train_set, batch_size=7, shuffle=True)"
-WITH_WORKERS = LOADER.replace("True)", "True, num_workers=2, persistent_workers=True)")
+WITH_WORKERS = LOADER.replace("True)", "True, num_workers=2, prefetch_factor=4)")
 
 
 def loader(*inside: str, before: str = LOADER) -> tuple[str, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
-from autoopt_strategies.common import Setting, tried_gain
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt_strategies.common import Setting, gain, seconds_of, tried_gain
 from autoopt_strategies.input.batches import collate_whole, dataset_of, equal
 from autoopt_strategies.input.cache import PREPARED
+from autoopt_strategies.input.workers import without_workers
 
 KINDS = ("tensor", "array", "list")
 CHECKED, SIZE = 6, 8
@@ -41,7 +42,17 @@ class BatchFetch(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         ratio = case.inspected(self.name).get("ratio")
-        return None if ratio is None else tried_gain(case, ratio, ("preparation", "collate"))
+        if ratio is None:
+            return None
+        if not self.companions(case, setting):
+            return tried_gain(case, ratio, ("preparation", "collate"))
+        left = {name: seconds_of(case, name) * ratio for name in ("preparation", "collate")}
+        estimate = gain(case, left, workers=0)
+        return None if estimate is None else estimate.as_kind("tried")
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """No workers: one index takes less than handing a batch over."""
+        return without_workers(case)
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"index": case.inspected(self.name).get("index", "tensor")}]

@@ -8,6 +8,7 @@ from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setu
 from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.cacheable import probe
+from autoopt_strategies.input.workers import without_workers
 
 PREPARED = "autoopt_strategies.input.prepared"
 """The module that a patch takes its code from; it imports torch."""
@@ -88,8 +89,10 @@ class Cache(Strategy):
         return [{"prefix": prefix, "workers": self._workers(case)}]
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
-        """Workers for what the cache leaves to be prepared: one alone moves the bottleneck to the other."""
-        if setting.get("prefix") is None or case.loader_option("num_workers"):
+        """No workers beside whole samples, some beside transforms that are left, to which the bottleneck moves."""
+        if setting.get("prefix") is None:
+            return without_workers(case)
+        if case.loader_option("num_workers"):
             return []
         number = max(1, (case.environment.cores or 2) // 2)
         found = [
