@@ -131,7 +131,7 @@ class Graph:
 
     def gain(self, *given: Any, workers: int, **how: Any) -> Estimate:
         speed = self.speeds.get(workers, 0.5)
-        return Estimate(value=speed, low=speed, high=speed, kind="simulated")
+        return Estimate(value=speed, low=speed, high=speed, n=1, kind="simulated")
 
     def stage(self, name: str) -> None:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autoopt.export.script_patch.diff import diff_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
-from autoopt.export.script_patch.source import NoHonestEditError
+from autoopt.export.script_patch.source import NoHonestEditError, Source
 from autoopt.export.script_patch.wanted import edits_of
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
@@ -31,16 +31,20 @@ class Placed:
     @property
     def patch(self) -> ScriptPatch:
         """The diff, and what of the plan no honest edit says."""
-        files = sorted(self.placing.files.items())
-        diffs = [diff_of(edits.source.tree.code, edits.code(), name) for name, edits in files]
+        diffs = [diff_of(before, after, name) for name, (before, after) in sorted(self._changed.items())]
         diffs += [diff_of(None, text, name) for name, text in self._added.items()]
         return ScriptPatch(diff="".join(diffs), changes=self.changes, environment=self.placing.environment)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each file that is changed, by its name relative to the command's folder."""
-        texts = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
-        return {name: after for name, (before, after) in texts.items() if after != before} | self._added
+        return {name: after for name, (before, after) in self._changed.items() if after != before} | self._added
+
+    @property
+    def _changed(self) -> dict[str, tuple[str, str]]:
+        """The text of each file as it is and as it becomes."""
+        files = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
+        return files | self.placing.configured
 
     @property
     def _added(self) -> dict[str, str]:
@@ -61,9 +65,15 @@ def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> Scrip
     return placed(sites, plan, registry, device).patch
 
 
-def placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> Placed:
-    """A plan put into copies of the user's files; arguments as of :func:`patch_of`."""
-    placing, changes = Placing(sites), []
+def placed(
+    sites: Sites, plan: Plan, registry: Registry, device: str, sources: dict[str, Source] | None = None
+) -> Placed:
+    """A plan put into copies of the user's files; arguments as of :func:`patch_of`.
+
+    Args:
+        sources: files that were read so far, where several plans are put into the same ones.
+    """
+    placing, changes = Placing(sites, sources=sources), []
     for index, change in enumerate(plan.changes):
         trial = placing.on_trial()
         try:

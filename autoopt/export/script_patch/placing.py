@@ -18,7 +18,7 @@ from autoopt.export.script_patch.naming import held_as, inline_model, named_befo
 from autoopt.export.script_patch.options import ScriptOptions
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.trainers import made_otherwise, unclipped
-from autoopt.export.script_patch.user_files import UserFiles
+from autoopt.export.script_patch.user_files import ConfiguredLine, UserFiles
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
@@ -34,6 +34,7 @@ class Placing:
         sources: the files that were read so far; edits name the nodes of these.
         beside: the file that is added beside the script; None where nothing needs it so far.
         environment: variables that the command is started with.
+        configured: texts of files that configure the script, as they are and as they become.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class Placing:
         sources: dict[str, Source] | None = None,
         beside: Beside | None = None,
         environment: JsonDict | None = None,
+        configured: dict[str, tuple[str, str]] | None = None,
     ) -> None:
         self.sites = sites
         self.files = {} if files is None else files
         self.beside = beside
         self.environment = environment or {}
+        self.configured = configured or {}
         self._sources = {} if sources is None else sources
         self.touched: Place | None = None
         self.notes: list[str] = []
@@ -57,7 +60,7 @@ class Placing:
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
         files = {name: edits.copy() for name, edits in self.files.items()}
-        return Placing(self.sites, files, self._sources, self.beside, self.environment)
+        return Placing(self.sites, files, self._sources, self.beside, self.environment, self.configured)
 
     def place(self, edit: Edit) -> None:
         """Adds one edit.
@@ -224,11 +227,23 @@ class Placing:
     ) -> None:
         """Changes an argument that the call has, where its value is made."""
         made = made_at(edits.source, there.value, self._options, text, site.options.get(name, UNSEEN))
-        if made.node is there.value:
+        if made.configured is not None:
+            self._configure(made.configured, text)
+        elif made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
             self.edits(made.source.name).replace(made.node, text, there)
         self._note(made.note)
+
+    def _configure(self, line: ConfiguredLine, value: str) -> None:
+        """Changes a value in a file that configures the script."""
+        before, after = self.configured.get(line.file) or (self._read(line.file),) * 2
+        if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
+            raise NoHonestEditError(f"{line.place} decides another argument, too")
+        self.configured = {**self.configured, line.file: (before, line.changed(after, value))}
+
+    def _read(self, file: str) -> str:
+        return (Path(self.sites.cwd) / file).read_bytes().decode()
 
     def _text(self, source: Source, value: object) -> str:
         """A value as Python; a function by its name, which the file imports."""
