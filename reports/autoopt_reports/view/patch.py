@@ -25,7 +25,7 @@ class PatchRow:
 class PatchView:
     """``diff``: None where no change could be written as a line of the script.
 
-    ``environment``: lines of ``autoopt.env``, variables that the script is to be started with; None where there are none.
+    ``environment``: lines of ``autoopt.env``, variables to start the script with; None where there are none.
     """
 
     headline: Phrase

@@ -9,7 +9,7 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, tried_gain
 from autoopt_strategies.input.batch_fetch import no_whole_batches
-from autoopt_strategies.input.batches import dataset_of
+from autoopt_strategies.input.batches import dataset_of, split
 from autoopt_strategies.input.cacheable import chain_of
 from autoopt_strategies.input.decoding import sample_of, spread
 from autoopt_strategies.input.transforms import Untransformed, applied, ending, proven
@@ -30,8 +30,6 @@ class LeaveEnd:
 
     def __call__(self, dataset: Any) -> Untransformed:
         import copy
-
-        from autoopt_strategies.input.prepared import split
 
         tail = dataset.__dict__.get("tail") if hasattr(dataset, "__dict__") else None
         if tail is None:
@@ -159,8 +157,6 @@ class BatchedTransforms(Strategy):
 
 def probe(dataset: Any, size: int) -> Setting:
     """``{"prefix", "operations", "ratio": seconds of a batch so over those now}``, or ``{"reason": why not}``."""
-    from autoopt_strategies.input.prepared import split
-
     chain = chain_of(dataset)
     if not chain:
         return {"reason": "the dataset has no chain of transforms (transform.transforms)"}

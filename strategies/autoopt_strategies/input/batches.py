@@ -37,6 +37,39 @@ class Wrapper:
         return getattr(self.dataset, name)
 
 
+def as_is(item: Any) -> Any:
+    return item
+
+
+def transformed(sample: Any, transforms: tuple[Any, ...]) -> Any:
+    """A sample after transforms of its first part, which may work in place."""
+    first, *others = sample
+    duplicate = getattr(first, "clone", None) or getattr(first, "copy", None)
+    first = duplicate() if duplicate is not None else first
+    for transform in transforms:
+        first = transform(first)
+    return (first, *others)
+
+
+def split(dataset: Any, first: int) -> tuple[Any, tuple[Any, ...]]:
+    """The dataset with only the first of its transforms, and the other transforms."""
+    from copy import copy
+
+    from torch.utils.data import Subset
+
+    head = copy(dataset)
+    if isinstance(dataset, Subset):
+        head.dataset, others = split(dataset.dataset, first)
+        return head, others
+    head.transform = copy(dataset.transform)
+    others = tuple(head.transform.transforms[first:])
+    head.transform.transforms = list(head.transform.transforms[:first]) or [as_is]
+    if hasattr(getattr(head, "transforms", None), "transform"):  # torchvision calls the chain by this name
+        head.transforms = copy(head.transforms)
+        head.transforms.transform = head.transform
+    return head, others
+
+
 def leaves(batch: Any) -> list[Any]:
     """The tensors of a collated batch, in order."""
     if isinstance(batch, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt_strategies.common import Setting
-from autoopt_strategies.input.batches import equal, leaves
+from autoopt_strategies.input.batches import equal, leaves, split, transformed
 
 SAMPLES, SEEDS = 12, 4
 TURNS = 9
@@ -51,8 +51,6 @@ def probe(dataset: Any) -> Setting:
 def _prefix(dataset: Any, chain: list[Any], indices: list[int]) -> Setting:
     from time import perf_counter
 
-    from autoopt_strategies.input.prepared import split
-
     length = next((i for i, transform in enumerate(chain) if looks_random(transform)), len(chain))
     while length:
         head, rest = split(dataset, length)
@@ -93,8 +91,6 @@ def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> f
     import statistics
     from time import perf_counter
 
-    from autoopt_strategies.input.prepared import transformed
-
     class Kept:
         def __getitem__(self, index: int) -> Any:
             return transformed(samples[index], tail) if tail else samples[index]
@@ -121,8 +117,6 @@ def deterministic(dataset: Any, indices: list[int]) -> bool:
 
 def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]) -> bool:
     """Whether the head followed by the rest, on the first part of a sample, is the sample."""
-    from autoopt_strategies.input.prepared import transformed
-
     for index in indices:
         sample = head[index]
         if not isinstance(sample, tuple):

@@ -7,6 +7,7 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
+from autoopt_strategies.input.batches import split
 from autoopt_strategies.input.cache import FREE, LEFT
 from autoopt_strategies.input.rows import Rows
 
@@ -31,8 +32,6 @@ class MapSamples:
     ragged: bool = False
 
     def __call__(self, dataset: Any) -> Rows:
-        from autoopt_strategies.input.prepared import split
-
         source, tail = (dataset, ()) if self.prefix is None else split(dataset, self.prefix)
         return Rows(dataset, source, tail, self.workers, self.directory, self.ragged)
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, default_collate, default_convert
 
-from autoopt_strategies.input.batches import Collated, Wrapper
+from autoopt_strategies.input.batches import Collated, Wrapper, as_is, split, transformed
 
 
 class KeptSamples(Wrapper):
@@ -53,25 +52,6 @@ class KeptHeads(Wrapper):
         return transformed(self.heads[index], self.tail)
 
 
-def split(dataset: Any, first: int) -> tuple[Any, tuple[Any, ...]]:
-    """The dataset with only the first of its transforms, and the other transforms."""
-    head = copy(dataset)
-    if isinstance(dataset, Subset):
-        head.dataset, others = split(dataset.dataset, first)
-        return head, others
-    head.transform = copy(dataset.transform)
-    others = tuple(head.transform.transforms[first:])
-    head.transform.transforms = list(head.transform.transforms[:first]) or [as_is]
-    if hasattr(getattr(head, "transforms", None), "transform"):  # torchvision calls the chain by this name
-        head.transforms = copy(head.transforms)
-        head.transforms.transform = head.transform
-    return head, others
-
-
-def as_is(item: Any) -> Any:
-    return item
-
-
 def own(sample: Any) -> Any:
     """The sample with tensors of its own, rather than in the memory that a worker shares."""
     if isinstance(sample, torch.Tensor):
@@ -81,16 +61,6 @@ def own(sample: Any) -> Any:
     if type(sample) in (tuple, list):
         return type(sample)(own(value) for value in sample)
     return sample
-
-
-def transformed(sample: Any, transforms: tuple[Any, ...]) -> Any:
-    """A sample after transforms of its first part, which may work in place."""
-    first, *others = sample
-    duplicate = getattr(first, "clone", None) or getattr(first, "copy", None)
-    first = duplicate() if duplicate is not None else first
-    for transform in transforms:
-        first = transform(first)
-    return (first, *others)
 
 
 class Rows(Wrapper):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt_strategies.input.batches import Wrapper, leaves, like
+from autoopt_strategies.input.batches import Wrapper, as_is, leaves, like, transformed
 from autoopt_strategies.input.ragged import Ragged, RaggedWriter
 
 
@@ -42,8 +42,6 @@ class Rows(Wrapper):
         sample = like(self.structure, values)
         if not self.tail:
             return sample
-        from autoopt_strategies.input.prepared import transformed
-
         return transformed(sample, self.tail)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,8 +109,6 @@ def write_rows(source: Any, folder: str, workers: int, ragged: bool = False) -> 
     import numpy as np
     import torch
     from torch.utils.data import DataLoader
-
-    from autoopt_strategies.input.prepared import as_is
 
     loader = DataLoader(source, batch_size=None, collate_fn=as_is, num_workers=workers, generator=torch.Generator())
     writers: list[Any] = []
