@@ -104,10 +104,11 @@ class Edits:
     def import_from(self, spot: Spot, module: str, name: str) -> None:
         """Adds ``from module import name`` below an import, in one line with other names of the module."""
         for there in self.source.all_of(cst.ImportFrom, self.source.tree):
-            if there.module is not None and self.source.code(there.module) == module:
-                new = self.replaced.get(there, there)
-                if self.source.scope(there) is self.source.tree and isinstance(new, cst.ImportFrom):
-                    self.replaced[there] = _with_name(new, name)
+            named = not isinstance(there.names, cst.ImportStar) and there.module is not None
+            if named and self.source.code(there.module or there) == module:
+                now = self.replaced.get(there, there)
+                if self.source.scope(there) is self.source.tree and isinstance(now, cst.ImportFrom):
+                    self.replaced[there] = _with_name(now, name)
                     return
         lines, start = self.after[spot.statement], f"from {module} import "
         old = next((line for line in lines if line.startswith(start)), None)

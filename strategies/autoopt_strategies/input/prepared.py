@@ -107,7 +107,8 @@ class IndexedBatches(Wrapper):
 
     def __init__(self, dataset: Any, index: str) -> None:
         super().__init__(dataset)
-        self.index = {"tensor": torch.as_tensor, "array": np.asarray, "list": list}[index]
+        kinds: dict[str, Any] = {"tensor": torch.as_tensor, "array": np.asarray, "list": list}
+        self.index = kinds[index]
 
     def __getitems__(self, indices: list[int]) -> Collated:
         dataset = self.dataset
@@ -127,7 +128,8 @@ class ThreadedSamples(Wrapper):
 
     def __init__(self, dataset: Any, threads: int) -> None:
         super().__init__(dataset)
-        self.threads, self.pool = threads, None
+        self.threads = threads
+        self.pool: Any = None
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         if self.pool is None:  # not before a worker has started
