@@ -115,7 +115,7 @@ class IndexedBatches(Wrapper):
         while isinstance(dataset, Subset):
             indices = [dataset.indices[index] for index in indices]
             dataset = dataset.dataset
-        return Collated(default_convert(dataset[self.index(indices)]))
+        return Collated(default_convert(dataset[self.index(indices)]))  # type: ignore[no-untyped-call]
 
 
 class ThreadedSamples(Wrapper):
