@@ -28,6 +28,7 @@ _WHERE = {
     "Trial": "autoopt.records",
     "UserBuild": "autoopt.loading.user_build",
     "Workload": "autoopt.workload",
+    "Wrap": "autoopt.setup",
     "apply": "autoopt.api",
     "optimize": "autoopt.api",
 }

@@ -7,6 +7,7 @@ from autoopt.records import Plan as Plan
 from autoopt.records import Result as Result
 from autoopt.records import Trial as Trial
 from autoopt.setup import Setup as Setup
+from autoopt.setup import Wrap as Wrap
 from autoopt.strategy import Applies as Applies
 from autoopt.strategy import Case as Case
 from autoopt.strategy import Edit as Edit

@@ -7,16 +7,45 @@ measured. The empty ``Setup()`` changes nothing: it is the user's own way.
 Transforms (``with_dataset`` and so on) are kept in the order in which they were added. Each
 must be a module-level function, a ``functools.partial`` of one, or an instance of a frozen
 dataclass with ``__call__``: something with importable source, since the exporter prints it.
+A :class:`Wrap` is also written into a script's patch.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 Transform = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """``name(x, **options)``, a transform that a script's patch says as that call.
+
+    The class or function, with what it needs of its module, is printed into a file beside the script: plain code of
+    torch and the standard library alone, which a reviewer reads.
+
+    Args:
+        name: ``module:name`` of a class or function at the top level of its module, imported when it is called.
+        options: plain values by keyword.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, wrapped: Any) -> Any:
+        return self.function(wrapped, **dict(self.options))
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The class or function itself."""
+        module, _, name = self.name.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
+
 
 _DTYPES = ("bfloat16", "float16")
 _MATMUL = ("highest", "high", "medium")

@@ -67,17 +67,20 @@ class Edit:
 
     ``at``: ``loader`` (the training's), ``evaluation`` (the validation's), ``optimizer``, ``trainer`` (a library's) and
     ``wrapper`` (``DistributedDataParallel``) get ``arguments`` where they are made, ``moves`` where a batch is moved to
-    the device; ``dataset`` gets one line, an expression in which ``{dataset}`` stands for what the loader is given;
-    ``model`` gets ``lines`` below the statement that makes it, in which ``{model}`` stands for its name there;
-    ``start`` gets ``lines`` below the imports, ``environment`` above the import of torch; ``left_out`` takes out the
-    statements that its ``lines`` name, as ``train.py:9 gc.collect``. ``imports``: modules that
-    the lines name; ``{torch}`` stands for what the file calls torch.
+    the device; ``dataset`` and ``collate`` get one line, an expression in which ``{dataset}`` and ``{collate}`` stand
+    for what the loader is given; ``model`` gets ``lines`` below the statement that makes it, in which ``{model}``
+    stands for its name there; ``start`` gets ``lines`` below the imports; ``left_out`` takes out the statements that
+    its ``lines`` name, as ``train.py:9 gc.collect``. ``environment``: its ``arguments`` are variables that the command
+    is started with, which are no lines of the script. ``imports``: modules that the lines name; ``{torch}`` stands for
+    what the file calls torch. ``parts``: ``module:name`` of classes and functions that the lines name, printed into a
+    file beside the script.
     """
 
     at: Literal[
         "loader",
         "evaluation",
         "dataset",
+        "collate",
         "moves",
         "optimizer",
         "trainer",
@@ -90,6 +93,7 @@ class Edit:
     lines: tuple[str, ...] = ()
     arguments: JsonDict = field(default_factory=dict)
     imports: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,8 @@ class Recipe:
     printed as a comment beside it.
 
     ``edits``: all that it puts into a script beside what follows from the setup by itself (arguments of the loader,
-    moves, flags, precision, compilation of the whole model). A change of anything else without edits stays with the
-    plan.
+    datasets and collate functions by ``Wrap``, moves, flags, precision, compilation of the whole model). A change of
+    anything else without edits stays with the plan.
     """
 
     pytorch: str | None = None

@@ -492,7 +492,7 @@ def coverage(results: Path) -> str:
             cells.append([workers, bound, f"{gain:.2f}", f"{middle:.2f}", *counts])
     head = ["workers", "bound by", "true ratio", "median", "accepted", "undecided in 2 min", "interval holds it"]
     parts.append(
-        "## Loaders that deliver in bunches\n\nA true ratio of 1.00: the candidate shortens what the other stage hides. "
+        "## Loaders that deliver in bunches\n\nA true ratio of 1.00: the candidate shortens what the other hides. "
         "All jitters together.\n\nReproduce: `python -m benchmarks.truth.loaders --out FILE`.\n\n" + table(head, cells)
     )
     rows = load(results / "skewed.json").get("rows", [])

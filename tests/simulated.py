@@ -171,6 +171,10 @@ class FakeRunner:
     def watched(self) -> None:
         """There is no script here."""
 
+    def in_source(self, plan: Plan) -> bool:
+        """No script: a plan is its setup."""
+        return True
+
     def held(self) -> AbstractContextManager[None]:
         """There is one machine."""
         return nullcontext()

@@ -32,6 +32,7 @@ def test_the_facade() -> None:
             "Trial",
             "UserBuild",
             "Workload",
+            "Wrap",
             "__version__",
             "apply",
             "optimize",

@@ -67,6 +67,9 @@ def patched_texts(diff: str, folders: Sequence[Path]) -> dict[str, str]:
             hint="one that changes lines, as git diff writes it",
         )
     base = next((folder for folder in folders if all((folder / name).is_file() for name in old)), folders[0])
+    there = [name for name in new if name not in old and (base / name).exists()]
+    if there:
+        raise UsageError(f"the patch adds {there[0]}, which is in {base} already")
     with tempfile.TemporaryDirectory(prefix="autoopt-") as above:
         scratch = Path(above)
         for name in old:

@@ -25,6 +25,7 @@ from typing import Any
 from autoopt.export.fold import Known, fold
 from autoopt.export.text import call, literal
 from autoopt.loading.user_build import UserBuild
+from autoopt.setup import Wrap
 
 OURS = ("autoopt", "autoopt_strategies")
 _IMPORTED = ("autoopt.adapters",)
@@ -81,6 +82,12 @@ class Inliner:
         Raises:
             NotExportable: it has no importable source.
         """
+        if isinstance(item, Wrap):
+            function = self.named(item.name)
+            if not item.options:
+                return function
+            self.imports.add(("functools", "partial", "partial"))
+            return call("partial", [function], {name: self.expression(value) for name, value in item.options})
         if isinstance(item, functools.partial):
             self.imports.add(("functools", "partial", "partial"))
             keywords = {name: self.expression(value) for name, value in item.keywords.items()}
@@ -120,6 +127,11 @@ class Inliner:
             return literal(item)
         except ValueError:
             raise NotExportable(f"{type(item).__name__} {item!r} has no source that could be printed") from None
+
+    def named(self, spec: str) -> str:
+        """The name in the script of a definition that is given as ``module:name``; its module is not imported."""
+        module, _, name = spec.partition(":")
+        return self.want(module, name) if self._copied(module) else self._imported(module, name)
 
     def _named(self, item: Any) -> str:
         module, name = str(item.__module__), str(item.__qualname__)

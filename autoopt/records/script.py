@@ -127,7 +127,11 @@ class PatchedChange(Record):
 
 
 class ScriptPatch(Record):
-    """The winning plan as a unified diff, one hunk a change, and what of it could not be said so."""
+    """The winning plan as a unified diff, one hunk a change, and what of it could not be said so.
+
+    ``environment``: variables to start the command with, for those changes that they make; part of no figure.
+    """
 
     diff: str = ""
     changes: tuple[PatchedChange, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict)

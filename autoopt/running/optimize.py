@@ -13,6 +13,7 @@ from autoopt.errors import AutooptError, EnvironmentLacks, Interrupted, UsageErr
 from autoopt.events import Announcer, Listener, RunEnded, RunStarted
 from autoopt.export.script import script
 from autoopt.export.script_patch import patch_of, placed
+from autoopt.export.script_patch.source import Source
 from autoopt.export.snippets import snippets
 from autoopt.loop import Loop
 from autoopt.options import Options
@@ -150,7 +151,9 @@ def _context(
     places = places_of(launcher, options.parallel, together, options.device, usable_cores())
     runner = TrialRunner(launcher, base, registry, run.directory.logs, places)
     if base.script is not None:
-        runner.patched_files = lambda plan: _patched(runner, plan)
+        sources: dict[str, Source] = {}
+        runner.patched_files = lambda plan: _patched(runner, plan, sources)[0]
+        runner.in_source = lambda plan: _patched(runner, plan, sources)[1]
     trainings = Trainings(runner, run)
     return RunContext(
         runner=runner,
@@ -173,13 +176,13 @@ def _context(
     )
 
 
-def _patched(runner: TrialRunner, plan: Plan) -> dict[str, str] | None:
-    """The files that a plan's patch changes, by path; None where the patch leaves a part of the plan out."""
+def _patched(runner: TrialRunner, plan: Plan, sources: dict[str, Source]) -> tuple[dict[str, str], bool]:
+    """The files that a plan's patch changes or adds, by path; and whether all of the plan is in them."""
     sites = runner.watched()
     assert sites is not None, "only a script is patched"
     device = next((str(site.options.get("device", "cpu")) for site in sites.of("model")), "cpu")
-    found = placed(sites, plan, runner.registry, device)
-    return {os.path.join(sites.cwd, name): text for name, text in found.texts.items()} if found.whole else None
+    found = placed(sites, plan, runner.registry, device, sources)
+    return {os.path.join(sites.cwd, name): text for name, text in found.texts.items()}, found.whole
 
 
 def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from math import exp, inf
 
 from autoopt.events import Kept, Predicted, TrialEnded
-from autoopt.records import Plan, Round, Speedup, Stop, StopReason, Verdict
+from autoopt.records import Change, Plan, Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.apart import take_apart
 from autoopt.search.budget_allocation import SCREENING
 from autoopt.search.candidate import Candidate
@@ -88,6 +89,7 @@ class Rounds:
         registry = context.runner.registry
         case = state.case(registry, pipeline, self._left())
         plan = build_queue(registry, case, context.choice, self.threshold, state.untrainable)
+        plan = replace(plan, proposals=tuple(sorted(plan.proposals, key=self._beyond_source)))
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)
             trial = state.skip(
@@ -100,6 +102,11 @@ class Rounds:
             if known is None and not skipped.unnamed:
                 context.announce(TrialEnded(at=context.now(), trial=trial))
         return plan
+
+    def _beyond_source(self, proposal: Proposal) -> bool:
+        """Whether no line of a script's patch could say it: of what promises as much, the rest goes first."""
+        change = Change(strategy=proposal.strategy.name, setting=proposal.setting)
+        return not self.context.runner.in_source(Plan(changes=(change,)))
 
     def _screen_and_prove(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Looks, and proves what stands out; looks again at what may yet be a gain, as long as that can be proved."""

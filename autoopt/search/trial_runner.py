@@ -68,7 +68,8 @@ class TrialRunner:
         self._logs = logs
         self._number = itertools.count(1 + sum(1 for _ in logs.glob("*.log")) if logs.exists() else 1)
         self.latest_log: str | None = None
-        self.patched_files: Callable[[Plan], dict[str, str] | None] | None = None
+        self.patched_files: Callable[[Plan], dict[str, str]] | None = None
+        self.in_source: Callable[[Plan], bool] = lambda plan: True
         self.limits = TimeLimits()
         self.once: dict[str, float] = {}
 
@@ -286,8 +287,9 @@ class TrialRunner:
         """A trial of the plan in the form in which it is adopted.
 
         A script's is its patch: the patched files are trained as they are, and the files as they were are trained
-        so, too; nothing is put on them but the step clock. What the patch cannot say is put on the script. Of a script
-        that sets its own seed every other training begins a rounding away, since it would be the same one.
+        so, too; nothing is put on them but the step clock. What the patch cannot say is not trained: it is part of no
+        figure. Of a script that sets its own seed every other training begins a rounding away, since it would be the
+        same one.
         """
         files = self.patched_files(plan) if self.patched_files is not None else None
         script, before, trained = self.base.script, self.base, plan

@@ -184,13 +184,6 @@ def test_flags_stand_below_the_imports_and_import_what_they_need(tmp_path: Path)
     assert "\nth.set_num_threads(1)\n" in after
 
 
-def test_environment_variables_stand_above_the_import_of_torch(tmp_path: Path) -> None:
-    change = Change(strategy="expandable_segments", setting={})
-    after, _ = patched(tmp_path, PLAIN, change)
-    assert after.startswith('"""Trains a net."""\nimport os\nos.environ[')
-    assert after.index("os.environ") < after.index("import torch")
-
-
 def test_each_change_has_its_own_hunk_and_a_user_can_take_one(tmp_path: Path) -> None:
     _, patch = patched(tmp_path, PLAIN, THREADS, WORKERS, BF16, COMPILE)
     assert [change.how for change in patch.changes] == ["patched"] * 4
@@ -239,21 +232,9 @@ def test_any_layout_gives_a_patch_that_applies_and_reverts(
         assert (folder / "train.py").read_bytes() == expected
 
 
-CACHE = Change(strategy="cache", setting={})
 FUSED = Change(strategy="fused_optimizer", setting={"implementation": "fused"})
 LAYOUT = Change(strategy="channels_last", setting={})
 PINNED = Change(strategy="pin_memory", setting={"pin_memory": True, "non_blocking": True})
-
-
-def test_a_cache_reads_a_dataset_that_has_a_name_and_names_one_that_has_none(tmp_path: Path) -> None:
-    after, _ = patched(tmp_path, PLAIN, CACHE)
-    assert "    train_data = Pictures()\n    loader = DataLoader([train_data[index] for" in after
-    text = PLAIN.replace("DataLoader(Pictures(), ", "DataLoader(data, ").replace(
-        "    # the", "    data = Pictures()\n    # the"
-    )
-    after, patch = patched(tmp_path, text, CACHE)
-    assert "DataLoader([data[index] for index in range(len(data))], batch_size=32" in after
-    assert len(changed_lines(patch.diff)) == 2
 
 
 def test_optimizer_and_layout_stand_where_they_are_made(tmp_path: Path) -> None:
@@ -276,12 +257,20 @@ def test_batches_that_the_loop_moves_are_moved_without_blocking(tmp_path: Path) 
     assert "moves its batch" in patch.changes[0].reason
 
 
-def test_the_environment_goes_with_an_import_of_os_that_is_there_if_torch_comes_later(tmp_path: Path) -> None:
-    change = Change(strategy="expandable_segments", setting={})
-    after, _ = patched(tmp_path, PLAIN.replace("import torch\n", "import os\nimport torch\n", 1), change)
-    assert after.startswith('"""Trains a net."""\nimport os\nos.environ[')
-    _, patch = patched(tmp_path, PLAIN.replace("import torch\n", "import torch\nimport os\n", 1), change)
-    assert (patch.diff, patch.changes[0].how) == ("", "by hand")
+@pytest.mark.parametrize(
+    ("change", "variables"),
+    [
+        (SEGMENTS, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        (Change(strategy="allocator"), {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1099511627776"}),
+    ],
+)
+def test_the_environment_is_set_where_the_script_is_started(
+    tmp_path: Path, change: Change, variables: dict[str, str]
+) -> None:
+    _, patch = patched(tmp_path, PLAIN, change, THREADS)
+    assert patch.environment == variables
+    assert [each.how for each in patch.changes] == ["by hand", "patched"]
+    assert changed_lines(patch.diff) == ["+", "+torch.set_num_threads(1)"]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +313,6 @@ def test_a_trainer_s_arguments_that_a_parser_makes_are_the_command_s(tmp_path: P
     [
         (PLAIN.replace("def main():\n", "def main():\n    import os\n"), AFFINITY),
         (PLAIN.replace("    main()\n", "    import os\n\n    main()\n"), AFFINITY),
-        (PLAIN.replace("def main():\n", "def main():\n    import os\n"), SEGMENTS),
     ],
 )
 def test_what_a_function_or_a_later_line_imports_is_not_imported_at_the_top(

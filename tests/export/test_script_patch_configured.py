@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autoopt.export.applying import apply_diff
 from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, ScriptPatch, Site, Sites
 from autoopt.registry import load_strategies
@@ -86,10 +87,10 @@ def test_the_one_line_of_the_users_files_that_sets_it_is_changed(
     ("files", "words", "seen", "reason"),
     [
         (
-            {"conf/train.yaml": "data:\n  batch_size: 8\n  num_workers: 4  # as many as cores\n"},
+            {"conf/other.yaml": "data:\n  batch_size: 8\n  num_workers: 4  # as many as cores\n"},
             (),
             4,
-            "which is set in conf/train.yaml:3; write 2 there; beside it persistent_workers=True",
+            "which is set in conf/other.yaml:3; write 2 there; beside it persistent_workers=True",
         ),
         ({"conf.json": '{"num_workers": 4, "x": 1}\n'}, (), 4, "no one line was seen to set"),  # several keys on a line
         ({"conf.json": '{\n  "num_workers": 4,\n  "x": 1}\n'}, (), 4, "conf.json:2"),
@@ -131,10 +132,50 @@ def test_lines_that_set_it_to_something_else_than_arrived_are_not_in_question(tm
     assert "which other.py:3, other.py:4 may set" in change.reason
 
 
+@pytest.mark.parametrize(
+    ("imports", "name", "text", "changed"),
+    [
+        (
+            "import hydra\ncfg = hydra.compose('train')",
+            "conf/train.yaml",
+            "data:\n  batch_size: 8\n  num_workers: 4  # not 8\n",
+            "  num_workers: 2  # not 8",
+        ),
+        ("cfg = json.load(open('c.json'))", "c.json", '{\n  "num_workers": 4,\n  "x": 1}\n', '  "num_workers": 2,'),
+        ("cfg = toml.load('c.toml')", "c.toml", "[data]\r\nnum_workers = 4\r\n", "num_workers = 2"),
+        ("cfg = OmegaConf.load('c.yaml')", "c.yaml", "num_workers: 4", "num_workers: 2"),
+    ],
+    ids=["YAML that is named by its stem", "JSON", "TOML", "no line's end"],
+)
+def test_a_value_is_changed_in_the_file_that_the_script_reads(
+    tmp_path: Path, imports: str, name: str, text: str, changed: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    patch = patch_of(tmp_path, imports, "cfg.data.num_workers", {})
+    assert patch.changes[0].how == "by hand", "the file is not there yet"
+    (tmp_path / name).write_bytes(text.encode())
+    patch = patch_of(tmp_path, imports, "cfg.data.num_workers", {})
+    assert [change.how for change in patch.changes] == ["patched"]
+    assert "persistent_workers=True" in patch.diff
+    assert set(apply_diff(patch.diff, tmp_path)) == {name, "train.py"}
+    after = (tmp_path / name).read_bytes().decode()
+    assert changed in after.splitlines()
+    assert after == text.replace("4", "2")
+    apply_diff(patch.diff, tmp_path, revert=True)
+    assert (tmp_path / name).read_bytes() == text.encode()
+
+
+@pytest.mark.parametrize("value", ["os.cpu_count()", "os.cpu_count() // 2", "min(8, os.cpu_count() or 1)", "WORKERS"])
+def test_what_asks_the_machine_becomes_the_number(tmp_path: Path, value: str) -> None:
+    patch = patch_of(tmp_path, "import os\nWORKERS = len(os.sched_getaffinity(0))", value, {})
+    assert [change.how for change in patch.changes] == ["patched"]
+    assert ("+WORKERS = 2" if value == "WORKERS" else "num_workers=2") in patch.diff
+
+
 def test_what_is_computed_is_told_with_what_to_write(tmp_path: Path) -> None:
-    patch = patch_of(tmp_path, "import os", "min(8, os.cpu_count())", {})
+    patch = patch_of(tmp_path, "import os", "min(8, cores())", {})
     (change,) = patch.changes
     assert change.how == "by hand"
     assert change.reason == (
-        "train.py:3 computes it: min(8, os.cpu_count()); write 2 in its place; beside it persistent_workers=True"
+        "train.py:3 computes it: min(8, cores()); write 2 in its place; beside it persistent_workers=True"
     )

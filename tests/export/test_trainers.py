@@ -155,7 +155,7 @@ def test_transformers_trains_with_the_function(tmp_path: Path, monkeypatch: pyte
 
     trainer.create_optimizer = spied
     trainer.train()
-    assert type(trainer.train_dataset).__name__ == "Cached"
+    assert type(trainer.train_dataset).__name__ == "KeptSamples"
     assert torch.get_num_threads() == 1
     stepped, after = rates[::2], rates[1::2]
     assert stepped == [2 * rate for rate in after]

@@ -48,6 +48,14 @@ def test_a_function_that_describes_the_run_has_no_patch() -> None:
     assert "autoopt apply" not in page
 
 
+def test_variables_are_lines_of_an_environment_file() -> None:
+    found = a_script()
+    patch = found.patch.model_copy(update={"environment": {"MALLOC_MMAP_MAX_": "0", "B": "<1>"}})  # type: ignore[union-attr]
+    page = html.render(found.model_copy(update={"patch": patch}))
+    assert "MALLOC_MMAP_MAX_=0\nB=&lt;1&gt;\n" in page
+    assert "autoopt.env" not in html.render(found)
+
+
 def test_a_plan_without_a_line_says_how_it_is_used() -> None:
     page = html.render(a_script(diff=""))
     assert "the plan applies it while the script runs" in page

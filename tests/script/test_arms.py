@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from autoopt.errors import AutooptError
+from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
+from autoopt.registry import load_strategies
 from autoopt.script.launch import run_with_plan
 from autoopt.script.metric import name_of
 from autoopt.script.sayable import unsayable
@@ -197,6 +199,18 @@ def test_patched_files_are_read_in_place_of_the_users(start_script: StartScript,
         block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
     assert block["samples"] == 4 * 8
     assert "batch_size=16" in (folder / "plain.py").read_text()
+
+
+def test_a_file_that_a_patch_adds_is_imported_by_the_patched_script(
+    start_script: StartScript, sites: Sites, folder: Path
+) -> None:
+    found = placed(sites, plan("device_dataset", device="cpu"), load_strategies(), "cpu")
+    assert set(found.texts) == {"plain.py", "prepared_data.py"}, "there is a prepared.py already"
+    patched = {str(folder / name): text for name, text in found.texts.items()}
+    with start_script("plain.py", "100000", sites=sites, patched=patched) as process:
+        block = process.call("autoopt.benchmark.tasks:run_block", timeout=60.0, seconds=0.0, min_steps=4)
+    assert block["samples"] == 4 * 16
+    assert not (folder / "prepared_data.py").exists()
 
 
 def test_what_cannot_be_put_on_from_outside_says_so(start_script: StartScript, sites: Sites) -> None:

@@ -14,7 +14,7 @@ from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.testing.strategies import sample_case
 from autoopt_strategies.input.batched_transforms import BatchedTransforms, LeaveEnd, probe
-from autoopt_strategies.input.cache import CacheSamples
+from autoopt_strategies.input.prepared import KeptHeads
 from autoopt_strategies.input.transforms import applied, ending, outcomes
 
 Image = pytest.importorskip("PIL.Image")
@@ -153,7 +153,7 @@ def test_what_a_cache_has_done_already_is_not_done_again() -> None:
     dataset = Pictures(*chain)
     prefix, operations = ending(chain)
     torch.manual_seed(0)
-    images, _ = batch_of(CacheSamples(prefix=2)(dataset), prefix, operations)
+    images, _ = batch_of(KeptHeads(dataset, 2), prefix, operations)
     plain = torch.stack([Normalize()(ToTensor()(Image.fromarray(raw))) for raw in dataset.pixels[:8]])
     same = [
         torch.equal(one, other) or torch.equal(one, other.flip(2)) for one, other in zip(images, plain, strict=True)
@@ -163,7 +163,7 @@ def test_what_a_cache_has_done_already_is_not_done_again() -> None:
 
 def test_a_cache_goes_on_with_the_transforms_before_the_end() -> None:
     dataset = Pictures(larger, *usual())
-    kept = CacheSamples(prefix=1)(dataset)
+    kept = KeptHeads(dataset, 1)
     assert LeaveEnd(1)(kept)[0][0].shape == (3, 16, 16)
     assert LeaveEnd(2)(kept)[0][0].shape == (3, 12, 12), "the crop is still the dataset's"
     assert kept[0][0].dtype == torch.float32, "the cache itself is as it was"

@@ -9,10 +9,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autoopt.records import Change, Plan
+from autoopt.records import Change, Estimate, Plan
 from autoopt.registry import load_strategies
 from autoopt.search.planner import predict
 from autoopt.setup import Setup
@@ -119,6 +120,47 @@ def test_workers_leave_cores_to_the_model_on_a_cpu() -> None:
     (companion,) = REGISTRY["workers"].companions(case, {"num_workers": 6})
     assert companion == Change(strategy="threads", setting={"threads": 2})
     assert REGISTRY["workers"].companions(sample_case("cuda:0"), {"num_workers": 6}) == []
+
+
+class Graph:
+    """Predicts a speedup for each number of workers."""
+
+    def __init__(self, **speeds: float) -> None:
+        self.speeds = {int(name[1:]): speed for name, speed in speeds.items()}
+        self.round = sample_case().pipeline.round  # type: ignore[union-attr]
+
+    def gain(self, *given: Any, workers: int, **how: Any) -> Estimate:
+        speed = self.speeds.get(workers, 0.5)
+        return Estimate(value=speed, low=speed, high=speed, n=1, kind="simulated")
+
+    def stage(self, name: str) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("now", "speeds", "tried"),
+    [
+        (8, {"w0": 2.0, "w1": 1.5}, [0, 4, 2]),
+        (8, {"w0": 0.7, "w2": 2.0}, [2, 1]),
+        (4, {"w0": 1.99, "w2": 2.0}, [0, 2, 1]),
+        (0, {"w2": 1.5}, [2, 1]),
+    ],
+    ids=["none is fastest", "fewer are", "of two alike the fewer", "some, where there are none"],
+)
+def test_more_and_fewer_workers_are_tried_as_predicted(now: int, speeds: dict[str, float], tried: list[int]) -> None:
+    loader = sample_facts().loader.model_copy(update={"num_workers": now, "persistent_workers": True})
+    case = dataclasses.replace(sample_case(loader=loader), pipeline=Graph(**speeds))
+    asked = iter(REGISTRY["workers"].settings(case))
+    assert [setting["num_workers"] for setting in asked] == tried
+
+
+def test_samples_that_are_prepared_are_tried_without_workers() -> None:
+    loader = sample_facts().loader.model_copy(update={"num_workers": 4})
+    for name, setting in (("cache", {"prefix": None}), ("batch_fetch", {"index": "tensor"})):
+        strategy = REGISTRY[name]
+        none = Change(strategy="workers", setting={"num_workers": 0})
+        assert strategy.companions(sample_case(loader=loader), setting) == [none]
+        assert strategy.companions(sample_case(), setting) == []
 
 
 def test_compiling_cannot_pay_in_a_run_of_a_minute() -> None:

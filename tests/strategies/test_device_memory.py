@@ -10,33 +10,19 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autoopt_strategies.input.batches import Collated
-from autoopt_strategies.input.device_dataset import OnDevice, indices_on
+from autoopt_strategies.input.prepared import Rows
 from autoopt_strategies.memory.checkpointing import CheckpointBlocks
 
 
 def test_indices_go_to_the_device_from_pinned_memory_and_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[Any] = []
-
-    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
-        said.append(("pin", tensor.tolist()))
-        return tensor
-
-    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool = False) -> torch.Tensor:
-        said.append((device.type, non_blocking))
-        return tensor
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    assert indices_on(torch.device("cuda"), [3, 1]).tolist() == [3, 1]
-    assert said == [("pin", [3, 1]), ("cuda", True)]
-
-
-def test_rows_of_the_device_dataset_are_those_asked_for() -> None:
-    data = torch.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2))
-    found = OnDevice(data, "cpu").__getitems__([4, 0])
-    assert isinstance(found, Collated)
-    assert found.batch[0].tolist() == [[8.0, 9.0], [0.0, 1.0]]
+    rows = Rows(torch.utils.data.TensorDataset(torch.arange(12.0).reshape(6, 2)))
+    rows.pinned = True
+    asked: list[Any] = []
+    made, to = torch.tensor, torch.Tensor.to
+    monkeypatch.setattr(torch, "tensor", lambda data, pin_memory: asked.append(pin_memory) or made(data))
+    monkeypatch.setattr(torch.Tensor, "to", lambda *given, **how: asked.append(how) or to(*given, **how))
+    assert rows.__getitems__([3, 1]).batch[0].tolist() == [[6.0, 7.0], [2.0, 3.0]]
+    assert asked == [True, {"non_blocking": True}]
 
 
 class Attending(nn.Module):

@@ -21,7 +21,6 @@ from autoopt.testing.strategies import sample_case
 from autoopt.trial.protocol import TrialSpec
 from autoopt.workload import Workload
 from autoopt_strategies.input.sequences import Grouped, cut, needed, size_of
-from autoopt_strategies.input.trim_padding import Trim
 from autoopt_strategies.training.length_grouping import GroupByLength, padding_shares
 
 REGISTRY = load_strategies()
@@ -123,9 +122,10 @@ def test_columns_that_no_row_needs_are_cut_off() -> None:
 
 
 def test_training_without_padding_has_the_same_losses() -> None:
-    usual, trimmed = losses(workload(), Setup()), losses(workload(), Setup().with_collate(Trim(8)))
+    trim = REGISTRY["trim_padding"].apply(Setup(), {"multiple": 8})
+    usual, trimmed = losses(workload(), Setup()), losses(workload(), trim)
     assert trimmed == pytest.approx(usual, rel=1e-5)
-    training = Training(workload(), Setup().with_collate(Trim(8)), device="cpu")
+    training = Training(workload(), trim, device="cpu")
     assert training.next()[0]["ids"].shape[1] <= 40
 
 

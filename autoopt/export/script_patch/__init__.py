@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from autoopt.export.script_patch.diff import diff_of
 from autoopt.export.script_patch.placing import Placing
 from autoopt.export.script_patch.precision import place_precision
-from autoopt.export.script_patch.source import NoHonestEditError
+from autoopt.export.script_patch.source import NoHonestEditError, Source
 from autoopt.export.script_patch.wanted import edits_of
 from autoopt.records import Change, PatchedChange, Plan, ScriptPatch, Sites
 from autoopt.registry import Registry
@@ -31,15 +31,26 @@ class Placed:
     @property
     def patch(self) -> ScriptPatch:
         """The diff, and what of the plan no honest edit says."""
-        files = sorted(self.placing.files.items())
-        diffs = [diff_of(edits.source.tree.code, edits.code(), name) for name, edits in files]
-        return ScriptPatch(diff="".join(diffs), changes=self.changes)
+        diffs = [diff_of(before, after, name) for name, (before, after) in sorted(self._changed.items())]
+        diffs += [diff_of(None, text, name) for name, text in self._added.items()]
+        return ScriptPatch(diff="".join(diffs), changes=self.changes, environment=self.placing.environment)
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each file that is changed, by its name relative to the command's folder."""
-        texts = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
-        return {name: after for name, (before, after) in texts.items() if after != before}
+        return {name: after for name, (before, after) in self._changed.items() if after != before} | self._added
+
+    @property
+    def _changed(self) -> dict[str, tuple[str, str]]:
+        """The text of each file as it is and as it becomes."""
+        files = {name: (edits.source.tree.code, edits.code()) for name, edits in self.placing.files.items()}
+        return files | self.placing.configured
+
+    @property
+    def _added(self) -> dict[str, str]:
+        """The file that is added beside the script."""
+        added = self.placing.beside
+        return {} if added is None else {added.file: added.text}
 
 
 def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> ScriptPatch:
@@ -54,15 +65,22 @@ def patch_of(sites: Sites, plan: Plan, registry: Registry, device: str) -> Scrip
     return placed(sites, plan, registry, device).patch
 
 
-def placed(sites: Sites, plan: Plan, registry: Registry, device: str) -> Placed:
-    """A plan put into copies of the user's files; arguments as of :func:`patch_of`."""
-    placing, changes = Placing(sites), []
+def placed(
+    sites: Sites, plan: Plan, registry: Registry, device: str, sources: dict[str, Source] | None = None
+) -> Placed:
+    """A plan put into copies of the user's files; arguments as of :func:`patch_of`.
+
+    Args:
+        sources: files that were read so far, where several plans are put into the same ones.
+    """
+    placing, changes = Placing(sites, sources=sources), []
     for index, change in enumerate(plan.changes):
         trial = placing.on_trial()
         try:
             _place(trial, change, Plan(changes=plan.changes[:index]), registry, device)
         except NoHonestEditError as reason:
             changes.append(_unplaced(change, trial, reason))
+            placing.environment = {**placing.environment, **reason.variables}
             continue
         placing = trial
         at = trial.touched
@@ -87,6 +105,10 @@ def _place(placing: Placing, change: Change, before: Plan, registry: Registry, d
         return
     if unsaid:
         raise NoHonestEditError(f"what it changes is not said by any one line of a script: {unsaid}")
+    variables = {name: text for edit in edits if edit.at == "environment" for name, text in edit.arguments.items()}
+    if variables:
+        words = " ".join(f"{name}={text}" for name, text in variables.items())
+        raise NoHonestEditError(f"it is set where the script is started: {words}", by_hand=True, variables=variables)
     for edit in edits:
         placing.place(edit)
     if precision is not None:

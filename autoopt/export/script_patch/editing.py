@@ -28,8 +28,8 @@ DATALOADER_POSITIONS = (
 _SHORT = 40
 """Characters of the contexts of a ``with`` that another one is put beside."""
 
-Argument = tuple[cst.BaseExpression, Sequence[str]]
-"""Value of an argument, and the names of those that may stand without one."""
+Argument = tuple[cst.BaseExpression | None, Sequence[str]]
+"""Value of an argument, None where it is taken out, and the names of those that may stand without one."""
 
 
 @dataclass
@@ -62,8 +62,10 @@ class Edits:
             {*self.removed},
         )
 
-    def argument(self, call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> None:
-        """Sets an argument of a call, in its place where it stands there already."""
+    def argument(
+        self, call: cst.Call, name: str, value: cst.BaseExpression | None, positions: Sequence[str] = ()
+    ) -> None:
+        """Sets an argument of a call, in its place where it stands there already; None takes it out."""
         self.arguments[call][name] = value, positions
 
     def merge(self, argument: cst.Arg, name: str, value: cst.BaseExpression) -> None:
@@ -99,6 +101,24 @@ class Edits:
             self.apart.setdefault(spot.statement, lines[0])
         there += [line for line in lines if line not in there]
 
+    def import_from(self, spot: Spot, module: str, name: str) -> None:
+        """Adds ``from module import name`` below an import, in one line with other names of the module."""
+        for there in self.source.all_of(cst.ImportFrom, self.source.tree):
+            named = not isinstance(there.names, cst.ImportStar) and there.module is not None
+            if named and self.source.code(there.module or there) == module:
+                now = self.replaced.get(there, there)
+                if self.source.scope(there) is self.source.tree and isinstance(now, cst.ImportFrom):
+                    self.replaced[there] = _with_name(now, name)
+                    return
+        lines, start = self.after[spot.statement], f"from {module} import "
+        old = next((line for line in lines if line.startswith(start)), None)
+        names = {name, *(old.removeprefix(start).split(", ") if old else ())}
+        new = start + ", ".join(sorted(names, key=lambda each: (each[0].islower(), each)))
+        if old is not None:
+            lines[lines.index(old)] = new
+        else:
+            lines.insert(sum(line.startswith(("import ", "from ")) for line in lines), new)
+
     def remove(self, spot: Spot) -> None:
         """Takes a statement out, with the comment of its line; what stands above it stays."""
         self.removed.add(spot.statement)
@@ -129,7 +149,7 @@ class _Editor(cst.CSTTransformer):
         if original_node in self.edits.replaced:
             return self.edits.replaced[original_node]
         for name, (value, positions) in self.edits.arguments.get(original_node, {}).items():
-            updated = with_argument(updated, name, value, positions)
+            updated = _argued(updated, name, value, positions)
         if original_node in self.edits.arguments:
             updated = self._fitting(original_node, updated)
         for name, value in self.edits.merged.get(original_node, {}).items():
@@ -209,11 +229,31 @@ def _plain_with(statement: cst.With) -> bool:
     return statement.asynchronous is None and not isinstance(statement.lpar, cst.LeftParen) and contexts < _SHORT
 
 
+def _with_name(statement: cst.ImportFrom, name: str) -> cst.ImportFrom:
+    """An import of names from a module, with one more at its end in the same layout."""
+    assert not isinstance(statement.names, cst.ImportStar)
+    *others, last = statement.names
+    between = others[-1].comma if others else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    new = cst.ImportAlias(cst.Name(name), comma=last.comma)
+    return statement.with_changes(names=[*others, last.with_changes(comma=between), new])
+
+
 def given(call: cst.Call, positions: Sequence[str] = ()) -> dict[str, cst.Arg]:
     """The arguments of a call by name, as far as they have one."""
     bare = [argument for argument in call.args if argument.keyword is None and not argument.star]
     named = {argument.keyword.value: argument for argument in call.args if argument.keyword is not None}
     return {**dict(zip(positions, bare, strict=False)), **named}
+
+
+def _argued(call: cst.Call, name: str, value: cst.BaseExpression | None, positions: Sequence[str]) -> cst.Call:
+    """A call with an argument set, or without it where the value is None; one without its name stays."""
+    if value is not None:
+        return with_argument(call, name, value, positions)
+    arguments = [one for one in call.args if one.keyword is None or one.keyword.value != name]
+    if arguments and arguments[-1] is not call.args[-1]:  # the one before it ends the call now, in the same layout
+        last = call.args[-1]
+        arguments[-1] = arguments[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+    return call.with_changes(args=arguments)
 
 
 def with_argument(call: cst.Call, name: str, value: cst.BaseExpression, positions: Sequence[str] = ()) -> cst.Call:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from autoopt.export.script_patch.source import NoHonestEditError, Source
-from autoopt.export.script_patch.user_files import UserFiles
+from autoopt.export.script_patch.user_files import ConfiguredLine, UserFiles
 
 _MOST_NAMED = 3
 _READ = ("loader", "add_argument")
@@ -19,7 +19,7 @@ Setter = tuple[Source, cst.BaseExpression]
 
 def made_elsewhere(
     source: Source, value: cst.BaseExpression, files: UserFiles, command: Sequence[str], text: str, seen: object
-) -> Setter:
+) -> Setter | ConfiguredLine:
     """The one literal in the user's files that is the value which was seen to arrive.
 
     Args:
@@ -44,11 +44,15 @@ def made_elsewhere(
         if last == name and (word.startswith("-") or "=" in word):
             raise NoHonestEditError(f"the command gives {key}: change it there", by_hand=True)
     setters = list(_setters(source, value, name, files, seen))
-    configured = [place for place, written in files.configured(name) if _is_seen(written, seen)]
+    lines = [each for each in files.configured(name, command) if _is_seen(each.written, seen)]
     changed = isinstance(value, cst.Subscript) and any(other is source for other, _ in setters)  # a dict, later on
-    if len(setters) == 1 and not configured and not changed and _literal(setters[0]) is not None:
+    if len(setters) == 1 and not lines and not changed and _literal(setters[0]) is not None:
         return setters[0]
-    places = [f"{other.name}:{other.lines(node).start.line}" for other, node in setters] + configured
+    if len(lines) == 1 and not setters and lines[0].named:
+        return lines[0]
+    places = [f"{other.name}:{other.lines(node).start.line}" for other, node in setters] + [
+        each.place for each in lines
+    ]
     told = f"{source.name}:{line} takes it from {code}"
     if not places:
         raise NoHonestEditError(f"{told}, which no one line was seen to set; write {text} in its place", by_hand=True)

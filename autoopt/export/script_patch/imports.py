@@ -1,22 +1,10 @@
-"""The imports at the top of a file: the first, the last, and the one of a module."""
+"""The imports at the top of a file."""
 
 from __future__ import annotations
 
 import libcst as cst
 
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
-
-
-def first_import(source: Source) -> Spot:
-    """The first import that is not ``from __future__``.
-
-    Raises:
-        NoHonestEditError: there is none at the file's top.
-    """
-    first = next((spot for spot in _top(source) if _imports(spot) and not _future(spot)), None)
-    if first is None:
-        raise NoHonestEditError(f"{source.name} imports nothing at its top")
-    return first
 
 
 def last_import(source: Source) -> Spot:
@@ -36,19 +24,16 @@ def last_import(source: Source) -> Spot:
     return last
 
 
-def after_import_of(source: Source, module: str) -> Spot:
-    """The import of a module that stands above the first import of torch.
-
-    Raises:
-        NoHonestEditError: torch is imported before it.
-    """
-    for spot in filter(_imports, _top(source)):
-        names = {name.split(".")[0] for name in _modules(spot)}
-        if "torch" in names:
-            break
-        if module in names:
-            return spot
-    raise NoHonestEditError(f"{source.name} imports torch before {module}: move the lines by hand", by_hand=True)
+def imports(source: Source, module: str, name: str) -> bool:
+    """Whether a file has a name from a module, under that name."""
+    for statement in source.all_of(cst.ImportFrom):
+        if statement.module is None or source.code(statement.module) != module:
+            continue
+        if not isinstance(statement.names, cst.ImportStar):
+            for alias in statement.names:
+                if alias.evaluated_name == name and alias.evaluated_alias is None:
+                    return True
+    return False
 
 
 def _top(source: Source) -> list[Spot]:
@@ -62,17 +47,3 @@ def _parts(spot: Spot) -> list[cst.BaseSmallStatement]:
 def _imports(spot: Spot) -> bool:
     parts = _parts(spot)
     return bool(parts) and all(isinstance(part, (cst.Import, cst.ImportFrom)) for part in parts)
-
-
-def _modules(spot: Spot) -> list[str]:
-    names: list[str] = []
-    for part in _parts(spot):
-        if isinstance(part, cst.Import):
-            names += [alias.evaluated_name for alias in part.names]
-        elif isinstance(part, cst.ImportFrom) and part.module is not None:
-            names.append(cst.Module([]).code_for_node(part.module))
-    return names
-
-
-def _future(spot: Spot) -> bool:
-    return _modules(spot) == ["__future__"]

@@ -15,6 +15,10 @@ _PURE = frozenset(("abs", "bool", "float", "int", "max", "min", "round", "str"))
 """Builtins whose value depends on their arguments alone."""
 
 
+_MACHINE = frozenset(("cpu_count", "process_cpu_count", "sched_getaffinity", "device_count", "is_available"))
+"""Calls that ask what the machine has."""
+
+
 @dataclass(frozen=True)
 class Option:
     """An ``add_argument`` call: ``words`` as the command may give them, ``attribute`` of the parsed options."""
@@ -91,6 +95,13 @@ class ScriptOptions:
 def is_parsed(source: Source, value: cst.Attribute) -> bool:
     """Whether an attribute may be one of parsed options: ``args.x`` and ``self.args.x``, not ``self.x``."""
     return source.code(value.value) not in ("self", "cls")
+
+
+def of_machine(source: Source, value: cst.BaseExpression) -> bool:
+    """Whether an expression is computed from what the machine has alone, such as ``os.cpu_count() // 2``."""
+    leaves = list(_leaves(value))
+    called = [{source.called(call) for call in source.all_of(cst.Call, leaf)} for leaf in leaves]
+    return bool(leaves) and all(names & _MACHINE for names in called)
 
 
 def _all(source: Source) -> Iterator[Option]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import libcst as cst
 
 from autoopt.export.script_patch.editing import DATALOADER_POSITIONS, Edits, given
 from autoopt.export.script_patch.entry import entry_of
-from autoopt.export.script_patch.imports import after_import_of, first_import, last_import
+from autoopt.export.script_patch.handed import data_of
+from autoopt.export.script_patch.imports import imports, last_import
+from autoopt.export.script_patch.module import Beside, beside
 from autoopt.export.script_patch.naming import held_as, inline_model, named_before, named_there
 from autoopt.export.script_patch.options import ScriptOptions
 from autoopt.export.script_patch.source import NoHonestEditError, Source, Spot
 from autoopt.export.script_patch.trainers import made_otherwise, unclipped
-from autoopt.export.script_patch.user_files import UserFiles
+from autoopt.export.script_patch.user_files import ConfiguredLine, UserFiles
 from autoopt.export.script_patch.values import UNSEEN, made_at
 from autoopt.export.text import literal
 from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
@@ -29,13 +32,25 @@ class Placing:
         sites: of the script.
         files: edits by file as the sites name them; read when first asked for.
         sources: the files that were read so far; edits name the nodes of these.
+        beside: the file that is added beside the script; None where nothing needs it so far.
+        environment: variables that the command is started with.
+        configured: texts of files that configure the script, as they are and as they become.
     """
 
     def __init__(
-        self, sites: Sites, files: dict[str, Edits] | None = None, sources: dict[str, Source] | None = None
+        self,
+        sites: Sites,
+        files: dict[str, Edits] | None = None,
+        sources: dict[str, Source] | None = None,
+        beside: Beside | None = None,
+        environment: JsonDict | None = None,
+        configured: dict[str, tuple[str, str]] | None = None,
     ) -> None:
         self.sites = sites
         self.files = {} if files is None else files
+        self.beside = beside
+        self.environment = environment or {}
+        self.configured = configured or {}
         self._sources = {} if sources is None else sources
         self.touched: Place | None = None
         self.notes: list[str] = []
@@ -44,7 +59,8 @@ class Placing:
 
     def on_trial(self) -> Placing:
         """The same files, to which a change's edits can be added and taken back as a whole."""
-        return Placing(self.sites, {name: edits.copy() for name, edits in self.files.items()}, self._sources)
+        files = {name: edits.copy() for name, edits in self.files.items()}
+        return Placing(self.sites, files, self._sources, self.beside, self.environment, self.configured)
 
     def place(self, edit: Edit) -> None:
         """Adds one edit.
@@ -56,13 +72,13 @@ class Placing:
             "loader": self._loaders,
             "evaluation": lambda e: self._arguments(e, self.site("loader_validation"), DATALOADER_POSITIONS),
             "dataset": self._dataset,
+            "collate": self._collate,
             "moves": self._moves,
             "optimizer": self._optimizers,
             "trainer": self._trainer,
             "wrapper": lambda e: self._arguments(e, self.site("model"), ("module", "device_ids")),
             "model": self._model,
             "start": self._start,
-            "environment": self._environment,
             "left_out": self._left_out,
         }
         places[edit.at](edit)
@@ -151,14 +167,25 @@ class Placing:
         batches = "batch_sampler" in named or (rest is not None and site.options.get("batch_size", 1) is None)
         if batches and {"batch_size", "drop_last"} & {*edit.arguments}:
             raise NoHonestEditError(f"{site.file}:{site.line} gives its DataLoader a batch_sampler")
-        arguments = edit.arguments if rest is None else {**_without_workers(site, edit), **edit.arguments}
+        unset = _without_workers(site, edit)
+        if rest is None:
+            unset = {name: value for name, value in unset.items() if name in named}
+        arguments = {**unset, **edit.arguments}
         refused = [name for name in arguments if site.takes is not None and name not in (*site.takes, *named)]
         if refused:
             raise NoHonestEditError(f"{site.call} of {site.file}:{site.line} takes no {' and no '.join(refused)}")
-        texts = {name: self._literal(value) for name, value in arguments.items()}
+        texts = {
+            name: self._text(edits.source, value)
+            for name, value in arguments.items()
+            if name in named or rest is not None or site.kind == "trainer" or not _is_so(site, name, value)
+        }
         for name, text in texts.items():
             there = named.get(name)
-            if there is not None:
+            if there is not None and there.keyword is not None and name in unset:
+                edits.argument(call, name, None)
+            elif there is not None and callable(arguments[name]):
+                edits.argument(call, name, cst.parse_expression(text), positions)
+            elif there is not None:
                 with _told_whole({other: text for other, text in texts.items() if other != name}):
                     self.set_where_made(edits, call, there, name, text, site, positions)
             elif rest is not None:
@@ -200,11 +227,29 @@ class Placing:
     ) -> None:
         """Changes an argument that the call has, where its value is made."""
         made = made_at(edits.source, there.value, self._options, text, site.options.get(name, UNSEEN))
-        if made.node is there.value:
+        if made.configured is not None:
+            self._configure(made.configured, text)
+        elif made.node is there.value:
             edits.argument(call, name, cst.parse_expression(text), positions)
         else:
             self.edits(made.source.name).replace(made.node, text, there)
         self._note(made.note)
+
+    def _configure(self, line: ConfiguredLine, value: str) -> None:
+        """Changes a value in a file that configures the script."""
+        before, after = self.configured.get(line.file) or (self._read(line.file),) * 2
+        if before.splitlines()[line.line - 1] != after.splitlines()[line.line - 1]:
+            raise NoHonestEditError(f"{line.place} decides another argument, too")
+        self.configured = {**self.configured, line.file: (before, line.changed(after, value))}
+
+    def _read(self, file: str) -> str:
+        return (Path(self.sites.cwd) / file).read_bytes().decode()
+
+    def _text(self, source: Source, value: object) -> str:
+        """A value as Python; a function by its name, which the file imports."""
+        if inspect.isfunction(value):
+            return self._import_part(source, f"{value.__module__}:{value.__qualname__}")
+        return self._literal(value)
 
     def _note(self, text: str) -> None:
         if text and text not in self.notes:
@@ -218,19 +263,54 @@ class Placing:
             raise NoHonestEditError(f"{type(value).__name__} is no value that can be written down") from None
 
     def _dataset(self, edit: Edit) -> None:
+        """Wraps what the training's loader is given as its dataset."""
         site = self.site("loader_training")
-        edits = self.edits(site.file)
-        source = edits.source
-        call = source.call(site, site.call)
-        there = given(call, DATALOADER_POSITIONS).get("dataset")
-        if there is None:
-            raise NoHonestEditError(f"{site.file}:{site.line} does not name its dataset")
-        name = source.code(there.value)
-        if not isinstance(there.value, (cst.Name, cst.Attribute)):  # made within the call: it needs a name first
-            edits.insert(source.spot(call), [f"train_data = {name}"], below=False)
-            name = "train_data"
-        expression = cst.parse_expression(edit.lines[0].replace("{dataset}", name))
-        edits.argument(call, "dataset", expression, DATALOADER_POSITIONS)
+        source, call, name, positions = data_of(self.edits(site.file).source, site, self.sites)
+        self._wrap(edit, source, call, name, positions, "")
+
+    def _collate(self, edit: Edit) -> None:
+        """Wraps what makes batches of the training's samples."""
+        site = self.site("loader_training")
+        source = self.edits(site.file).source
+        call = self._call(source, site)
+        if self._passed_on(call, site) is not None and "collate_fn" not in given(call, DATALOADER_POSITIONS):
+            raise NoHonestEditError(f"{site.file}:{site.line} may pass a collate_fn on with two stars")
+        self._wrap(edit, source, call, "collate_fn", DATALOADER_POSITIONS, "default_collate")
+
+    def _wrap(
+        self, edit: Edit, source: Source, call: cst.Call, name: str, positions: Sequence[str], default: str
+    ) -> None:
+        """Wraps an argument; ``default``: what of torch.utils.data it is where the call does not have it."""
+        edits = self.edits(source.name)
+        there = given(call, positions).get(name)
+        if name in edits.arguments.get(call, {}):
+            code = source.code(edits.arguments[call][name][0] or cst.Name("None"))
+        elif there is not None and source.code(there.value) != "None":
+            code = source.code(there.value)
+        else:
+            code = self._import_name(source, "torch.utils.data", default)
+        for part in edit.parts:
+            self._import_part(source, part)
+        text = edit.lines[0].replace(f"{{{edit.at}}}", code)
+        edits.argument(call, name, cst.parse_expression(text), positions)
+
+    def _import_part(self, source: Source, part: str) -> str:
+        """Makes sure that a class or function stands in the file beside the script, and that a file imports it."""
+        self.beside = (self.beside or beside(self.sites)).with_part(part)
+        return self._import_name(source, self.beside.module, part.rpartition(":")[2])
+
+    def _import_name(self, source: Source, module: str, name: str) -> str:
+        """Makes sure that a file imports a name from a module.
+
+        Raises:
+            NoHonestEditError: the name is something else in this file.
+        """
+        if imports(source, module, name):
+            return name
+        if any(node.value == name for node in source.all_of(cst.Name)):
+            raise NoHonestEditError(f"{source.name} has another {name}")
+        self.edits(source.name).import_from(last_import(source), module, name)
+        return name
 
     def _moves(self, edit: Edit) -> None:
         """Sets arguments where the loop over the training loader moves what it is given."""
@@ -302,21 +382,6 @@ class Placing:
         self.edits(entry).insert(last, lines, below=True, apart=True)
         self.touched = self.touched or self._at(source, last)
 
-    def _environment(self, edit: Edit) -> None:
-        entry = self._entry()
-        if entry is None:
-            raise NoHonestEditError("it must be set before torch is imported, and which file does that is not known")
-        source = self.edits(entry).source
-        first = first_import(source)
-        last = last_import(source)
-        lines = [f"import {name}" for name in edit.imports if source.module_name(name, last) is None] + list(edit.lines)
-        if source.module_name("os", last) is not None:
-            first = after_import_of(source, "os") or first
-            self.edits(entry).insert(first, edit.lines, below=True)
-        else:
-            self.edits(entry).insert(first, lines, below=False)
-        self.touched = self._at(source, first)
-
     def _left_out(self, edit: Edit) -> None:
         """Takes out statements that consist of a call."""
         for site in self.sites.of("forced"):
@@ -372,8 +437,16 @@ def _is_call(statement: cst.SimpleStatementLine, call: cst.Call) -> bool:
 
 
 def _without_workers(site: Site, edit: Edit) -> JsonDict:
-    """Arguments of the live loader that torch refuses beside no workers, each as it is where nothing sets it."""
+    """Arguments that torch refuses beside no workers, each as it is where nothing sets it."""
     if edit.at not in ("loader", "evaluation") or edit.arguments.get("num_workers", 1) != 0:
         return {}
     unset: JsonDict = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-    return {name: value for name, value in unset.items() if site.options.get(name, value) != value}
+    return {name: value for name, value in unset.items() if site.options.get(name, not value) != value}
+
+
+def _is_so(site: Site, name: str, value: object) -> bool:
+    """Whether a loader that is not given an argument has this value of it all the same."""
+    usual = {"num_workers": 0, "pin_memory": False, "persistent_workers": False, "prefetch_factor": None}
+    if site.kind not in ("loader_training", "loader_validation") or name not in usual:
+        return False
+    return bool(site.options.get(name, usual[name]) == value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +15,39 @@ _CONFIGURES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _MOST_FILES, _MOST_BYTES = 300, 200_000
 _DEEPEST = 4
 _LEFT_OUT = frozenset(("autoopt-runs", "node_modules", "site-packages"))
+
+
+@dataclass(frozen=True)
+class ConfiguredLine:
+    """A line of a file that configures the script, and the value that it gives a key, as it is written there.
+
+    ``named``: whether the command or the script's code names the file.
+    """
+
+    file: str
+    line: int
+    written: str
+    named: bool
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def changed(self, text: str, value: str) -> str:
+        """The file's text with another value in this line.
+
+        Args:
+            text: of the file.
+            value: as Python.
+        """
+        words = {} if self.file.endswith((".ini", ".cfg")) else {"True": "true", "False": "false", "None": "null"}
+        lines = text.splitlines(keepends=True)
+        key, sign, rest = _PARTED.match(lines[self.line - 1]).groups()  # type: ignore[union-attr]
+        lines[self.line - 1] = key + sign + rest.replace(self.written, words.get(value, value), 1)
+        return "".join(lines)
+
+
+_PARTED = re.compile(r"(.*?)([:=])(.*)", re.DOTALL)
 
 
 class UserFiles:
@@ -41,12 +75,8 @@ class UserFiles:
         except NoHonestEditError:
             return None
 
-    def configured(self, name: str) -> list[tuple[str, str]]:
-        """Lines of YAML, JSON, TOML and INI files below the folder that give a key of this name one value.
-
-        Returns:
-            Each as its place, such as ``conf/data.yaml:3``, and the value as it is written.
-        """
+    def configured(self, name: str, command: Sequence[str]) -> list[ConfiguredLine]:
+        """Lines of YAML, JSON, TOML and INI files below the folder that give a key of this name one value."""
         given = re.compile(rf"""\s*(?:- +)?["']?{re.escape(name)}["']?\s*[:=]\s*([^#,\s][^#,]*?)\s*,?\s*(?:#.*)?""")
         found = []
         for path in islice(_configurations(self._cwd), _MOST_FILES):
@@ -55,8 +85,10 @@ class UserFiles:
             except (OSError, ValueError):
                 continue
             each = ((number, given.fullmatch(line)) for number, line in enumerate(lines, 1))
-            place = path.relative_to(self._cwd).as_posix()
-            found += [(f"{place}:{number}", match[1].strip("\"'")) for number, match in each if match]
+            file = path.relative_to(self._cwd).as_posix()
+            told = (path.name, f'"{path.stem}"', f"'{path.stem}'")
+            named = any(path.name in word for word in command) or any(self.with_text(each) for each in told)
+            found += [ConfiguredLine(file, number, match[1].strip("\"'"), named) for number, match in each if match]
         return found
 
 

@@ -9,8 +9,9 @@ import libcst as cst
 
 from autoopt.export.script_patch.elsewhere import made_elsewhere
 from autoopt.export.script_patch.following import followed
-from autoopt.export.script_patch.options import Option, ScriptOptions, is_parsed
+from autoopt.export.script_patch.options import Option, ScriptOptions, is_parsed, of_machine
 from autoopt.export.script_patch.source import NoHonestEditError, Source
+from autoopt.export.script_patch.user_files import ConfiguredLine
 
 _LITERALS = (cst.Integer, cst.Float, cst.SimpleString, cst.UnaryOperation)
 UNSEEN = object()
@@ -19,11 +20,15 @@ UNSEEN = object()
 
 @dataclass(frozen=True)
 class Made:
-    """The expression to change and the file it is in; ``note``: what the user should know of the change."""
+    """The expression to change and the file it is in; ``note``: what the user should know of the change.
+
+    ``configured``: the line of a file that configures the script, in the place of an expression.
+    """
 
     source: Source
     node: cst.BaseExpression
     note: str = ""
+    configured: ConfiguredLine | None = None
 
 
 def made_at(
@@ -66,7 +71,12 @@ def _made_at(
         if further is not None:
             return _made_at(source, further, options, text, seen, (*on_the_way, value))
     if not found:
-        return Made(*made_elsewhere(source, value, options.files, options.command, text, seen))
+        if of_machine(source, value):
+            return Made(source, value)
+        setter = made_elsewhere(source, value, options.files, options.command, text, seen)
+        if isinstance(setter, ConfiguredLine):
+            return Made(source, value, configured=setter)
+        return Made(*setter)
     for option in found:
         option.not_given(options.command)
     words = " and ".join(dict.fromkeys(option.shown for option in found))

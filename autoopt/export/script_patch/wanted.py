@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from autoopt.export.text import literal
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import Registry
-from autoopt.setup import Batch, Compile, Distributed, Precision, Setup
+from autoopt.setup import Batch, Compile, Distributed, Precision, Setup, Wrap
 from autoopt.strategy import Edit
 
 FLAG_LINES = {
@@ -47,7 +48,9 @@ def edits_of(
     edits = [*_of_setup(old, new), *_of_batch(old.batch, new.batch, sites), *recipe.edits]
     precision = new.precision if new.precision.dtype != old.precision.dtype else None
     unsaid = [
-        words for part, words in _BY_BUILD.items() if getattr(new, part) != getattr(old, part) and not recipe.edits
+        words
+        for part, words in _BY_BUILD.items()
+        if not all(isinstance(each, Wrap) for each in _added(old, new, part)) and not recipe.edits
     ]
     if new.transfer.prefetch != old.transfer.prefetch and not recipe.edits:
         unsaid.append("batches that are copied ahead")
@@ -56,6 +59,21 @@ def edits_of(
     if (new.batch.accumulation, new.batch.warmup_steps) != (old.batch.accumulation, old.batch.warmup_steps):
         unsaid.append("accumulation and warm-up")
     return edits, precision, ", ".join(unsaid)
+
+
+def _added(old: Setup, new: Setup, part: str) -> tuple[object, ...]:
+    """What a setup has in one of its parts that the one before it did not have."""
+    before, after = getattr(old, part), getattr(new, part)
+    if before == after:
+        return ()
+    return tuple(after[len(before) :]) if isinstance(after, tuple) else (after,)
+
+
+def _wraps(at: Literal["dataset", "collate"], old: Setup, new: Setup) -> Iterator[Edit]:
+    for each in _added(old, new, at):
+        if isinstance(each, Wrap):
+            options = "".join(f", {name}={literal(value)}" for name, value in each.options)
+            yield Edit(at, (f"{each.name.rpartition(':')[2]}({{{at}}}{options})",), parts=(each.name,))
 
 
 def _of_batch(old: Batch, new: Batch, sites: Sites) -> Iterator[Edit]:
@@ -76,6 +94,8 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
     loader = {name: value for name, value in new.loader.items() if old.loader.get(name, _NONE) != value}
     if loader:
         yield Edit("loader", arguments=loader)
+    yield from _wraps("dataset", old, new)
+    yield from _wraps("collate", old, new)
     if new.transfer.non_blocking and not old.transfer.non_blocking:
         yield Edit("moves", arguments={"non_blocking": True})
     yield from _of_processes(old.distributed, new.distributed)
@@ -83,8 +103,7 @@ def _of_setup(old: Setup, new: Setup) -> Iterator[Edit]:
         if old.flags.get(name, _NONE) == value:
             continue
         if name == "env":
-            lines = tuple(f"os.environ[{literal(key)}] = {literal(text)}" for key, text in value.items())
-            yield Edit("environment", lines=lines, imports=("os",))
+            yield Edit("environment", arguments=dict(value))
         elif name == "affinity":
             yield Edit("start", lines=(f"os.sched_setaffinity(0, {literal(list(value))})",), imports=("os",))
         elif name in FLAG_LINES:

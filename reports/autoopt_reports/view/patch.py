@@ -23,11 +23,15 @@ class PatchRow:
 
 @dataclass(frozen=True, slots=True)
 class PatchView:
-    """``diff``: None where no change could be written as a line of the script."""
+    """``diff``: None where no change could be written as a line of the script.
+
+    ``environment``: lines of ``autoopt.env``, variables to start the script with; None where there are none.
+    """
 
     headline: Phrase
     diff: str | None
     rows: tuple[PatchRow, ...]
+    environment: str | None = None
 
 
 def patch_view(result: Result) -> PatchView | None:
@@ -38,6 +42,7 @@ def patch_view(result: Result) -> PatchView | None:
         headline=_headline(result.patch.changes),
         diff=code(result.patch.diff) or None,
         rows=tuple(_row(change) for change in result.patch.changes),
+        environment=code("".join(f"{name}={text}\n" for name, text in result.patch.environment.items())) or None,
     )
 
 

@@ -2,67 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, tried_gain
-from autoopt_strategies.input.batches import Collated, Wrapper, collate, dataset_of, equal
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
+from autoopt_strategies.common import Setting, gain, seconds_of, tried_gain
+from autoopt_strategies.input.batches import collate_whole, dataset_of, equal
+from autoopt_strategies.input.cache import PREPARED
+from autoopt_strategies.input.workers import without_workers
 
 KINDS = ("tensor", "array", "list")
 CHECKED, SIZE = 6, 8
-
-
-class IndexedBatches(Wrapper):
-    """Answers ``__getitems__`` by indexing the dataset once with all indices.
-
-    Args:
-        dataset: whose ``__getitem__`` takes many indices at once.
-        index: what it takes them as: ``tensor``, ``array`` or ``list``.
-    """
-
-    def __init__(self, dataset: Any, index: str) -> None:
-        super().__init__(dataset)
-        self.index = index
-
-    def __getitems__(self, indices: list[int]) -> Collated:
-        return Collated(fetched(self.dataset, indices, self.index))
-
-
-def fetched(dataset: Any, indices: list[int], index: str) -> Any:
-    """A batch as torch's default collate gives it, read in one operation."""
-    import numpy as np
-    import torch
-    from torch.utils.data import Subset
-
-    while type(dataset) is Subset:
-        indices = [dataset.indices[i] for i in indices]
-        dataset = dataset.dataset
-    if index == "tensor":
-        return _as_collated(dataset[torch.as_tensor(indices)])
-    return _as_collated(dataset[np.asarray(indices)] if index == "array" else dataset[list(indices)])
-
-
-def _as_collated(batch: Any) -> Any:
-    """Arrays as tensors, tuples as lists: what torch's default collate makes of them."""
-    import numpy as np
-    import torch
-
-    if isinstance(batch, dict):
-        return {key: _as_collated(value) for key, value in batch.items()}
-    if isinstance(batch, (list, tuple)):
-        return [_as_collated(value) for value in batch]
-    return torch.as_tensor(batch) if isinstance(batch, np.ndarray) else batch
-
-
-@dataclass(frozen=True)
-class FetchBatches:
-    """``dataset -> dataset`` with whole batches."""
-
-    index: str = "tensor"
-
-    def __call__(self, dataset: Any) -> IndexedBatches:
-        return IndexedBatches(dataset, self.index)
 
 
 class BatchFetch(Strategy):
@@ -93,13 +42,25 @@ class BatchFetch(Strategy):
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
         ratio = case.inspected(self.name).get("ratio")
-        return None if ratio is None else tried_gain(case, ratio, ("preparation", "collate"))
+        if ratio is None:
+            return None
+        if not self.companions(case, setting):
+            return tried_gain(case, ratio, ("preparation", "collate"))
+        left = {name: seconds_of(case, name) * ratio for name in ("preparation", "collate")}
+        estimate = gain(case, left, workers=0)
+        return None if estimate is None else estimate.as_kind("tried")
+
+    def companions(self, case: Case, setting: Setting) -> list[Change]:
+        """No workers: one index takes less than handing a batch over."""
+        return without_workers(case)
 
     def settings(self, case: Case) -> list[Setting]:
         return [{"index": case.inspected(self.name).get("index", "tensor")}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_dataset(FetchBatches(setting["index"])).with_loader(collate_fn=collate)
+        return setup.with_dataset(Wrap(f"{PREPARED}:IndexedBatches", (("index", setting["index"]),))).with_loader(
+            collate_fn=collate_whole
+        )
 
     def recipe(self, setting: Setting) -> Recipe:
         line = {"tensor": "torch.as_tensor(indices)", "array": "np.asarray(indices)", "list": "list(indices)"}
@@ -118,6 +79,13 @@ class BatchFetch(Strategy):
         if "index" in found:
             found["ratio"] = seconds_ratio(dataset, found["index"], live.training.loader.batch_size or SIZE)
         return found
+
+
+def fetched(dataset: Any, indices: list[int], index: str) -> Any:
+    """A batch read in one operation."""
+    from autoopt_strategies.input.prepared import IndexedBatches
+
+    return IndexedBatches(dataset, index).__getitems__(indices).batch
 
 
 def probe(dataset: Any) -> Setting:
@@ -156,14 +124,16 @@ def seconds_ratio(dataset: Any, kind: str, size: int, turns: int = 15) -> float:
 
     from torch.utils.data import default_collate
 
-    many = getattr(dataset, "__getitems__", None)
+    from autoopt_strategies.input.prepared import IndexedBatches
+
+    many, indexed = getattr(dataset, "__getitems__", None), IndexedBatches(dataset, kind)
     drawn, count, ratios = random.Random(1), len(dataset), []
     for _ in range(turns + 1):
         group = [drawn.randrange(count) for _ in range(size)]
         began = perf_counter()
         default_collate(many(group) if many else [dataset[i] for i in group])
         middle = perf_counter()
-        fetched(dataset, group, kind)
+        indexed.__getitems__(group)
         ratios.append((perf_counter() - middle) / (middle - began))
     return min(1.0, statistics.median(ratios[1:]))
 

@@ -9,8 +9,8 @@ from typing import Any
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, tried_gain
 from autoopt_strategies.input.batch_fetch import no_whole_batches
-from autoopt_strategies.input.batches import dataset_of
-from autoopt_strategies.input.cacheable import chain_of, split
+from autoopt_strategies.input.batches import dataset_of, split
+from autoopt_strategies.input.cacheable import chain_of
 from autoopt_strategies.input.decoding import sample_of, spread
 from autoopt_strategies.input.transforms import Untransformed, applied, ending, proven
 

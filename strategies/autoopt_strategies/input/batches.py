@@ -6,23 +6,21 @@ from typing import Any
 
 
 class Collated:
-    """A batch that came out of the dataset whole; ``collate`` only unwraps it."""
+    """A batch that a dataset gives whole."""
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
 
 
-def collate(samples: Any) -> Any:
-    """``collate_fn`` for a dataset that may give whole batches: those as they are, others collated by torch."""
-    if isinstance(samples, Collated):
-        return samples.batch
+def collate_whole(samples: Any) -> Any:
+    """Batches that the dataset gives whole as they are, samples collated by torch."""
     from torch.utils.data import default_collate
 
-    return default_collate(samples)
+    return samples.batch if isinstance(samples, Collated) else default_collate(samples)
 
 
 class Wrapper:
-    """A map-style dataset around another one, whose own attributes and methods stay within reach."""
+    """A dataset around another one, whose attributes stay within reach."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -34,9 +32,42 @@ class Wrapper:
         return self.dataset[index]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "dataset" or name.startswith("__"):
+        if name == "dataset" or name.startswith("__"):  # while it is unpickled, there is none yet
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+def as_is(item: Any) -> Any:
+    return item
+
+
+def transformed(sample: Any, transforms: tuple[Any, ...]) -> Any:
+    """A sample after transforms of its first part, which may work in place."""
+    first, *others = sample
+    duplicate = getattr(first, "clone", None) or getattr(first, "copy", None)
+    first = duplicate() if duplicate is not None else first
+    for transform in transforms:
+        first = transform(first)
+    return (first, *others)
+
+
+def split(dataset: Any, first: int) -> tuple[Any, tuple[Any, ...]]:
+    """The dataset with only the first of its transforms, and the other transforms."""
+    from copy import copy
+
+    from torch.utils.data import Subset
+
+    head = copy(dataset)
+    if isinstance(dataset, Subset):
+        head.dataset, others = split(dataset.dataset, first)
+        return head, others
+    head.transform = copy(dataset.transform)
+    others = tuple(head.transform.transforms[first:])
+    head.transform.transforms = list(head.transform.transforms[:first]) or [as_is]
+    if hasattr(getattr(head, "transforms", None), "transform"):  # torchvision calls the chain by this name
+        head.transforms = copy(head.transforms)
+        head.transforms.transform = head.transform
+    return head, others
 
 
 def leaves(batch: Any) -> list[Any]:

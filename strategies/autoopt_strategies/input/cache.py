@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Change, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Change, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batches import dataset_of
-from autoopt_strategies.input.cacheable import Cached, kept_apart, probe, same, split
+from autoopt_strategies.input.cacheable import probe
+from autoopt_strategies.input.workers import without_workers
 
+PREPARED = "autoopt_strategies.input.prepared"
+"""The module that a patch takes its code from; it imports torch."""
 FREE = 0.5
 """Share of the free memory that a cache may take."""
 LEFT = 0.02
 """Of a sample's seconds, what reading it from the cache takes at the least, where that was not measured."""
-
-
-@dataclass(frozen=True)
-class CacheSamples:
-    """``dataset -> dataset`` in memory.
-
-    Args:
-        prefix: how many transforms of the dataset's ``transform`` are cached; None: whole samples.
-        workers: processes that read it, once.
-    """
-
-    prefix: int | None = None
-    workers: int = 0
-
-    def __call__(self, dataset: Any) -> Cached:
-        import torch
-        from torch.utils.data import DataLoader
-
-        source, tail = dataset, ()
-        if self.prefix is not None:
-            source, tail = split(dataset, self.prefix)
-        loader = DataLoader(
-            source, batch_size=None, collate_fn=same, num_workers=self.workers, generator=torch.Generator()
-        )
-        return Cached(dataset, [kept_apart(sample) for sample in loader], tail)
 
 
 class Cache(Strategy):
@@ -112,8 +89,10 @@ class Cache(Strategy):
         return [{"prefix": prefix, "workers": self._workers(case)}]
 
     def companions(self, case: Case, setting: Setting) -> list[Change]:
-        """Workers for what the cache leaves to be prepared: one alone moves the bottleneck to the other."""
-        if setting.get("prefix") is None or case.loader_option("num_workers"):
+        """No workers beside whole samples, some beside transforms that are left, to which the bottleneck moves."""
+        if setting.get("prefix") is None:
+            return without_workers(case)
+        if case.loader_option("num_workers"):
             return []
         number = max(1, (case.environment.cores or 2) // 2)
         found = [
@@ -127,15 +106,15 @@ class Cache(Strategy):
         return found
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_dataset(CacheSamples(setting.get("prefix"), setting.get("workers", 0)))
+        first, workers = setting.get("prefix"), setting.get("workers", 0)
+        options = (*((("first", first),) if first is not None else ()), *((("workers", workers),) if workers else ()))
+        return setup.with_dataset(Wrap(f"{PREPARED}:{'KeptSamples' if first is None else 'KeptHeads'}", options))
 
     def recipe(self, setting: Setting) -> Recipe:
         what = "all samples" if setting.get("prefix") is None else f"samples after {setting['prefix']} transforms"
         code = f"samples = [dataset[i] for i in range(len(dataset))]  # {what}, once, before training"
         note = {"_note": f"keep {what} in memory: {code}"}
-        line = "[{dataset}[index] for index in range(len({dataset}))]"
-        edits = (Edit("dataset", (line,)),) if setting.get("prefix") is None else ()
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
 
     def inspect(self, live: Any) -> Setting:
         """Whether samples, or a head of their transforms, are the same under other random numbers."""

@@ -1,63 +1,15 @@
-"""The part of a dataset's samples that is the same every time, and a dataset that keeps it."""
+"""The part of a dataset's samples that is the same every time."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from autoopt_strategies.common import Setting
-from autoopt_strategies.input.batches import Wrapper, equal, leaves
+from autoopt_strategies.input.batches import equal, leaves, split, transformed
 
 SAMPLES, SEEDS = 12, 4
 TURNS = 9
 NAMES = ("random", "jitter", "augment", "erasing", "noise", "mixup", "cutout", "cutmix", "dropout")
-
-
-class Cached(Wrapper):
-    """All samples of a dataset, read once. Workers that are forked share them.
-
-    Args:
-        dataset: deterministic as far as it is cached.
-        samples: its samples; where ``tail`` is given, as they are before it.
-        tail: transforms for the first part of each sample, applied afresh every time.
-    """
-
-    def __init__(self, dataset: Any, samples: list[Any] | dict[int, Any], tail: tuple[Any, ...] = ()) -> None:
-        super().__init__(dataset)
-        self.samples = samples
-        self.tail = tail
-
-    def __getitem__(self, index: Any) -> Any:
-        sample = self.samples[index]
-        if not self.tail:
-            return sample
-        first = copied(sample[0])
-        for transform in self.tail:
-            first = transform(first)
-        return (first, *sample[1:])
-
-
-def copied(item: Any) -> Any:
-    """A copy, so that a transform that works in place does not reach the cache."""
-    copy = getattr(item, "clone", None) or getattr(item, "copy", None)
-    return copy() if copy is not None else item
-
-
-def same(samples: Any) -> Any:
-    """``collate_fn`` that leaves a sample as it is."""
-    return samples
-
-
-def kept_apart(sample: Any) -> Any:
-    """The sample with tensors of its own, rather than such that hold a worker's shared memory open."""
-    import torch
-
-    if isinstance(sample, torch.Tensor):
-        return sample.clone()
-    if isinstance(sample, dict):
-        return {key: kept_apart(value) for key, value in sample.items()}
-    if type(sample) in (tuple, list):
-        return type(sample)(kept_apart(value) for value in sample)
-    return sample
 
 
 def chain_of(dataset: Any) -> list[Any]:
@@ -73,25 +25,6 @@ def is_subset(dataset: Any) -> bool:
     from torch.utils.data import Subset
 
     return type(dataset) is Subset
-
-
-def split(dataset: Any, prefix: int) -> tuple[Any, tuple[Any, ...]]:
-    """The dataset with only the first transforms of its chain, and the rest of the chain."""
-    import copy
-
-    head = copy.copy(dataset)
-    if is_subset(dataset):
-        head.dataset, rest = split(dataset.dataset, prefix)
-        return head, rest
-    chain = copy.copy(dataset.transform)
-    rest = tuple(chain.transforms[prefix:])
-    chain.transforms = list(chain.transforms[:prefix]) or [same]  # one of torchvision's v2 must not be empty
-    head.transform = chain
-    # torchvision keeps the same chain a second time, in the order in which it calls it.
-    if hasattr(head, "transforms") and hasattr(head.transforms, "transform"):
-        head.transforms = copy.copy(head.transforms)
-        head.transforms.transform = chain
-    return head, rest
 
 
 def probe(dataset: Any) -> Setting:
@@ -158,13 +91,17 @@ def hit_ratio(dataset: Any, samples: dict[int, Any], tail: tuple[Any, ...]) -> f
     import statistics
     from time import perf_counter
 
+    class Kept:
+        def __getitem__(self, index: int) -> Any:
+            return transformed(samples[index], tail) if tail else samples[index]
+
     def seconds(source: Any) -> float:
         began = perf_counter()
         for index in samples:
             source[index]
         return perf_counter() - began
 
-    kept = Cached(dataset, samples, tail)
+    kept = Kept()
     ratios = [1 / max(seconds(dataset), 1e-9) * seconds(kept) for _ in range(TURNS if samples else 0)]
     return min(1.0, statistics.median(ratios)) if ratios else 1.0
 
@@ -187,10 +124,7 @@ def _composes(dataset: Any, head: Any, rest: tuple[Any, ...], indices: list[int]
         seed_everything(index)
         whole = dataset[index]
         seed_everything(index)
-        first = copied(sample[0])
-        for transform in rest:
-            first = transform(first)
-        if not equal(whole, (first, *sample[1:])):
+        if not equal(whole, transformed(sample, rest)):
             return False
     return True
 

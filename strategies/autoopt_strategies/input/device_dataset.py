@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import Setting, after_paying, gain, seconds_of
 from autoopt_strategies.input.batch_fetch import no_whole_batches
-from autoopt_strategies.input.batches import Collated, Wrapper, collate, leaves, like
+from autoopt_strategies.input.batches import collate_whole
+from autoopt_strategies.input.cache import PREPARED
 
 SHARE = 0.25
 """Share of the device memory, or of the free memory where the CPU is the device, that the data may take."""
-CHUNK = 256
-
-
-class OnDevice(Wrapper):
-    """All samples collated once into one batch on the device; a batch is rows of it."""
-
-    def __init__(self, dataset: Any, device: str) -> None:
-        import torch
-        from torch.utils.data import DataLoader
-
-        super().__init__(dataset)
-        chunks = list(DataLoader(dataset, batch_size=CHUNK, collate_fn=collate, generator=torch.Generator()))
-        self.structure = chunks[0]
-        parts = [leaves(chunk) for chunk in chunks]
-        if not all(isinstance(leaf, torch.Tensor) for leaf in parts[0]):
-            raise ValueError("device_dataset needs samples that collate into tensors")
-        self.tensors = [torch.cat(rows).to(device) for rows in zip(*parts, strict=True)]
-
-    def __getitems__(self, indices: list[int]) -> Collated:
-        tensors = self.tensors
-        index = indices_on(tensors[0].device, indices)
-        return Collated(like(self.structure, [tensor.index_select(0, index) for tensor in tensors]))
-
-
-def indices_on(device: Any, indices: list[int]) -> Any:
-    """Indices as a tensor on a device.
-
-    From pinned memory to CUDA: a copy from pageable memory waits until the device has done what it was given,
-    which would end every step with the device idle.
-    """
-    import torch
-
-    index = torch.as_tensor(indices)
-    if device.type == "cuda":
-        index = index.pin_memory()
-    return index.to(device, non_blocking=True)
-
-
-@dataclass(frozen=True)
-class PutOnDevice:
-    """``dataset -> dataset`` that lives on the device."""
-
-    device: str = "cpu"
-
-    def __call__(self, dataset: Any) -> OnDevice:
-        return OnDevice(dataset, self.device)
 
 
 class DeviceDataset(Strategy):
@@ -122,9 +74,10 @@ class DeviceDataset(Strategy):
         return [{"device": case.environment.device}]
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        with_data = setup.with_dataset(PutOnDevice(setting["device"]))
+        options = () if setting["device"] == "cpu" else (("device", setting["device"]),)
+        with_data = setup.with_dataset(Wrap(f"{PREPARED}:Rows", options))
         # Its tensors must not be handed from process to process, nor pinned.
-        return with_data.with_loader(collate_fn=collate, num_workers=0, pin_memory=False)
+        return with_data.with_loader(collate_fn=collate_whole, num_workers=0, pin_memory=False)
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import PATIENCE, Setting, after_paying, gain, seconds_of
+from autoopt_strategies.input.batches import split
 from autoopt_strategies.input.cache import FREE, LEFT
-from autoopt_strategies.input.cacheable import split
 from autoopt_strategies.input.rows import Rows
 
 ROOM = 0.8

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt_strategies.input.batches import Wrapper, leaves, like
-from autoopt_strategies.input.cacheable import copied, same
+from autoopt_strategies.input.batches import Wrapper, as_is, leaves, like, transformed
 from autoopt_strategies.input.ragged import Ragged, RaggedWriter
 
 
@@ -43,10 +42,7 @@ class Rows(Wrapper):
         sample = like(self.structure, values)
         if not self.tail:
             return sample
-        first = copied(sample[0])
-        for transform in self.tail:
-            first = transform(first)
-        return (first, *sample[1:])
+        return transformed(sample, self.tail)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "arrays": None}
@@ -114,7 +110,7 @@ def write_rows(source: Any, folder: str, workers: int, ragged: bool = False) -> 
     import torch
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(source, batch_size=None, collate_fn=same, num_workers=workers, generator=torch.Generator())
+    loader = DataLoader(source, batch_size=None, collate_fn=as_is, num_workers=workers, generator=torch.Generator())
     writers: list[Any] = []
     structure, kinds = None, []
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,21 @@ def cut(batch: Any, multiple: int = 1) -> Any:
     real, width = found
     keep = min(width, -(-real // multiple) * multiple)
     return batch if keep == width else narrowed(batch, width, keep)
+
+
+class Trimmed:
+    """Makes batches without the columns at their end that are padding in every row.
+
+    Args:
+        collate: makes batches of samples.
+        multiple: that widths are rounded up to.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], multiple: int = 1) -> None:
+        self.collate, self.multiple = collate, multiple
+
+    def __call__(self, samples: Any) -> Any:
+        return cut(self.collate(samples), self.multiple)
 
 
 def narrowed(batch: Any, width: int, keep: int) -> Any:

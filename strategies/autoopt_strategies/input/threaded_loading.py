@@ -2,47 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import Setting, Settings, climb, gain, seconds_of
-from autoopt_strategies.input.batches import Wrapper
-
-
-class Threaded(Wrapper):
-    """Reads the samples of a batch in a pool of threads, in order."""
-
-    def __init__(self, dataset: Any, threads: int) -> None:
-        super().__init__(dataset)
-        self.threads = threads
-        self.pool: Any = None
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        inner = getattr(self.dataset, "__getitems__", None)
-        if inner is not None:
-            return inner(indices)
-        if self.pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self.pool = ThreadPoolExecutor(self.threads)
-        return list(self.pool.map(self.dataset.__getitem__, indices))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "pool": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
-@dataclass(frozen=True)
-class ReadInThreads:
-    """``dataset -> dataset`` read by threads."""
-
-    threads: int = 4
-
-    def __call__(self, dataset: Any) -> Threaded:
-        return Threaded(dataset, self.threads)
+from autoopt_strategies.input.cache import PREPARED
 
 
 class ThreadedLoading(Strategy):
@@ -83,7 +45,7 @@ class ThreadedLoading(Strategy):
         yield from climb(4, 2, min(32, case.workload.batch_size or 4), lambda number: {"threads": number})
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_dataset(ReadInThreads(setting["threads"]))
+        return setup.with_dataset(Wrap(f"{PREPARED}:ThreadedSamples", (("threads", setting["threads"]),)))
 
     def recipe(self, setting: Setting) -> Recipe:
         code = (

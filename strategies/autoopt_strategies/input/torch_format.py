@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Edit, Estimate, Example, Recipe, Risk, Setup, Strategy
 from autoopt_strategies.common import Setting, tried_gain
 from autoopt_strategies.input.batches import dataset_of, equal
 
@@ -56,7 +56,8 @@ class TorchFormat(Strategy):
     def recipe(self, setting: Setting) -> Recipe:
         code = 'dataset = dataset.with_format("torch")'
         note = {"_note": code}
-        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
+        edits = (Edit("dataset", ('{dataset}.with_format("torch")',)),)
+        return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note, edits=edits)
 
     def inspect(self, live: Any) -> Setting:
         """Whether batches are the same in the torch format, and how the seconds compare."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
+from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy, Wrap
 from autoopt_strategies.common import Setting, Settings, compute_gain, declared, kept, tried_gain
 from autoopt_strategies.input.batches import dataset_of
 from autoopt_strategies.input.sequences import cut, narrowed, needed
@@ -17,27 +15,6 @@ BUCKETS = 4
 LEAST_SAVING = 0.03
 SAME = 1e-4
 """Relative difference of a loss that rounding explains."""
-
-
-@dataclass(frozen=True)
-class Trimmed:
-    """``collate_fn`` whose batches lose the columns at their end that are padding in every row."""
-
-    collate: Callable[[Any], Any]
-    multiple: int
-
-    def __call__(self, samples: Any) -> Any:
-        return cut(self.collate(samples), self.multiple)
-
-
-@dataclass(frozen=True)
-class Trim:
-    """``collate -> collate``: batches as wide as their longest sequence, rounded up to a multiple."""
-
-    multiple: int = 1
-
-    def __call__(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return Trimmed(collate, self.multiple)
 
 
 class TrimPadding(Strategy):
@@ -93,7 +70,9 @@ class TrimPadding(Strategy):
             yield {"multiple": few}
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
-        return setup.with_collate(Trim(setting["multiple"]))
+        return setup.with_collate(
+            Wrap("autoopt_strategies.input.sequences:Trimmed", (("multiple", setting["multiple"]),))
+        )
 
     def recipe(self, setting: Setting) -> Recipe:
         multiple = setting["multiple"]

@@ -9,18 +9,22 @@ from autoopt_strategies.common import Setting, Settings, climb, compute_threads,
 
 MANY_THREADS = 1.2
 """Threads that work at a sample, on average, from which on its libraries are taken to start threads of their own."""
+NONE: Setting = {"num_workers": 0}
+"""Batches are prepared in the training's own process."""
 UNEVEN = 0.5
 """Relative spread of the seconds of a sample from which on a longer queue is worth a try."""
 
 
 class Workers(Strategy):
-    """Prepares batches in worker processes, which stay alive from epoch to epoch.
+    """Prepares batches in as many worker processes as pay, which stay alive from epoch to epoch, or in none.
 
-    What it does: sets ``num_workers``, ``prefetch_factor`` and ``persistent_workers`` of the DataLoader.
-    When it helps: reading and preparing samples takes a good part of the step.
-    When it does not: samples are slices of a tensor, so that handing them over costs more than making
-        them; all cores are busy with the model. On a CPU workers and compute threads compete for cores,
-        so that fewer threads are tried together with the workers.
+    What it does: sets ``num_workers``, ``prefetch_factor`` and ``persistent_workers`` of the DataLoader. The number
+        that the pipeline graph predicts to be fastest is tried first, be it larger or smaller than yours.
+    When it helps: reading and preparing samples takes a good part of the step. Fewer: more workers than cores, workers
+        that are started anew in each epoch, samples that are slices of a tensor.
+    When it does not: samples are prepared in less time than handing them over takes; all cores are busy with the model.
+        On a CPU workers and compute threads compete for cores, so that fewer threads are tried together with the
+        workers.
     What it costs: memory of each worker, their start, shared memory for the batches under way.
     Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
     """
@@ -54,10 +58,14 @@ class Workers(Strategy):
     def settings(self, case: Case) -> Settings:
         now = case.loader_option("num_workers") or 0
         most = _most(case, now)
-        numbers = [number for number in doubling(1, most) if number != now]
+        numbers = [number for number in (0, *doubling(1, most)) if number != now]
         first = frugal(numbers, lambda number: self.predict(case, {"num_workers": number}))
         if first is None:
             first = min(4, most) if now == 0 else min(2 * now, most)
+        if first == 0:
+            if kept((yield NONE)):
+                return
+            first = min(max(1, now // 2), most)
         best = yield from climb(first, 1, most, _setting)
         if best is None and now and not case.loader_option("persistent_workers") and kept((yield _setting(now))):
             best = now
@@ -95,6 +103,11 @@ class Workers(Strategy):
         except (OSError, TypeError):
             return {}
         return {"shares_work": "get_worker_info" in source or getattr(data, "worker_init_fn", None) is not None}
+
+
+def without_workers(case: Case) -> list[Change]:
+    """The companion of samples that are prepared already, where there are workers: handing them over is all they do."""
+    return [Change(strategy="workers", setting=dict(NONE))] if case.loader_option("num_workers") else []
 
 
 def _setting(number: int) -> Setting:

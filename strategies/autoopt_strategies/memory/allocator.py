@@ -15,6 +15,8 @@ LINES = (
     "ctypes.CDLL(None).mallopt(-4, 0)  # M_MMAP_MAX: large tensors come from the heap",
     "ctypes.CDLL(None).mallopt(-1, -1)  # M_TRIM_THRESHOLD: what a step frees is kept for the next",
 )
+VARIABLES = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""The same from outside: nothing is mapped, and more memory than there is would have to be free to be given back."""
 REPLACED = ("jemalloc", "tcmalloc", "mimalloc")
 
 
@@ -65,7 +67,7 @@ class Allocator(Strategy):
             lightning=note,
             transformers=note,
             accelerate=note,
-            edits=(Edit("start", LINES, imports=("ctypes",)),),
+            edits=(Edit("environment", arguments=VARIABLES),),
         )
 
     def inspect(self, live: Any) -> Setting:

@@ -1,0 +1,174 @@
+"""The file beside a script that holds a patch's own classes and functions: the source of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import libcst as cst
+
+from autoopt.export.inline import Inliner, NotExportable, import_lines
+from autoopt.export.script_patch.entry import entry_of
+from autoopt.export.script_patch.source import NoHonestEditError
+from autoopt.records import Sites
+
+DOCSTRING = '"""How the training data are kept and read: each batch holds the same samples as without this module."""'
+_NAMES = ("prepared", "prepared_data", *(f"prepared_{number}" for number in range(2, 100)))
+_DEFINES = ("class ", "def ", "@", "#")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The file that is added. ``file``: as the sites name files; ``module``: as the script's files import it.
+
+    ``parts``: ``module:name`` of the classes and functions that it holds.
+    """
+
+    file: str
+    module: str
+    parts: tuple[str, ...] = ()
+
+    def with_part(self, part: str) -> Beside:
+        """The same file with one more class or function.
+
+        Raises:
+            NoHonestEditError: its source cannot be printed.
+        """
+        made = replace(self, parts=tuple(dict.fromkeys((*self.parts, part))))
+        _ = made.text
+        return made
+
+    @cached_property
+    def text(self) -> str:
+        """What the file holds."""
+        return module_text(self.parts)
+
+
+def beside(sites: Sites) -> Beside:
+    """The file that is added beside a script, empty; one that is there is never overwritten.
+
+    Raises:
+        NoHonestEditError: it is not known which file begins the script.
+    """
+    entry = entry_of(sites)
+    if entry is None:
+        raise NoHonestEditError("which file begins the script is not known, so that no file can be put beside it")
+    folder, package = Path(entry).parent, ""
+    if "-m" in sites.command[:-1] and folder != Path():  # found from the folder of the command
+        package = ".".join(folder.parts) + "."
+    for name in _NAMES:
+        path = folder / name
+        if not any((Path(sites.cwd) / other).exists() for other in (path, path.with_suffix(".py"))):
+            return Beside(path.with_suffix(".py").as_posix(), package + name)
+    raise NoHonestEditError(f"{folder} holds {len(_NAMES)} files named prepared")
+
+
+def module_text(parts: Sequence[str]) -> str:
+    """Plain Python with the definitions of some classes and functions, and all that these need.
+
+    Args:
+        parts: each as ``module:name``.
+
+    Raises:
+        NoHonestEditError: their source cannot be printed.
+    """
+    inliner = Inliner(inlined=tuple(dict.fromkeys(part.split(":")[0].split(".")[0] for part in parts)))
+    try:
+        for part in parts:
+            inliner.named(part)
+        blocks = inliner.definitions()
+    except NotExportable as problem:
+        raise NoHonestEditError(str(problem)) from None
+    plain = _Plain()
+    body = [cst.parse_module(f"{block}\n").visit(plain).code.strip() for block in blocks]
+    used = {node.value for text in body for node in _names(text)}
+    inner = {(name, None, alias) for name, alias in plain.modules} | plain.names
+    imports = import_lines(each for each in {*inliner.imports, *inner} if each[2].split(".")[0] in used)
+    constants = [text for text in body if not text.startswith(_DEFINES)]
+    head = ["\n".join(part) for part in ([DOCSTRING], imports, constants) if part]
+    return "\n\n\n".join(["\n\n".join(head), *(text for text in body if text.startswith(_DEFINES))]) + "\n"
+
+
+def _names(text: str) -> list[cst.Name]:
+    found: list[cst.Name] = []
+
+    class Names(cst.CSTVisitor):
+        def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
+            found.append(node)
+
+    cst.parse_module(text).visit(Names())
+    return found
+
+
+class _Plain(cst.CSTTransformer):
+    """Takes annotations out of functions, which a script has none of, and moves their imports to the file's top.
+
+    ``modules``: imported as a whole, with their names there; ``names``: imported from a module.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modules: set[tuple[str, str]] = set()
+        self.names: set[tuple[str, str | None, str]] = set()
+        self._depth = 0
+
+    def leave_Param(self, original_node: cst.Param, updated_node: cst.Param) -> cst.Param:  # noqa: N802
+        if original_node.annotation is None:
+            return updated_node
+        bare = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+        equal = bare if original_node.default is not None else cst.MaybeSentinel.DEFAULT
+        return updated_node.with_changes(annotation=None, equal=equal)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self._depth += 1
+
+    def leave_FunctionDef(  # noqa: N802
+        self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
+    ) -> cst.FunctionDef:
+        self._depth -= 1
+        body = updated_node.body
+        if isinstance(body, cst.IndentedBlock):
+            body = body.with_changes(body=_closed_up(body.body))
+        return updated_node.with_changes(returns=None, body=body)
+
+    def leave_AnnAssign(  # noqa: N802
+        self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
+    ) -> cst.BaseSmallStatement | cst.RemovalSentinel:
+        if not self._depth:
+            return updated_node
+        if updated_node.value is None:
+            return cst.RemoveFromParent()
+        return cst.Assign([cst.AssignTarget(updated_node.target)], updated_node.value)
+
+    def leave_Import(  # noqa: N802
+        self, original_node: cst.Import, updated_node: cst.Import
+    ) -> cst.Import | cst.RemovalSentinel:
+        self.modules |= {(one.evaluated_name, one.evaluated_alias or one.evaluated_name) for one in updated_node.names}
+        return cst.RemoveFromParent()
+
+    def leave_ImportFrom(  # noqa: N802
+        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
+    ) -> cst.ImportFrom | cst.RemovalSentinel:
+        assert updated_node.module is not None
+        assert not isinstance(updated_node.names, cst.ImportStar)
+        module = cst.Module([]).code_for_node(updated_node.module)
+        self.names |= {
+            (module, one.evaluated_name, one.evaluated_alias or one.evaluated_name) for one in updated_node.names
+        }
+        return cst.RemoveFromParent()
+
+
+def _closed_up(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """Statements without the blank lines that stood below an import which is gone."""
+    first = next((index for index, each in enumerate(body) if not _is_docstring(each)), None)
+    if first is None or not isinstance(body[first], cst.SimpleStatementLine | cst.BaseCompoundStatement):
+        return list(body)
+    lines = [line for line in body[first].leading_lines if line.comment is not None]  # type: ignore[attr-defined]
+    return [*body[:first], body[first].with_changes(leading_lines=lines), *body[first + 1 :]]
+
+
+def _is_docstring(statement: cst.BaseStatement) -> bool:
+    only = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return isinstance(only, cst.Expr) and isinstance(only.value, (cst.SimpleString, cst.ConcatenatedString))

@@ -1,0 +1,320 @@
+"""Changes that a patch says by a file of its own: the whole diff, and the patched script run beside the untouched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from autoopt.errors import UsageError
+from autoopt.export.applying import apply_diff, patched_texts
+from autoopt.export.script_patch import Placed, placed
+from autoopt.records import Change, Plan, Sites
+from scripted import REGISTRY, changed_lines, sites_in
+
+SCRIPT = '''\
+"""Trains a net on rows that are worked out one by one."""
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, random_split
+
+
+class Rows1(Dataset):
+    transform = None
+
+    def __init__(self):
+        self.values = np.random.RandomState(0).rand(50, 4).astype("float32")
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, index):
+        if self.transform:
+            return self.transform(self.values[index]), index % 2
+        return SAMPLE
+
+
+def main():
+    torch.manual_seed(3)
+    train_set, test_set = random_split(Rows1(), [40, 10])
+    loader = DataLoader(train_set, batch_size=7, shuffle=True)
+    test_loader = DataLoader(test_set, batch_size=10)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for batch in loader:
+            x, y = OPENED
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(type(batch).__name__, loss.item())
+    print(sum(len(batch) for batch in test_loader), torch.rand(1).item())
+
+
+if __name__ == "__main__":
+    main()
+'''
+TUPLES = ("self.values[index], index % 2", "batch")
+DICTS = ('{"x": self.values[index], "y": [index % 2]}', 'batch["x"], batch["y"][0]')
+ADDED = "+from prepared import "
+WHOLE, KEPT = Change(strategy="device_dataset", setting={"device": "cpu"}), Change(strategy="cache", setting={})
+NONE = Change(strategy="workers", setting={"num_workers": 0})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. ``edits``: of the script; ``lines``: that the patch changes in it."""
+
+    plan: tuple[Change, ...]
+    lines: tuple[str, ...]
+    sample: tuple[str, str] = TUPLES
+    edits: dict[str, str] = field(default_factory=dict)
+    length: int = 80
+
+    @property
+    def script(self) -> str:
+        text = SCRIPT.replace("SAMPLE", self.sample[0]).replace("OPENED", self.sample[1])
+        for old, new in self.edits.items():
+            assert old in text
+            text = text.replace(old, new)
+        return text
+
+
+LOADER = "DataLoader(train_set, batch_size=7, shuffle=True)"
+WITH_WORKERS = LOADER.replace("True)", "True, num_workers=2, prefetch_factor=4)")
+
+
+def loader(*inside: str, before: str = LOADER) -> tuple[str, ...]:
+    """The changed lines of the loader, which is broken as a formatter would where it no longer fits its line."""
+    first, *others = inside
+    if not others and "DataLoader" in first:
+        return f"-    loader = {before}", f"+    loader = {first}"
+    return (f"-    loader = {before}", "+    loader = DataLoader(", *(f"+        {each}" for each in inside), "+    )")
+
+
+ROWS_OF = loader("Rows(train_set), batch_size=7, shuffle=True, collate_fn=collate_whole")
+CHAIN = """\
+class Chain:
+    transforms = [np.sqrt, lambda x: x * torch.rand(1).item()]
+
+    def __call__(self, x):
+        for each in self.transforms:
+            x = each(x)
+        return x
+
+
+class Rows1"""
+TABLE = {
+    "samples kept": Row(
+        (KEPT,), (f"{ADDED}KeptSamples", *loader(LOADER.replace("train_set", "KeptSamples(train_set)")))
+    ),
+    "samples kept, no workers": Row(
+        (KEPT, NONE),
+        (
+            f"{ADDED}KeptSamples",
+            *loader(
+                "DataLoader(KeptSamples(train_set), batch_size=7, shuffle=True, num_workers=0)", before=WITH_WORKERS
+            ),
+        ),
+        edits={LOADER: WITH_WORKERS},
+    ),
+    "rows of tuples": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF)),
+    "rows of dicts": Row((WHOLE,), (f"{ADDED}Rows, collate_whole", *ROWS_OF), DICTS),
+    "rows by their index": Row(
+        (Change(strategy="batch_fetch", setting={"index": "array"}),),
+        (
+            f"{ADDED}IndexedBatches, collate_whole",
+            *loader(
+                'IndexedBatches(train_set, index="array"),',
+                "batch_size=7,",
+                "shuffle=True,",
+                "collate_fn=collate_whole,",
+            ),
+        ),
+    ),
+    "read by threads": Row(
+        (Change(strategy="threaded_loading", setting={"threads": 2}),),
+        (
+            f"{ADDED}ThreadedSamples",
+            *loader("ThreadedSamples(train_set, threads=2), batch_size=7, shuffle=True"),
+        ),
+    ),
+    "made by a function for both": Row(
+        (KEPT,),
+        (
+            f"{ADDED}KeptSamples",
+            "-    loader = make(train_set, True)",
+            "+    loader = make(KeptSamples(train_set), True)",
+        ),
+        edits={
+            "def main": (
+                "def make(data, shuffle):\n    return DataLoader(data, batch_size=7, shuffle=shuffle)\n\n\ndef main"
+            ),
+            LOADER: "make(train_set, True)",
+            "DataLoader(test_set, batch_size=10)": "make(test_set, False)",
+        },
+    ),
+    "kept before the random transforms": Row(
+        (Change(strategy="cache", setting={"prefix": 1, "workers": 0}),),
+        (f"{ADDED}KeptHeads", *loader(LOADER.replace("train_set", "KeptHeads(train_set, first=1)"))),
+        edits={"transform = None": "transform = Chain()", "class Rows1": CHAIN},
+        length=110,
+    ),
+    "short batches of ids": Row(
+        (Change(strategy="trim_padding", setting={"multiple": 8}),),
+        (
+            "-from torch.utils.data import DataLoader, Dataset, random_split",
+            "+from torch.utils.data import DataLoader, Dataset, random_split, default_collate",
+            f"{ADDED}Trimmed",
+            *loader(
+                "train_set,",
+                "batch_size=7,",
+                "shuffle=True,",
+                "collate_fn=Trimmed(default_collate, multiple=8),",
+            ),
+        ),
+        length=110,
+    ),
+}
+
+
+def sites_of(folder: Path, text: str) -> Sites:
+    """Sites of one of these scripts, both loaders among them."""
+    made = "DataLoader(data" if "def make" in text else "DataLoader(train_set"
+    sites = sites_in(
+        folder,
+        text,
+        loader_training=("DataLoader", made),
+        loader_validation=("DataLoader", made if "def make" in text else "DataLoader(test_set"),
+        model=("Linear", "torch.nn.Linear("),
+        optimizer=("SGD", "torch.optim.SGD("),
+    )
+    if "def make" not in text:
+        return sites
+    runs = {"loader_training": (0,), "loader_validation": (1,)}
+    ours = [site.model_copy(update={"calls": runs.get(site.kind, ())}) for site in sites.sites]
+    return sites.model_copy(update={"sites": tuple(ours)})
+
+
+def put(folder: Path, text: str, plan: tuple[Change, ...]) -> Placed:
+    return placed(sites_of(folder, text), Plan(changes=plan), REGISTRY, "cpu")
+
+
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, runpy, sys
+printed = {}
+for folder in sys.argv[1:]:
+    sys.path.insert(0, folder)
+    sys.modules.pop("prepared", None)
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        runpy.run_path(f"{folder}/train.py", run_name="__main__")
+    sys.path.remove(folder)
+    printed[folder] = text.getvalue()
+print(json.dumps(printed))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """What the scripts of the table print, each untouched and patched; in one process, since most of it is imports."""
+    folders: dict[str, list[Path]] = {}
+    for name, row in TABLE.items():
+        folders[name] = [tmp_path_factory.mktemp("untouched"), tmp_path_factory.mktemp("patched")]
+        for folder in folders[name]:
+            (folder / "train.py").write_text(row.script)
+        apply_diff(put(folders[name][1], row.script, row.plan).patch.diff, folders[name][1])
+    words = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        ONE_AFTER_ANOTHER,
+        *(str(each) for pair in folders.values() for each in pair),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    return {name: (printed[str(before)], printed[str(after)]) for name, (before, after) in folders.items()}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_patched_script_trains_as_the_untouched_one_does(name: str, trained: dict[str, tuple[str, str]]) -> None:
+    before, after = trained[name]
+    assert before.count("\n") == 19
+    assert after == before
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_whole_diff_is_what_a_reviewer_accepts(name: str, tmp_path: Path) -> None:
+    row = TABLE[name]
+    found = put(tmp_path, row.script, row.plan)
+    assert [change.how for change in found.changes] == ["patched"] * len(row.plan)
+    ours, added = found.patch.diff.split("--- /dev/null\n+++ b/prepared.py\n")
+    assert tuple(changed_lines(ours)) == row.lines
+    module = found.texts["prepared.py"]
+    assert changed_lines(added) == [f"+{line}" for line in module.splitlines()]
+    assert 20 <= module.count("\n") <= row.length
+    assert not any(word in module for word in ("autoopt", "ctypes", "Any", "annotations"))
+    assert apply_diff(found.patch.diff, tmp_path) == ("train.py", "prepared.py")
+    apply_diff(found.patch.diff, tmp_path, revert=True)
+    assert (tmp_path / "train.py").read_text() == row.script
+    assert not (tmp_path / "prepared.py").exists()
+
+
+def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "prepared.py").write_text("mine = 1\n")
+    found = put(tmp_path, TABLE["samples kept"].script, (KEPT,))
+    assert set(found.texts) == {"train.py", "prepared_data.py"}
+    assert "from prepared_data import KeptSamples" in found.texts["train.py"]
+    texts = patched_texts(found.patch.diff, [tmp_path])
+    assert texts == {str(tmp_path / name): text for name, text in found.texts.items()}
+    (tmp_path / "prepared_data.py").write_text("mine = 2\n")
+    with pytest.raises(UsageError, match=r"prepared_data\.py"):
+        apply_diff(found.patch.diff, tmp_path)
+    with pytest.raises(UsageError, match=r"prepared_data\.py"):
+        patched_texts(found.patch.diff, [tmp_path])
+    assert (tmp_path / "prepared_data.py").read_text() == "mine = 2\n"
+
+
+def test_a_script_of_a_package_imports_the_file_from_it(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    sites = sites_of(tmp_path, TABLE["samples kept"].script)
+    (tmp_path / "train.py").rename(tmp_path / "ours" / "train.py")
+    moved = [site.model_copy(update={"file": "ours/train.py"}) for site in sites.sites]
+    sites = sites.model_copy(update={"sites": tuple(moved), "command": ("python", "-m", "ours.train")})
+    found = placed(sites, Plan(changes=(KEPT,)), REGISTRY, "cpu")
+    assert "from ours.prepared import KeptSamples" in found.texts["ours/train.py"]
+    apply_diff(found.patch.diff, tmp_path)
+    subprocess.run([sys.executable, "-m", "ours.train"], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("edits", "reason"),
+    [
+        ({"class Rows1": "class KeptSamples:\n    pass\n\n\nclass Rows1"}, "train.py has another KeptSamples"),
+        (
+            {"DataLoader(train_set, batch_size=7, shuffle=True)": "DataLoader(**{'dataset': train_set})"},
+            "does not name",
+        ),
+    ],
+)
+def test_what_cannot_be_wrapped_stays_with_the_plan(tmp_path: Path, edits: dict[str, str], reason: str) -> None:
+    text = TABLE["samples kept"].script
+    for old, new in edits.items():
+        text = text.replace(old, new)
+    sites = sites_in(
+        tmp_path,
+        text,
+        loader_training=("DataLoader", "DataLoader("),
+        model=("Linear", "torch.nn.Linear("),
+        optimizer=("SGD", "torch.optim.SGD("),
+    )
+    found = placed(sites, Plan(changes=(KEPT,)), REGISTRY, "cpu")
+    assert (found.changes[0].how, found.texts) == ("plan only", {})
+    assert reason in found.changes[0].reason
