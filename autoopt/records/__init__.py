@@ -48,6 +48,7 @@ from autoopt.records.result import (
     WorkloadSummary,
 )
 from autoopt.records.script import NotFound, PatchedChange, Place, ScriptPatch, Site, SiteKind, Sites
+from autoopt.records.whole_run import Evaluated, RunPart, RunParts, WholeRun
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -64,6 +65,7 @@ __all__ = [
     "Environment",
     "Estimate",
     "EstimateKind",
+    "Evaluated",
     "Fed",
     "JsonDict",
     "Noise",
@@ -85,6 +87,8 @@ __all__ = [
     "Resource",
     "Result",
     "Round",
+    "RunPart",
+    "RunParts",
     "ScriptPatch",
     "Simulation",
     "Site",
@@ -98,5 +102,6 @@ __all__ = [
     "StopReason",
     "Trial",
     "Verdict",
+    "WholeRun",
     "WorkloadSummary",
 ]
