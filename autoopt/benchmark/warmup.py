@@ -11,6 +11,7 @@ from autoopt.benchmark.blocks import group_of, run_block
 from autoopt.benchmark.compiling import trouble
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.benchmark.whole_run import epoch_start
 from autoopt.records.messages import Startup
 
 _LEAST_SECONDS = 0.5
@@ -58,7 +59,15 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
     if training.device.kind != "cpu":
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
     startup = _startup(live, times, losses, steady, compiled_until)
-    return startup.model_copy(update={"first_step": first_step})
+    openings = training.openings
+    usual = block.stage_seconds.get("data", 0.0) / max(block.steps, 1)
+    return startup.model_copy(
+        update={
+            "first_step": first_step,
+            "first_batch_seconds": openings[0] if openings else None,
+            "epoch_seconds": epoch_start(openings, training.loader.loader, usual),
+        }
+    )
 
 
 def least_groups(times: Sequence[float]) -> int:

@@ -101,7 +101,13 @@ def steps_between(interruptions: list[Interruption]) -> float | None:
 
     The first one's own step, where there is no second: what comes at every so many steps comes at that one first.
     """
-    steps = [each.step for each in interruptions if each.step > 0]
+    steps = sorted({each.step for each in interruptions if each.step > 0})
     if not steps:
         return None
-    return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 and steps[-1] > steps[0] else float(steps[0])
+    return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else float(steps[0])
+
+
+def seconds_of_one(interruptions: list[Interruption]) -> float | None:
+    """Mean seconds of what lies between two steps, such as an evaluation of two data sets; None where nothing did."""
+    steps = {each.step for each in interruptions}
+    return sum(each.seconds for each in interruptions) / len(steps) if steps else None

@@ -248,6 +248,11 @@ class ScriptTraining:
         return self.session.samples
 
     @property
+    def openings(self) -> list[float]:
+        """Seconds until the first batch of each epoch so far was there."""
+        return self.session.between.openings
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         return ()
 

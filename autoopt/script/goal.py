@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoopt.benchmark.clock import Lap, StageClock
+from autoopt.benchmark.clock import Lap, StageClock, with_epochs
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.script.found_metric import Told
 
@@ -18,7 +18,8 @@ class Goal:
 
     ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
     the metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were printed
-    at evaluations. ``opening``: seconds of waiting for the first batch of an epoch. ``before``: seconds of the stretches that are over. ``away``: for each step, seconds of it in
+    at evaluations. ``opening``: seconds of waiting for the first batch of an epoch.
+    ``before``: seconds of the stretches that are over. ``away``: for each step, seconds of it in
     which the script evaluated or saved, or was looked at. ``rests``: seconds for which ``enough`` need not be asked
     again, with nothing but steps in between; None where every step's end is looked at closely. ``most``: steps after
     which it is asked in any case. ``looks``: it looks at more than what it is given.
@@ -55,7 +56,5 @@ class Goal:
             for stage, seconds in lap.stages.items():
                 stages[stage] = stages.get(stage, 0.0) + seconds
         stages["other"] = stages.get("other", 0.0) + self.other
-        opening = min(self.opening, stages.get("data", 0.0))
-        if opening > 0:
-            stages |= {"data": stages["data"] - opening, "epoch": opening}
+        stages = with_epochs(stages, self.opening)
         return Lap(sum(lap.seconds for lap in self.laps), stages, [step for lap in self.laps for step in lap.steps])

@@ -16,9 +16,9 @@ from autoopt.script.period import anchor_of
 from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
 from autoopt.script.refusals import refuse_processes
+from autoopt.script.run_parts import ImportClock
 from autoopt.script.same_draws import same_draws
 from autoopt.script.seeds import draw_anew
-from autoopt.script.run_parts import ImportClock
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import builtins
 import sys
 import threading
-from statistics import fmean, median
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.steady import excess
+from autoopt.benchmark.whole_run import epoch_start
 from autoopt.records import RunParts
-from autoopt.script.between import steps_between
+from autoopt.script.between import seconds_of_one, steps_between
 
 if TYPE_CHECKING:
     from autoopt.script.context import ScriptContext
@@ -40,28 +41,15 @@ def run_parts(live: ScriptContext, lap: Lap) -> RunParts:
         step_seconds=step,
         steps=training.total_steps or None,
         steps_per_epoch=training.steps_per_epoch,
-        epoch_seconds=epoch_seconds(live, lap),
-        evaluation_seconds=fmean(each.seconds for each in evaluations) if evaluations else None,
+        epoch_seconds=epoch_start(
+            between.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
+        ),
+        evaluation_seconds=seconds_of_one(evaluations),
         evaluate_every=steps_between(evaluations),
-        checkpoint_seconds=fmean(each.seconds for each in saved) if saved else None,
+        checkpoint_seconds=seconds_of_one(saved),
         checkpoint_every=steps_between(saved),
         evaluations=tuple(each.evaluated() for each in evaluations),
     )
-
-
-def epoch_seconds(live: ScriptContext, lap: Lap) -> float | None:
-    """Seconds with which a later epoch begins, beyond the usual wait for a batch; None where there are no epochs.
-
-    Before a second epoch was seen its first one stands for it, unless its workers stay.
-    """
-    openings = live.script.session.between.openings
-    if not openings:
-        return None
-    loader = live.training.loader.loader
-    usual = lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
-    if len(openings) == 1 and (loader.persistent_workers or not loader.num_workers):
-        return 0.0
-    return max(median(openings[1:] or openings) - usual, 0.0)
 
 
 class ImportClock:

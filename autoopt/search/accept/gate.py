@@ -8,6 +8,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Noise, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
+from autoopt.search.accept.evaluations import EvaluationRatios
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import before_quality, judge, may_be_rounding, required_runs
@@ -41,6 +42,7 @@ class Gate:
         memory_limit_bytes: of the device; None where it is not known.
         probes: durable probes; None where there are none, which leaves quality to trainings.
         accept_undecided: keeps what is not proven to train as well.
+        evaluations: what was measured of the seconds of an evaluation under other settings of its loader.
     """
 
     trainings: Trainings
@@ -51,6 +53,7 @@ class Gate:
     memory_limit_bytes: int | None = None
     probes: Probes | None = None
     accept_undecided: bool = False
+    evaluations: EvaluationRatios = field(default_factory=EvaluationRatios)
 
     def decide(
         self,
@@ -166,6 +169,8 @@ class Gate:
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
+            run=facts.run,
+            evaluation_ratio=self.evaluations.ratio(self.registry.fold(plan), self.registry.fold(incumbent)),
             memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure(
                 side="candidate",
