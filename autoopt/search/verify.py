@@ -126,7 +126,8 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
-    if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
+    slower = comparison.decision in (Decision.REJECT, Decision.HARMFUL)
+    if not trains_otherwise and slower and not _pays_between_steps(context, state, comparison):
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
     quality = level
@@ -159,6 +160,13 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     if ratio is not None and ratio.high < 1.0:
         return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
     return found, None
+
+
+def _pays_between_steps(context: RunContext, state: SearchState, comparison: Comparison) -> bool:
+    """Whether evaluations and epochs' starts make the whole run faster by what is worth having, though no step is."""
+    seen = context.gate.evidence(state.incumbent, state.baseline, state.facts)
+    ratio = same_steps_ratio(comparison, seen, state.objective)
+    return ratio is not None and ratio.low >= 1 + context.min_gain
 
 
 def _not_passed(

@@ -19,6 +19,7 @@ from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.error_budget import ALPHA
+from autoopt.setup import Setup
 from autoopt.strategy import Risk
 
 MOST_ROUNDS = 8
@@ -170,6 +171,7 @@ class Gate:
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
             run=facts.run,
+            evaluation_of_incumbent=self.evaluations.ratio(self.registry.fold(incumbent), Setup()) or 1.0,
             evaluation_ratio=self.evaluations.ratio(self.registry.fold(plan), self.registry.fold(incumbent)),
             memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure(

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from autoopt.benchmark.target import Parts, parts, time_ratio
-from autoopt.records import Estimate, Objective, RunParts
+from autoopt.records import Estimate, Objective
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
 from autoopt.search.compare.comparison import Comparison, Side
@@ -146,7 +146,7 @@ def same_steps(
         one, over = Parts(_fixed(comparison.incumbent), times[0], float(evidence.planned_steps)), evidence.planned_steps
     else:
         return None
-    one = _between(one, evidence.run, comparison.incumbent)
+    one = _between(one, evidence, comparison.incumbent)
     extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent)
     other = replace(
         one,
@@ -158,8 +158,9 @@ def same_steps(
     return SameSteps(one, other, time_ratio([one], [other], comparison.estimate, seed_noise=False), over)
 
 
-def _between(one: Parts, run: RunParts | None, side: Side) -> Parts:
+def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
     """The parts with what comes between steps, where a watched run has shown it and trainings have not."""
+    run = evidence.run
     if run is None:
         return one
     known: dict[str, Any] = {
@@ -169,7 +170,8 @@ def _between(one: Parts, run: RunParts | None, side: Side) -> Parts:
         "checkpoint_every": run.checkpoint_every,
     }
     if one.evaluate_every is None:
-        known |= {"evaluation_seconds": run.evaluation_seconds or 0.0, "evaluate_every": run.evaluate_every}
+        seconds = (run.evaluation_seconds or 0.0) * evidence.evaluation_of_incumbent
+        known |= {"evaluation_seconds": seconds, "evaluate_every": run.evaluate_every}
     else:  # their evaluations hold the checkpoints, which come between steps as they do
         known |= {"checkpoint_every": None}
     start = run.imports_seconds or 0.0
