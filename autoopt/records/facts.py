@@ -80,7 +80,7 @@ class OptimizerFacts(Record):
 class WorkloadFacts(WorkloadSummary):
     """All that strategies may know of a workload. Sizes in bytes; counts are counts.
 
-    ``run``: the parts of a script's whole run, as far as it was watched.
+    ``run``: the parts of a whole run of the baseline, as far as a script was watched, or a first profile has shown.
     ``wrapped``: options of the ``DistributedDataParallel`` that a script makes by itself; None where it makes none.
     """
 

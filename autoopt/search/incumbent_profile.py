@@ -26,6 +26,8 @@ from autoopt.simplify.stage_profile import (
     profile_stages,
     reason_to_doubt,
 )
+from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.whole_run import run_parts
 
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0
@@ -175,6 +177,9 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     if index == 0:
         state.advice = seen.advice
     round_, pipeline = build_round(_description(state), seen, index)
+    if state.facts.run is None and seen.timings:
+        parts = run_parts(state.facts, seen.startup, seen.block, StageTimings.model_validate(seen.timings))
+        state.facts = state.facts.model_copy(update={"run": parts})
     state.evaluation_ratio_of_round = state.evaluation_ratio
     state.rounds.append(round_)
     context.announce(RoundMeasured(at=context.now(), round=round_))

@@ -24,7 +24,7 @@ from autoopt.search.accept.headline import (
 from autoopt.search.accept.interleaved import TrainedPair, agree, paired_ratio
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
-from autoopt.search.accept.time_to_target import parts_to, same_steps, same_steps_ratio
+from autoopt.search.accept.time_to_target import by_whole_run, parts_to, same_steps, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.largest_batch import memory_trouble
@@ -126,8 +126,10 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     trains_otherwise = gate.risk_over(plan, state.baseline).trains_otherwise
-    slower = comparison.decision in (Decision.REJECT, Decision.HARMFUL)
-    if not trains_otherwise and slower and not _pays_between_steps(context, state, comparison):
+    if not trains_otherwise:
+        seen = gate.evidence(plan, state.baseline, state.facts)
+        comparison = by_whole_run(comparison, seen, state.objective)
+    if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []
     quality = level
@@ -160,13 +162,6 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     if ratio is not None and ratio.high < 1.0:
         return found, f"it is slower than the baseline from start to end: {ratio.value:.3f}x"
     return found, None
-
-
-def _pays_between_steps(context: RunContext, state: SearchState, comparison: Comparison) -> bool:
-    """Whether evaluations and epochs' starts make the whole run faster by what is worth having, though no step is."""
-    seen = context.gate.evidence(state.incumbent, state.baseline, state.facts)
-    ratio = same_steps_ratio(comparison, seen, state.objective)
-    return ratio is not None and ratio.low >= 1 + context.min_gain
 
 
 def _not_passed(

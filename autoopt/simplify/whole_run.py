@@ -11,7 +11,7 @@ from autoopt.simplify.stage_timings import StageTimings, Timing
 
 def with_watched(timings: StageTimings, run: RunParts | None) -> StageTimings:
     """The timings with evaluations and checkpoints as a script was seen to make them: they stand in its own loop."""
-    if run is None:
+    if run is None or timings.evaluate is not None:
         return timings
     seen: dict[str, object] = {}
     if run.evaluation_seconds is not None and run.evaluate_every:
@@ -43,7 +43,7 @@ def run_parts(facts: WorkloadFacts, startup: Startup, block: Block, timings: Sta
     watched = facts.run or RunParts()
     steps = max(block.steps, 1)
     first = startup.first_batch_seconds
-    script = facts.run is not None
+    script = facts.adapter == "script"
     excess = max(startup.fixed_seconds - startup.build_seconds - startup.setup_seconds, 0.0)
     build = startup.build_seconds + startup.setup_seconds
     evaluate, saved = timings.evaluate, timings.checkpoint

@@ -16,6 +16,7 @@ from autoopt.search.accept.late import PAST
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.accept.probes import Probes
+from autoopt.search.accept.time_to_target import by_whole_run
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.error_budget import ALPHA
@@ -81,6 +82,8 @@ class Gate:
         incumbent = comparison.incumbent.plan
         risk = self.risk_over(plan, incumbent)
         evidence = self.evidence(plan, incumbent, facts)
+        if not risk.trains_otherwise:
+            comparison = by_whole_run(comparison, evidence, objective)
         early = not probe or before_quality(risk, comparison, evidence)
         level = None if early else self.quality(plan, incumbent, facts, objective)
         known = {"level": level, "alpha_accept": alpha_accept}

@@ -12,7 +12,7 @@ from autoopt.benchmark.target import Parts, parts, time_ratio
 from autoopt.records import Estimate, Objective
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.compare.comparison import Comparison, Side
+from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
 
@@ -199,6 +199,26 @@ def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Obje
     """The ratio of :func:`same_steps` over the planned run; None where that says nothing."""
     found = same_steps(comparison, evidence, objective)
     return found.ratio if found is not None else None
+
+
+def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objective) -> Comparison:
+    """The comparison, accepted where the whole run is faster for certain though its steps are not.
+
+    That is what shortens evaluations or the starts of epochs: blocks of steps do not hold them.
+    """
+    if comparison.decision not in (Decision.REJECT, Decision.INCONCLUSIVE, Decision.HARMFUL):
+        return comparison
+    found = same_steps(comparison, evidence, objective)
+    if found is None or found.ratio is None or found.ratio.low < 1 + objective.min_gain:
+        return comparison
+    stepping = Parts(0.0, found.after.step_seconds, found.after.steps).seconds
+    if (
+        found.before.seconds - found.after.seconds
+        <= Parts(0.0, found.before.step_seconds, found.before.steps).seconds - stepping
+    ):
+        return comparison  # what is saved are steps alone, which the comparison has ruled on
+    reason = f"{comparison.reason}; the whole run takes {found.after.seconds:.3g} s where it took {found.before.seconds:.3g} s"
+    return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
