@@ -211,13 +211,12 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     found = same_steps(comparison, evidence, objective)
     if found is None or found.ratio is None or found.ratio.low < 1 + objective.min_gain:
         return comparison
-    stepping = Parts(0.0, found.after.step_seconds, found.after.steps).seconds
-    if (
-        found.before.seconds - found.after.seconds
-        <= Parts(0.0, found.before.step_seconds, found.before.steps).seconds - stepping
-    ):
+    before, after = found.before, found.after
+    of_steps = before.steps * before.step_seconds - after.steps * after.step_seconds
+    if before.seconds - after.seconds <= of_steps:
         return comparison  # what is saved are steps alone, which the comparison has ruled on
-    reason = f"{comparison.reason}; the whole run takes {found.after.seconds:.3g} s where it took {found.before.seconds:.3g} s"
+    told = f"the whole run takes {after.seconds:.3g} s where it took {before.seconds:.3g} s"
+    reason = f"{comparison.reason}; {told}"
     return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
 
 
