@@ -29,8 +29,8 @@ def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WA
 
 
 def _wait_for_evaluation(live: ScriptContext, seconds: float) -> None:
-    """Trains on until an evaluation is over, where none was and that takes no more than half the time of watching."""
-    between, until = live.script.session.between, min(seconds, WATCHED_SECONDS) / 2
+    """Trains on until an evaluation is over, where none was and that takes no longer than the watching itself."""
+    between, until = live.script.session.between, min(seconds, WATCHED_SECONDS)
     if not between.of("evaluate"):
         live.training.follow(lambda done, elapsed: elapsed >= until or bool(between.of("evaluate")))
 

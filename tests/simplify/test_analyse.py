@@ -290,7 +290,9 @@ def test_each_ceiling_is_what_its_peak_allows() -> None:
     assert found["copy"] == pytest.approx(20_000 / 1e10)
     assert found["backward"] == pytest.approx(2 * found["forward"])
     assert found["host"] == 0.0
-    assert found["evaluate"] == pytest.approx(found["forward"] / 20 * 320 / 1000), "its samples at the rate of the forward pass"
+    assert found["evaluate"] == pytest.approx(found["forward"] / 20 * 320 / 1000), (
+        "its samples at the rate of the forward pass"
+    )
     assert "collate" not in stage_ceilings(survey, PEAKS), "the host's rate is not known"
     assert "copy" not in stage_ceilings(
         survey, PEAKS.model_copy(update={"copy_pinned_to_device_bytes_per_second": None})
