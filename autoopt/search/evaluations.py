@@ -11,6 +11,7 @@ from autoopt.records import JsonDict, Plan, Quality, Round, Speedup, Trial, Verd
 from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
 from autoopt.search.accept.evaluations import EvaluationRuling, rule_on_evaluations
 from autoopt.search.accept.evidence import Judgement
+from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.configuration import configuration
@@ -24,8 +25,6 @@ TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
 """Of each process: the first one starts workers that stay, two tell what the others take."""
 FEWEST_PAIRS, MOST_PAIRS = 2, 6
-SHARE = 0.25
-"""Of the time left for the search, for one setting at most."""
 
 
 def of_evaluation_alone(strategy: Strategy) -> bool:
@@ -50,7 +49,7 @@ def try_evaluations(
             share = share_of_run(state, round_)
             seconds = _pair_seconds(context, state, case)
             left = deadline - context.now()
-            if context.stopping() or share is None or FEWEST_PAIRS * seconds > SHARE * left:
+            if context.stopping() or share is None or FEWEST_PAIRS * seconds > TRIAL * left:
                 told = (
                     "how much of the run evaluations take is not known"
                     if share is None
@@ -65,7 +64,7 @@ def try_evaluations(
             if candidate is None:
                 answer(None)
                 continue
-            answer(_try(context, state, candidate, share, SHARE * left))
+            answer(_try(context, state, candidate, share, TRIAL * left))
 
 
 def share_of_run(state: SearchState, round_: Round) -> float | None:
