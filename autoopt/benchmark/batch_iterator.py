@@ -29,7 +29,7 @@ class BatchIterator:
     Attributes:
         latest, taken: the group that was given last, and the samples in it.
         epoch, batch: the epoch that is read, from 0, and the batches that it gave so far.
-        openings: seconds until the first batch of each epoch was there, of those whose first batch ``group`` has read.
+        openings: seconds until each epoch's first batch was there; until its iterator was, where ``open`` began it.
         single: whether each batch is a step's whole group and needs no moving.
         sizes: of the epoch's batches; None where only the batches tell.
         sizes_hold: False once a batch was not as large as the loader told.
@@ -95,7 +95,9 @@ class BatchIterator:
     def open(self) -> Iterator[Any]:
         """The rest of the epoch's batches as the loader gives them; the epoch is begun where there is none."""
         if self._iterator is None:
+            began = perf_counter()
             self._start_epoch()
+            self.openings.append(perf_counter() - began)
         assert self._iterator is not None
         return self._iterator
 
