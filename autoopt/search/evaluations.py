@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from autoopt.benchmark.whole_run import whole_run_seconds
 from autoopt.errors import TrialFailed
 from autoopt.events import Kept, TrialEnded
 from autoopt.records import JsonDict, Plan, Quality, Round, Speedup, Trial, Verdict
@@ -24,7 +25,8 @@ from autoopt.strategy import Case, Strategy
 TASK = "autoopt.benchmark.tasks:evaluations"
 EVALUATIONS = 3
 """Of each process: the first one starts workers that stay, two tell what the others take."""
-FEWEST_PAIRS, MOST_PAIRS = 2, 6
+FEWEST_PAIRS, ENOUGH_PAIRS, MOST_PAIRS = 2, 3, 6
+"""Of processes: to decide anything, for what does not look worth having, and at most."""
 
 
 def of_evaluation_alone(strategy: Strategy) -> bool:
@@ -47,7 +49,7 @@ def try_evaluations(
                 skip(context, state, proposal.strategy, Verdict.FAILED, plugin_error(setting))
                 break
             share = share_of_run(state, round_)
-            seconds = _pair_seconds(context, state, case)
+            seconds = _pair_seconds(context, state)
             left = deadline - context.now()
             if context.stopping() or share is None or FEWEST_PAIRS * seconds > TRIAL * left:
                 told = (
@@ -68,26 +70,26 @@ def try_evaluations(
 
 
 def share_of_run(state: SearchState, round_: Round) -> float | None:
-    """Share of evaluations in the whole run, else in a step; None where neither is known."""
-    stage = next((stage for stage in round_.stages if stage.name == "evaluate"), None)
-    if stage is None:
+    """Share of evaluations in the incumbent's whole run, else in its steps; None where that is not known."""
+    run = state.facts.run
+    if run is None or run.evaluation_seconds is None or not run.evaluate_every:
         return None
-    whole = round_.whole_run
-    part = whole.part("evaluations") if whole is not None else None
-    share = part.share if part is not None else stage.seconds / (round_.step_seconds + stage.seconds)
-    faster = state.evaluation_ratio / state.evaluation_ratio_of_round
-    return share * faster / (1.0 - share + share * faster)
+    each, step = run.evaluation_seconds * state.evaluation_ratio, round_.step_seconds
+    if not run.steps:
+        return each / (each + step * run.evaluate_every)
+    whole = whole_run_seconds(run.model_copy(update={"step_seconds": step, "evaluation_seconds": each}))
+    part = whole.part("evaluations")
+    return part.share if part is not None else None
 
 
-def _pair_seconds(context: RunContext, state: SearchState, case: Case) -> float:
+def _pair_seconds(context: RunContext, state: SearchState) -> float:
     """Seconds of two processes that evaluate so often, about; a script trains in between."""
     run, step = state.facts.run, state.aa.side.step_seconds
     waited = 0.0
     if run is not None and run.evaluation_seconds is not None:
-        between = (run.evaluate_every or 0.0) * (step.p50 if step is not None else run.step_seconds or 0.0)
+        trains = state.sites is not None  # a build() evaluates when it is asked to
+        between = (run.evaluate_every or 0.0) * (step.p50 if step is not None else run.step_seconds or 0.0) * trains
         waited = EVALUATIONS * (run.evaluation_seconds + between)
-    elif case.pipeline is not None and (stage := case.pipeline.stage("evaluate")) is not None:
-        waited = EVALUATIONS * stage.seconds * (state.facts.evaluate_every or state.facts.steps_per_epoch or 1)
     return 2 * (context.allocation.start_seconds + waited)
 
 
@@ -115,7 +117,9 @@ def _try(context: RunContext, state: SearchState, candidate: Candidate, share: f
         ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same)
         spent = context.now() - began
         decided = ruling.verdict is not Verdict.INCONCLUSIVE or ruling.ratio is None
-        if (decided and len(pairs) >= FEWEST_PAIRS) or spent * (1 + 1 / len(pairs)) > seconds:
+        hopeless = ruling.ratio is not None and ruling.ratio.value <= 1 + context.min_gain
+        enough = FEWEST_PAIRS if decided else ENOUGH_PAIRS if hopeless else MOST_PAIRS
+        if len(pairs) >= enough or spent * (1 + 1 / len(pairs)) > seconds:
             break
     return _noted(context, state, candidate, number, began, ruling)
 

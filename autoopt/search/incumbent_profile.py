@@ -180,7 +180,6 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     if state.facts.run is None and seen.timings:
         parts = run_parts(state.facts, seen.startup, seen.block, StageTimings.model_validate(seen.timings))
         state.facts = state.facts.model_copy(update={"run": parts})
-    state.evaluation_ratio_of_round = state.evaluation_ratio
     state.rounds.append(round_)
     context.announce(RoundMeasured(at=context.now(), round=round_))
     disturbed = reason_to_doubt(seen, _usual_step(state))

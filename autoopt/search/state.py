@@ -78,8 +78,7 @@ class SearchState:
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
     ``evaluated_alone``: strategies that were kept for what they make of evaluations, which no block of steps shows;
-    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by such changes;
-    ``evaluation_ratio_of_round``: the same as the latest round's profile was made.
+    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by such changes.
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
@@ -124,7 +123,6 @@ class SearchState:
     model_scaling: ModelScaling | None = None
     evaluated_alone: set[str] = field(default_factory=set)
     evaluation_ratio: float = 1.0
-    evaluation_ratio_of_round: float = 1.0
 
     def next_id(self) -> int:
         self.numbers += 1
