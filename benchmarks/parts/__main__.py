@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -37,13 +38,15 @@ def main() -> int:
     rows = []
     for script in given.scripts:
         found = [_once(script) for _ in range(given.rounds)]
-        bare = statistics.median(seconds for seconds, _ in found)
-        runs = [whole_run_seconds(parts) for _, parts in found]
+        bare = statistics.median(seconds for seconds, _, _ in found)
+        runs = [whole_run_seconds(parts) for _, _, parts in found]
         predicted = statistics.median(run.seconds for run in runs)
         rows.append(
             {
                 "script": script.stem,
-                "bare_seconds": [seconds for seconds, _ in found],
+                "bare_seconds": [seconds for seconds, _, _ in found],
+                "bare_cpu_seconds": [cpu for _, cpu, _ in found],
+                "load": os.getloadavg(),
                 "predicted_seconds": [run.seconds for run in runs],
                 "error": predicted / bare - 1,
                 "within": abs(predicted / bare - 1) <= WITHIN,
@@ -58,14 +61,18 @@ def main() -> int:
     return 0 if all(row["within"] for row in rows) else 1
 
 
-def _once(script: Path) -> tuple[float, RunParts]:
-    """Seconds of a bare run, and the parts that were measured right after it."""
+def _once(script: Path) -> tuple[float, float, RunParts]:
+    """Seconds of a bare run, its CPU seconds, and the parts that were measured right after it.
+
+    Where the CPU seconds are far below those of the wall clock other programs were at work, and nothing is shown.
+    """
     with tempfile.TemporaryDirectory(prefix="parts-") as folder:
         shutil.copy(script, folder)
-        began = time.monotonic()
+        began, before = time.monotonic(), os.times()
         subprocess.run([sys.executable, script.name], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        bare = time.monotonic() - began
-        return bare, _parts(script.name, Path(folder))
+        bare, after = time.monotonic() - began, os.times()
+        cpu = after.children_user - before.children_user + after.children_system - before.children_system
+        return bare, cpu, _parts(script.name, Path(folder))
 
 
 def _parts(script: str, folder: Path) -> RunParts:
