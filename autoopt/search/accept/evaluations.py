@@ -131,13 +131,13 @@ def _same_metric(pairs: Sequence[EvaluationPair], *, same_batches: bool) -> Qual
             return Quality(method="metric", level="identical", passed=True, detail=detail)
         detail = "no metric was told by which other batches could be compared: name it with --metric"
         return Quality(method="not_tested", level="undecided", detail=detail)
-    before, after, tolerance = max(values, key=lambda one: abs(one[0] - one[1]) - one[2])
-    known = {"method": "metric", "metric": name, "baseline": before, "candidate": after, "margin": tolerance}
-    if abs(before - after) <= tolerance:
-        detail = f"{name} {after:.6g} as before, of the same samples and weights"
-        level = "identical" if before == after else "equivalent"
+    old, new, tolerance = max(values, key=lambda one: abs(one[0] - one[1]) - one[2])
+    known = {"method": "metric", "metric": name, "baseline": old, "candidate": new, "margin": tolerance}
+    if abs(old - new) <= tolerance:
+        detail = f"{name} {new:.6g} as before, of the same samples and weights"
+        level = "identical" if old == new else "equivalent"
         return Quality.model_validate({**known, "level": level, "passed": True, "detail": detail})
-    detail = f"{name} is {after:.6g} where it was {before:.6g}, at the same weights"
+    detail = f"{name} is {new:.6g} where it was {old:.6g}, at the same weights"
     return Quality.model_validate({**known, "passed": False, "detail": detail})
 
 
