@@ -190,7 +190,8 @@ class Setup:
     def with_evaluation(self, **options: Any) -> Setup:
         """Sets options of the validation DataLoader alone; those of ``with_loader`` hold for it where nothing is said.
 
-        ``num_workers``, ``prefetch_factor``, ``persistent_workers``, ``pin_memory``, ``multiprocessing_context``.
+        ``batch_size``, ``num_workers``, ``prefetch_factor``, ``persistent_workers``, ``pin_memory``,
+        ``multiprocessing_context``.
         """
         return replace(self, evaluation=_frozen({**self.evaluation, **options}))
 

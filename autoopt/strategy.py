@@ -18,9 +18,9 @@ MOST_SETTINGS = 12
 """A strategy that goes on asking for more settings in one round is stopped here."""
 STAGES = (
     "storage", "preparation", "collate", "pin", "copy", "host", "forward", "backward", "communication", "optimizer",
-    "evaluate", "checkpoint",
+    "evaluate", "checkpoint", "epoch", "start",
 )  # fmt: skip
-"""Names of the stages of a step, and of what interrupts training, in their order."""
+"""Names of the stages of a step, and of what comes between steps, in their order."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

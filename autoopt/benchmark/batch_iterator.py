@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class BatchIterator:
     Attributes:
         latest, taken: the group that was given last, and the samples in it.
         epoch, batch: the epoch that is read, from 0, and the batches that it gave so far.
+        openings: seconds until each epoch's first batch was there; until its iterator was, where ``open`` began it.
         single: whether each batch is a step's whole group and needs no moving.
         sizes: of the epoch's batches; None where only the batches tell.
         sizes_hold: False once a batch was not as large as the loader told.
@@ -53,6 +55,7 @@ class BatchIterator:
         self._states: list[torch.Tensor] = []
         self.latest: list[Any] | None = None
         self.taken = 0
+        self.openings: list[float] = []
         self.sizes: Sizes | None = None
         self.sizes_hold = True
 
@@ -73,10 +76,12 @@ class BatchIterator:
         """
         first = self._next()
         if first is END:
+            began = perf_counter()
             self._start_epoch()
             first = self._next()
             if first is END:
                 raise self._no_batch()
+            self.openings.append(perf_counter() - began)
         self.latest = group = [first]
         self.taken = self._size(first)
         while len(group) < self._accumulation:
@@ -90,7 +95,9 @@ class BatchIterator:
     def open(self) -> Iterator[Any]:
         """The rest of the epoch's batches as the loader gives them; the epoch is begun where there is none."""
         if self._iterator is None:
+            began = perf_counter()
             self._start_epoch()
+            self.openings.append(perf_counter() - began)
         assert self._iterator is not None
         return self._iterator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.clock import Lap, with_epochs
 from autoopt.benchmark.compiling import compilations
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
 from autoopt.benchmark.distributed.group import Group
@@ -94,7 +94,7 @@ def train_until(training: Training, enough: Enough, most: int | None = None) -> 
     enough = training.group.agreed(enough, most)
     training.group.wait()
     clock, deferred, steps, over = training.clock, training.deferred_cost, 0, False
-    recorder = LossRecorder(training.device.kind == "cpu")
+    recorder, before = LossRecorder(training.device.kind == "cpu"), sum(training.openings)
     fast_path = FastPath(training, enough, recorder)
     deferred.begin()
     clock.start()
@@ -108,7 +108,9 @@ def train_until(training: Training, enough: Enough, most: int | None = None) -> 
             deferred.note(batches)
         steps += 1
         over = enough(steps, clock.elapsed())
-    return clock.stop(), recorder
+    lap = clock.stop()
+    lap.stages = with_epochs(lap.stages, sum(training.openings) - before)
+    return lap, recorder
 
 
 def _ramp(training: Training, ramp: Ramp) -> float:

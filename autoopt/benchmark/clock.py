@@ -32,6 +32,17 @@ class Lap:
     steps: list[float]
 
 
+def with_epochs(stages: dict[str, float], opening: float) -> dict[str, float]:
+    """Seconds by stage, with epochs' starts as a stage of their own.
+
+    Args:
+        stages: of a lap, in which they are a part of the wait for data.
+        opening: seconds of waiting for the first batch of an epoch.
+    """
+    opening = min(opening, stages.get("data", 0.0))
+    return {**stages, "data": stages["data"] - opening, "epoch": opening} if opening > 0 else stages
+
+
 class StageClock:
     """Attributes the time since the last mark to the stage that ends now. For the CPU.
 

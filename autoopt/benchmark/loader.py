@@ -125,20 +125,21 @@ def reorder(loader: DataLoader[Any], change: Callable[..., Any]) -> None:
 
 
 def validation_loader(workload: Workload, setup: Setup, seed: int) -> Loader | None:
-    """The loader that a setup evaluates with: the same samples in the same batches, its workers as in training."""
+    """The loader that a setup evaluates with: the same samples in the same order, its workers as in training."""
     data = workload.valid_data
     if data is None:
         return None
     options = {name: value for name, value in setup.loader.items() if name in _OF_VALIDATION} | dict(setup.evaluation)
-    unknown = set(setup.evaluation) - set(_OF_VALIDATION)
+    batch_size = options.pop("batch_size", None)
+    unknown = set(options) - set(_OF_VALIDATION)
     if unknown:
         raise WorkloadError(
             f"an option {sorted(unknown)[0]!r} of the validation loader cannot be set by a plan",
-            hint=f"there are: {', '.join(_OF_VALIDATION)}",
+            hint=f"there are: batch_size, {', '.join(_OF_VALIDATION)}",
         )
     if isinstance(data, DataLoader):
-        return rebuilt(data, data.dataset, options, None, seed, "valid")
-    size = workload.batch_size
+        return rebuilt(data, data.dataset, options, batch_size, seed, "valid")
+    size = batch_size or workload.batch_size
     if size is None and isinstance(workload.train_data, DataLoader):
         size = workload.train_data.batch_size
     return loader_of_dataset(data, options, size or 32, seed, shuffle=False)

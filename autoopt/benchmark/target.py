@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from autoopt.records import Curve, Estimate
+from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.records import Curve, Estimate, RunParts
 from autoopt.records.messages import TrainingRun
 
 Mode = Literal["max", "min"]
@@ -118,16 +119,20 @@ class Parts:
     steps: float
     evaluation_seconds: float = 0.0
     evaluate_every: float | None = None
+    epoch_seconds: float = 0.0
+    steps_per_epoch: int | None = None
+    checkpoint_seconds: float = 0.0
+    checkpoint_every: float | None = None
 
     @property
     def seconds(self) -> float:
-        """``fixed + steps x step + evaluations``; the evaluation that sees the target reached counts."""
-        evaluations = math.ceil(self.steps / self.evaluate_every - 1e-9) if self.evaluate_every else 0
-        return self.fixed_seconds + self.steps * self.step_seconds + evaluations * self.evaluation_seconds
+        """Of the whole run (:func:`whole_run_seconds`); the evaluation that sees the target reached counts."""
+        shared = {name: value for name, value in vars(self).items() if name not in ("fixed_seconds", "steps")}
+        return whole_run_seconds(RunParts(build_seconds=self.fixed_seconds, **shared), self.steps).seconds
 
     def planned(self, steps: float) -> Parts:
         """The same for a run of another length; the fixed cost is paid once all the same."""
-        return Parts(self.fixed_seconds, self.step_seconds, steps, self.evaluation_seconds, self.evaluate_every)
+        return replace(self, steps=steps)
 
 
 def parts(run: TrainingRun, target: float | None, mode: Mode, step_seconds: float | None = None) -> Parts | None:

@@ -101,6 +101,16 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
         return {"samples": training.by_first(lambda: evaluation.count(training.model, max_seconds))}
 
 
+def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
+    """Evaluates so often at the present weights: :class:`~autoopt.records.evaluating.HeldEvaluations`.
+
+    Args:
+        count: evaluations that are wanted.
+        seconds: after which no other one is begun, or waited for in a script.
+    """
+    return live.evaluations(count, seconds).model_dump(mode="json")
+
+
 def train(
     live: TrialContext,
     max_seconds: float,

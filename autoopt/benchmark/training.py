@@ -125,6 +125,11 @@ class Training:
         self.fast = self.device.kind == "cpu" and self.device.tensors is None and self.group.size == 1
         self.evaluation = self._evaluation(move)
 
+    @property
+    def openings(self) -> list[float]:
+        """Seconds until the first batch of each epoch so far was there."""
+        return self.batch_iterator.openings
+
     def step_as(self, setup: Setup) -> None:
         """Makes the training step of a setup, over the model, the loss and the optimizer that are there."""
         device = self.device.torch

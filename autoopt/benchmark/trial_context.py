@@ -23,6 +23,7 @@ from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict, Plan
+from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
@@ -117,6 +118,23 @@ class TrialContext:
     def _device_name(self) -> str:
         place = getattr(self.spec, "rank", None)
         return self.spec.device if place is None else device_of(self.spec.device, place.rank)
+
+    def evaluations(self, count: int, seconds: float) -> HeldEvaluations:
+        """Evaluations of the model as it is, one after the other; ``seconds``: after which no other one is begun."""
+        training, target, began = self.training, self.workload.target, perf_counter()
+        if training.evaluation is None:
+            return HeldEvaluations(why="the workload has no evaluate")
+        walls: list[float] = []
+        metrics: dict[str, float] = {}
+        while len(walls) < count and (not walls or perf_counter() - began < seconds):
+            start = self.device.now()
+            with self.device.watched():
+                metrics = training.by_first(lambda: training.evaluation(training.model))  # type: ignore[misc]
+            walls.append(self.device.now() - start)
+        name = target.metric if target is not None else next(iter(metrics), None)
+        value = metrics.get(name) if name is not None else None
+        samples = training.evaluation.samples or None
+        return HeldEvaluations(seconds=tuple(walls), samples=samples, metric=name, value=value)
 
     @property
     def training(self) -> Training:

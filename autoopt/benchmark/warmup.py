@@ -12,6 +12,7 @@ from autoopt.benchmark.compiling import trouble
 from autoopt.benchmark.cycle import cycle_of
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
 from autoopt.benchmark.trial_context import TrialContext
+from autoopt.benchmark.whole_run import epoch_start
 from autoopt.records.messages import Startup
 
 _LEAST_SECONDS = 0.5
@@ -62,8 +63,16 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         training.device.empty_cache()  # what first steps and searches have left behind is no need of the steady ones
     startup = _startup(live, times, losses, steady, compiled_until)
     settled = times[steady.start + compiled_until :] if steady is not None else times[len(times) // 2 :]
-    cycle = int(agree(cycle_of(settled, training.loader.loader.num_workers, _share_waited(waits))))
-    return startup.model_copy(update={"first_step": first_step, "cycle": cycle})
+    openings = training.openings
+    usual = block.stage_seconds.get("data", 0.0) / max(block.steps, 1)
+    return startup.model_copy(
+        update={
+            "first_step": first_step,
+            "cycle": int(agree(cycle_of(settled, training.loader.loader.num_workers, _share_waited(waits)))),
+            "first_batch_seconds": openings[0] if openings else None,
+            "epoch_seconds": epoch_start(openings, training.loader.loader, usual),
+        }
+    )
 
 
 def _share_waited(parts: Sequence[tuple[float, float]]) -> float:

@@ -49,6 +49,7 @@ from autoopt.records.result import (
     WorkloadSummary,
 )
 from autoopt.records.script import NotFound, PatchedChange, Place, ScriptPatch, Site, SiteKind, Sites
+from autoopt.records.whole_run import Evaluated, RunPart, RunParts, WholeRun
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -65,6 +66,7 @@ __all__ = [
     "Environment",
     "Estimate",
     "EstimateKind",
+    "Evaluated",
     "Fed",
     "Headline",
     "JsonDict",
@@ -87,6 +89,8 @@ __all__ = [
     "Resource",
     "Result",
     "Round",
+    "RunPart",
+    "RunParts",
     "ScriptPatch",
     "Simulation",
     "Site",
@@ -100,5 +104,6 @@ __all__ = [
     "StopReason",
     "Trial",
     "Verdict",
+    "WholeRun",
     "WorkloadSummary",
 ]

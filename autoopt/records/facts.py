@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from autoopt.records import JsonDict, Record, WorkloadSummary
+from autoopt.records import JsonDict, Record, RunParts, WorkloadSummary
 
 
 class TensorFacts(Record):
@@ -80,6 +80,7 @@ class OptimizerFacts(Record):
 class WorkloadFacts(WorkloadSummary):
     """All that strategies may know of a workload. Sizes in bytes; counts are counts.
 
+    ``run``: the parts of a whole run of the baseline, as far as a script was watched, or a first profile has shown.
     ``wrapped``: options of the ``DistributedDataParallel`` that a script makes by itself; None where it makes none.
     """
 
@@ -104,4 +105,5 @@ class WorkloadFacts(WorkloadSummary):
     available_ram_bytes: int | None = None
     wrapped: JsonDict | None = None
     inspected: dict[str, JsonDict] = Field(default_factory=dict)
+    run: RunParts | None = None
     warnings: tuple[str, ...] = ()

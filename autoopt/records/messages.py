@@ -43,6 +43,8 @@ class Startup(Record):
     """Start-up of a trial: its cost before the steady state. ``fixed_seconds`` is what a real run pays once.
 
     ``first_step``: of the training, whose loss is the first of ``losses``; a script stands at the end of one by then.
+    ``first_batch_seconds``: of ``build_seconds`` (of a ``build()``: of the warm-up), until the first batch was there;
+    ``epoch_seconds``: with which each later epoch begins beyond a usual wait, workers started anew. None: no epochs.
     ``compiler``: what ``torch.compile`` had trouble with, a sentence; None where it had none or was not asked.
     ``cycle``: steps after which step times repeat: those of a loader with workers that training waits for, and of what
     comes once in so many steps.
@@ -58,6 +60,8 @@ class Startup(Record):
     first_step: int = 0
     compiler: str | None = None
     cycle: int = 1
+    first_batch_seconds: float | None = None
+    epoch_seconds: float | None = None
 
 
 class Moved(Record):

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from autoopt.records.base import Plan, Record
+from autoopt.records.whole_run import WholeRun
 
 
 class Resource(StrEnum):
@@ -21,7 +22,7 @@ class Resource(StrEnum):
 
 
 class Stage(Record):
-    """One stage of the pipeline, in seconds per training step.
+    """One stage of the pipeline, in seconds per training step; of what comes between steps, its share for each step.
 
     ``seconds`` is the stage alone, ``exposed_seconds`` what it adds to the running step,
     ``ceiling_seconds`` its theoretical best on this machine, ``gap`` their quotient
@@ -128,7 +129,11 @@ class Simulation(Record):
 
 
 class Round(Record):
-    """A round: the stages of the incumbent as simplify found them."""
+    """A round: the stages of the incumbent as simplify found them.
+
+    ``whole_run``: the planned run, process start to end, put together from its parts; None where its length is not
+    known.
+    """
 
     index: int
     plan: Plan
@@ -144,4 +149,5 @@ class Round(Record):
     deeper: tuple[Deeper, ...] = ()
     operators: tuple[Operator, ...] = ()
     simulation: Simulation | None = None
+    whole_run: WholeRun | None = None
     notes: tuple[str, ...] = ()

@@ -66,11 +66,15 @@ class Stop(Record):
 
 
 class Advice(Record):
-    """A change that only a person can make. ``share``: of a step, as it was measured; None where it was not."""
+    """A change that only a person can make. ``share``: of a step, as it was measured; None where it was not.
+
+    ``seconds``: of the whole planned run, where the advice is on one of its most expensive places.
+    """
 
     title: str
     evidence: str
     share: float | None = None
+    seconds: float | None = None
     file: str | None = None
     line: int | None = None
     suggestion: str

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from autoopt.records.base import JsonDict, Record
+from autoopt.records.whole_run import RunParts
 
 SiteKind = Literal[
     "loader_training",
@@ -88,7 +89,7 @@ class Sites(Record):
     ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
     ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
     torch may read as it is imported. ``step_seconds``: median of the watched steps; ``shares``: of the steps' time by
-    stage; a first look, while the script was listened to closely.
+    stage; a first look, while the script was listened to closely. ``run``: the parts of its whole run by that look.
     """
 
     command: tuple[str, ...]
@@ -104,6 +105,7 @@ class Sites(Record):
     early: tuple[str, ...] = ()
     step_seconds: float | None = None
     shares: dict[str, float] = Field(default_factory=dict)
+    run: RunParts | None = None
 
     def of(self, *kinds: SiteKind) -> tuple[Site, ...]:
         """The sites of these kinds, in the order in which they were met."""

@@ -30,6 +30,8 @@ from autoopt.script.command import said
 from autoopt.search.decided import decided
 from autoopt.search.outcome import Outcome
 from autoopt.search.spending import more_budget, spending
+from autoopt.search.state import SearchState
+from autoopt.simplify.costly import costly_lines
 from autoopt.storage.run import Took
 
 
@@ -74,10 +76,7 @@ def result_of(
         more_budget=more_budget(state),
         tuning=state.tuning,
         model_scaling=state.model_scaling,
-        advice=(
-            *(located(item, Path.cwd()) for item in state.advice),
-            *(advice_of(state.sites) if state.sites else ()),
-        ),
+        advice=tuple(located(item, Path.cwd()) for item in _advice(state)),
         warnings=tuple(state.warnings),
         notes=tuple(state.notes),
         snippets=snippets,
@@ -94,6 +93,12 @@ def result_of(
             *_missing_of_best(outcome),
         ),
     )
+
+
+def _advice(state: SearchState) -> tuple[Advice, ...]:
+    """The most expensive places of the run, then all else that only a person can change."""
+    costly = costly_lines(state.rounds[-1], state.facts, state.sites) if state.rounds else ()
+    return (*costly, *state.advice, *(advice_of(state.sites) if state.sites else ()))
 
 
 def break_even(seconds: float, baseline: Configuration, best: Configuration, planned_steps: int | None) -> BreakEven:

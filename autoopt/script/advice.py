@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autoopt.records import Advice, Sites
+from autoopt.simplify.costly import mistakes
 from autoopt.simplify.forced import forced_advice
 
 _OFTEN = 0.5
@@ -11,7 +12,7 @@ _OFTEN = 0.5
 
 def advice_of(sites: Sites) -> tuple[Advice, ...]:
     """Calls of every step that a person may leave out, or make less often."""
-    return (*_waits(sites), *_forced(sites))
+    return (*mistakes(sites), *_waits(sites), *_forced(sites))
 
 
 def _forced(sites: Sites) -> tuple[Advice, ...]:

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import time
 from typing import Any
 
 from autoopt.benchmark.affinity import cores
@@ -19,14 +20,16 @@ from autoopt.script.orders import Orders
 from autoopt.trial.channel import Channel
 
 
-def begin(words: str) -> None:
+def begin(words: str, since: float) -> None:
     """Called once, by ``sitecustomize``, before the script's first line.
 
     Args:
         words: :class:`~autoopt.script.orders.Orders` as JSON.
+        since: when autoopt's first line in this process ran, by ``time.monotonic``.
     """
     orders = Orders.model_validate_json(words)
-    listen(orders, None if orders.channel is None else Channel(socket.socket(fileno=orders.channel)))
+    process = listen(orders, None if orders.channel is None else Channel(socket.socket(fileno=orders.channel)))
+    process.listening_seconds = time.monotonic() - since
 
 
 def listen(orders: Orders, channel: Channel | None) -> ScriptProcess:
@@ -61,6 +64,7 @@ class ScriptProcess:
         self._script: Any = None
         self._server: Any = None
         self._code: Any = None  # of sys.exit
+        self.listening_seconds = 0.0  # before the script's first line
 
     def answer(self, channel: Channel) -> None:
         """Starts the thread that answers the parent."""
@@ -93,9 +97,14 @@ class ScriptProcess:
 
     def listen(self) -> None:
         """torch has been imported."""
+        began, now = self.orders.began, time.monotonic()
+        imports = None if began is None else max(now - began - self.listening_seconds, 0.0)
         from autoopt.script.process import Script
 
-        self._script = Script(self.orders.spec, stops=self._server is not None, path=self._path, early=self._early)
+        stops = self._server is not None
+        self._script = Script(
+            self.orders.spec, stops=stops, path=self._path, early=self._early, imports_seconds=imports
+        )
         if self._server is not None:
             self._server.found(self._script)
 

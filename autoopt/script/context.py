@@ -27,7 +27,9 @@ from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.whatif import SECONDS, ratio_with
 from autoopt.errors import WorkloadError
 from autoopt.records import JsonDict
+from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
+from autoopt.script.evaluations import held_evaluations
 from autoopt.script.goal import Enough, Goal
 from autoopt.script.metric import direction_of, name_of
 from autoopt.script.planned import steps_per_epoch
@@ -103,6 +105,10 @@ class ScriptContext:
     def probe(self, *, batches: str = "", **arguments: Any) -> JsonDict:
         """Probes the plan; see ``autoopt.script.probe``. A script's batches are its own: none are handed to it."""
         return probe(self, **arguments)
+
+    def evaluations(self, count: int, seconds: float) -> HeldEvaluations:
+        """Evaluations at the present weights; see ``autoopt.script.evaluations``."""
+        return held_evaluations(self, count, seconds)
 
     @property
     def target(self) -> float | None:
@@ -246,6 +252,11 @@ class ScriptTraining:
     @property
     def samples(self) -> int:
         return self.session.samples
+
+    @property
+    def openings(self) -> list[float]:
+        """Seconds until the first batch of each epoch so far was there."""
+        return self.session.between.openings
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def execute(channel: Channel) -> None:
     words, orders, environment = prepared
     os.set_inheritable(channel.fileno(), True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    orders = orders.model_copy(update={"channel": channel.fileno()})
+    orders = orders.model_copy(update={"channel": channel.fileno(), "began": time.monotonic()})
     sys.stdout.flush()
     try:
         os.execvpe(words[0], words, listening(orders, {**os.environ, **environment}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from autoopt.script.between import Interruption
+from autoopt.script.frames import user_place
 from autoopt.script.loader_joint import LoaderJoint
 from autoopt.script.refusals import no_model, no_optimizer
 from autoopt.script.roles import Roles, count_of
@@ -183,7 +186,7 @@ class Joints:
             for watcher in joints.watchers:
                 watcher.forward(module, args, kwargs, training)
             if not training:
-                return joints._evaluates(inner, args, kwargs)
+                return joints._evaluates(module, inner, args, kwargs)
             joints._depth = 1
             try:
                 output = inner(*args, **kwargs)
@@ -198,6 +201,7 @@ class Joints:
 
     def _trains(self, args: Any, kwargs: Any) -> None:
         roles = self.roles
+        self.loaders.trains()
         samples = roles.trained()
         if self.within_step:
             self.session.mark("optimizer")
@@ -218,10 +222,25 @@ class Joints:
             self.roles.given(0, None, plain.samples.pop())
         self.session.leave_plain()
 
-    def _evaluates(self, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _evaluates(self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.roles.evaluated()
         self.session.aside("evaluate")
+        under_way = self.session.evaluating
+        if under_way is not None:
+            self._first_called(under_way, module)
+            self.loaders.evaluates()
         return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
+
+    @staticmethod
+    def _first_called(under_way: Interruption, module: nn.Module) -> None:
+        """Notes how an evaluation calls the model, by its first call."""
+        if under_way.called:
+            return
+        under_way.called = True
+        under_way.gradients, under_way.training_mode = torch.is_grad_enabled(), module.training
+        found = user_place()
+        if found is not None:
+            under_way.file, under_way.line = found.place.file, found.place.line
 
     # gradients
 
@@ -390,10 +409,13 @@ class Joints:
             begun = session.aside("checkpoint")
             for watcher in joints.watchers:
                 watcher.saved()
+            began = perf_counter()
             try:
                 return plain(*args, **kwargs)
             finally:
                 if begun:
                     session.train_again()
+                elif session.evaluating is not None:
+                    session.saved(perf_counter() - began)
 
         torch.save = save

@@ -29,6 +29,7 @@ class LoaderJoint:
         merged: changes the arguments that a loader, which is under way, is made with.
         made: told of each loader once it is made.
         given: whether the training was given a batch since the last step's end.
+        latest: the iterator that gave the last batch.
     """
 
     def __init__(self, session: Session, roles: Roles, watchers: list[Watcher]) -> None:
@@ -37,6 +38,7 @@ class LoaderJoint:
         self.merged = None
         self.made: Callable[[Any], None] | None = None
         self.given = self._changing = False
+        self.latest: Callable[[], Any] | None = None
 
     def install(self) -> None:
         """Puts the listeners in place."""
@@ -68,9 +70,9 @@ class LoaderJoint:
                 return opened(self)
             if session.stops:  # compared with others; a training for real draws what the script's lines draw
                 joint._draw(self)
-            training = roles.serves_training(self)
+            training = roles.serves_training(self) and torch.is_grad_enabled()
             if training:
-                session.data_begin()
+                session.data_begin(opens=True)
             else:
                 session.aside("evaluate")
             for watcher in watchers:
@@ -80,7 +82,10 @@ class LoaderJoint:
             if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
                 iterator._autoopt_keeps = self
             if training:
-                session.data_end()
+                session.data_end(has_come=False)
+                iterator.__dict__.pop("_autoopt_evaluates", None)  # workers that persist keep their iterator
+            elif roles.trains(self):
+                iterator._autoopt_evaluates = True
             return iterator
 
         @functools.wraps(advanced)
@@ -96,18 +101,28 @@ class LoaderJoint:
                 return batch
             if session.standing or joint._changing:
                 return advanced(self)
+            if "_autoopt_evaluates" in self.__dict__:  # a pass over the training's data that nothing is learnt from
+                joint._reads_training_data()
+                try:
+                    batch = advanced(self)
+                except StopIteration:
+                    joint._reads_training_data()
+                    raise
+                joint._evaluated(batch)
+                return batch
             loader = None
             training = "_autoopt_trains" in self.__dict__
             if not training:
                 reference = getattr(self, "_autoopt_loader", None)
                 loader = reference() if reference is not None else None
                 roles.reads_on(id(self), loader)
-                training = roles.serves_training(loader)
-                if roles.trains(loader):  # it is not looked up in every step
+                training = roles.serves_training(loader) and torch.is_grad_enabled()
+                if training and roles.trains(loader):  # it is not looked up in every step
                     self._autoopt_trains, loader = True, None
             if not training:
                 session.aside("evaluate")
                 batch = advanced(self)
+                joint._evaluated(batch)
             else:
                 session.data_begin()
                 try:
@@ -115,6 +130,7 @@ class LoaderJoint:
                 finally:
                     session.data_end()
                 joint.given = True
+            joint.latest = weakref.ref(self)
             roles.given(id(self), loader, count_of(batch))
             if watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
@@ -125,6 +141,33 @@ class LoaderJoint:
         DataLoader.__init__ = init  # type: ignore[method-assign]
         DataLoader.__iter__ = iterate  # type: ignore[method-assign]
         _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+
+    def _evaluated(self, batch: Any) -> None:
+        """A batch is read by an evaluation."""
+        found = self.session.evaluating
+        if found is not None:
+            found.batches += 1
+            found.samples += count_of(batch)
+
+    def _reads_training_data(self) -> None:
+        if self.session.evaluating is not None:
+            self.session.evaluating.reads_training_data(perf_counter())
+
+    def evaluates(self) -> None:
+        """A batch that the training's loader gave is evaluated: so are those that follow, until one is trained on."""
+        iterator = self.latest() if self.latest is not None else None
+        if iterator is None or "_autoopt_evaluates" in iterator.__dict__:
+            return
+        loader = getattr(iterator, "_autoopt_loader", lambda: None)()
+        if self.roles.trains(loader) and self.session.evaluating is not None:
+            iterator._autoopt_evaluates = True
+            self._reads_training_data()
+
+    def trains(self) -> None:
+        """A batch is trained on."""
+        iterator = self.latest() if self.latest is not None else None
+        if iterator is not None:
+            iterator.__dict__.pop("_autoopt_evaluates", None)
 
     @staticmethod
     def _draw(loader: Any) -> None:

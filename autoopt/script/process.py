@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import Sites
 from autoopt.registry import Registry, load_strategies
@@ -14,6 +16,7 @@ from autoopt.script.period import anchor_of
 from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
 from autoopt.script.refusals import refuse_processes
+from autoopt.script.run_parts import ImportClock
 from autoopt.script.same_draws import same_draws
 from autoopt.script.seeds import draw_anew
 from autoopt.script.session import Session
@@ -27,13 +30,22 @@ class Script:
         spec: the trial's; ``spec.script.sites`` None has it watched.
         stops: whether it stops at steps' ends for its parent; False trains for real.
         path, early: see :class:`~autoopt.records.Sites`.
+        imports_seconds: of the interpreter and its imports up to torch; None where they were not the script's own.
     """
 
     def __init__(
-        self, spec: TrialSpec, *, stops: bool = True, path: tuple[str, ...] = (), early: tuple[str, ...] = ()
+        self,
+        spec: TrialSpec,
+        *,
+        stops: bool = True,
+        path: tuple[str, ...] = (),
+        early: tuple[str, ...] = (),
+        imports_seconds: float | None = None,
     ) -> None:
         assert spec.script is not None
         self._start = {"path": path, "early": early}
+        self.imports_seconds = imports_seconds
+        self._imports = ImportClock()
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
         self.session = Session(stops=stops)
@@ -62,9 +74,14 @@ class Script:
             overhear(self.session.line)
         Applying(self.joints, self.setup, sites, spec.seed, disturbed=spec.disturbed, compared=stops).install()
         self.joints.install()
+        if self.observer is not None:
+            self._imports.start()
+        self.session.began = perf_counter()  # what listening itself has imported is no part of the script's start
 
     def stop_recording(self) -> None:
         """The first step has ended, and what it read is known."""
+        if self.observer is not None:
+            self.session.between.imports = self._imports.stop()
         self.recording.stop()
         self.joints.watchers.remove(self.recording)
 

@@ -23,6 +23,7 @@ DRIVING = frozenset(
         "autoopt.benchmark.tasks:monitored_block",
         "autoopt.benchmark.tasks:train",
         "autoopt.benchmark.tasks:train_leg",
+        "autoopt.benchmark.tasks:evaluations",
         "autoopt.benchmark.tasks:cpu_clock",
         "autoopt.benchmark.tasks:trace",
         "autoopt.simplify.tasks:running",

@@ -18,6 +18,7 @@ from autoopt.benchmark.clock import Lap, StageClock, clock_for
 from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
+from autoopt.script.between import Between, Interruption
 from autoopt.script.endings import ScriptEnded
 from autoopt.script.found_metric import Told, told_again
 from autoopt.script.goal import Enough, Goal
@@ -33,6 +34,7 @@ class Session:
         steps, samples: trained so far.
         device: where the model is; None before the first training call of one.
         evaluations: seen so far.
+        between: what it did besides steps.
         began: when the process started to listen, by ``perf_counter``.
         first_step_at: when the first step's end was reached; None before.
         goal: the latest that was set.
@@ -45,6 +47,7 @@ class Session:
         self.stops = stops
         self.steps = self.samples = 0
         self.evaluations = 0
+        self.between = Between()
         self.plain = PlainSteps(self._plain_over)
         self.watched: Callable[[], bool] = lambda: False
         self.device: Device | None = None
@@ -58,7 +61,7 @@ class Session:
         self.goal: Goal | None = None
         self._goal: Goal | None = None
         self._begun = False  # whether the step under way has computed
-        self._aside: tuple[str, float] | None = None
+        self._aside: Interruption | None = None
         self._losses: list[Any] = []
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -122,9 +125,15 @@ class Session:
         self.clock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=False)
 
-    def data_begin(self) -> None:
+    def data_begin(self, *, opens: bool = False) -> None:
+        """Args: opens: a loader is asked for an iterator, and not for a batch of one."""
         self.leave_plain()
         self.train_again()
+        now = perf_counter()
+        if opens:
+            self.between.opens(now)
+        else:
+            self.between.begins(now)
         if self.clock is None or self._goal is None:
             return
         gone = self.clock.set_aside()
@@ -133,13 +142,20 @@ class Session:
         else:  # what the step has computed so far, with an earlier batch
             self.clock.unsplit += gone
 
-    def data_end(self) -> None:
+    def data_end(self, *, has_come: bool = True) -> None:
+        """Args: has_come: a batch, and not an iterator alone."""
+        if has_come:
+            opening = self.between.has_come(perf_counter())
+            if self._goal is not None:
+                self._goal.opening += opening
         if self.clock is not None:
             self.clock.mark("data")
 
     def forward_begin(self, prepared: bool) -> None:
         """Args: prepared: whether what came before it was the making of a batch without a loader."""
         self.train_again()
+        if self.between.first_at is None:
+            self.between.begins(perf_counter())
         clock = self.clock
         if clock is None:
             return
@@ -169,14 +185,14 @@ class Session:
 
     def line(self, text: str) -> None:
         """The script has printed a line; those of evaluations may tell a metric."""
-        if self._goal is not None and self._aside is not None and self._aside[0] == "evaluate":
+        if self._goal is not None and self._aside is not None and self._aside.stage == "evaluate":
             self._goal.lines.append(Told(self.steps, self._seconds(self._goal), self.evaluations, text))
 
     def _seconds(self, goal: Goal) -> float:
         """Since the goal was set, evaluations included."""
         assert self.clock is not None
         assert self.device is not None
-        under_way = self.clock.elapsed() if self._aside is None else self.device.now() - self._aside[1]
+        under_way = self.clock.elapsed() if self._aside is None else self.device.now() - self._aside.began
         return goal.before + sum(goal.aside.values()) + under_way
 
     def step_end(self) -> None:
@@ -278,8 +294,19 @@ class Session:
         if self._goal is not None:
             self._goal.put(self.clock.stop())
         assert self.device is not None
-        self._aside = (stage, self.device.now())
+        self._aside = Interruption(stage, self.steps, self.device.now())
         return True
+
+    @property
+    def evaluating(self) -> Interruption | None:
+        """The evaluation that is under way; None where there is none."""
+        return self._aside if self._aside is not None and self._aside.stage == "evaluate" else None
+
+    def saved(self, seconds: float) -> None:
+        """A checkpoint was written within an evaluation."""
+        assert self._aside is not None
+        self._aside.saving_seconds += seconds
+        self.between.over.append(Interruption("checkpoint", self.steps, self._aside.began, seconds))
 
     def beside(self, work: Callable[[], None]) -> None:
         """Does something at a step's end that is no part of the script's time."""
@@ -301,8 +328,10 @@ class Session:
             return
         assert self.device is not None
         assert self.clock is not None
-        (stage, began), self._aside = self._aside, None
-        seconds = self.device.now() - began
+        over, self._aside = self._aside, None
+        stage, seconds = over.stage, self.device.now() - over.began
+        over.seconds = max(seconds - over.saving_seconds, 0.0)
+        self.between.over.append(over)
         if self._goal is not None:
             self._goal.aside[stage] = self._goal.aside.get(stage, 0.0) + seconds
             self._goal.away_now += seconds

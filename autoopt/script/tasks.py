@@ -7,6 +7,7 @@ from statistics import median
 from autoopt.benchmark.clock import Lap
 from autoopt.records import JsonDict
 from autoopt.script.context import ScriptContext
+from autoopt.script.run_parts import run_parts
 
 WATCHED_STEPS = 24
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
@@ -21,8 +22,17 @@ def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WA
     def enough(done: int, elapsed: float) -> bool:
         return done >= steps or elapsed >= (seconds if done >= FEWEST_WATCHED else 2 * seconds)
 
-    goal = live.training.follow(enough)
-    return script.sites().model_copy(update=_first_look(goal.lap())).model_dump(mode="json")
+    lap = live.training.follow(enough).lap()
+    _wait_for_evaluation(live, seconds)
+    found = {**_first_look(lap), "run": run_parts(live, lap)}
+    return script.sites().model_copy(update=found).model_dump(mode="json")
+
+
+def _wait_for_evaluation(live: ScriptContext, seconds: float) -> None:
+    """Trains on until an evaluation is over, where none was and that takes no longer than the watching itself."""
+    between, until = live.script.session.between, min(seconds, WATCHED_SECONDS)
+    if not between.of("evaluate"):
+        live.training.follow(lambda done, elapsed: elapsed >= until or bool(between.of("evaluate")))
 
 
 def _first_look(lap: Lap) -> JsonDict:

@@ -37,7 +37,8 @@ def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[li
     dropped: list[str] = []
     while state.found:
         if len(state.found) > 1:
-            less = [state.without(change.strategy) for change in state.incumbent.changes]
+            stepping = [c for c in state.incumbent.changes if c.strategy not in state.evaluated_alone]
+            less = [state.without(change.strategy) for change in stepping]
             _each(context, state, [(base, state.incumbent) for base in less], "candidate", deadline)
         rows = [_without(context, state, change, deadline) for change in state.incumbent.changes]
         loser = _loser(context, state, rows)
@@ -80,10 +81,14 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
     """The same rows with each change tried alone on the baseline, as far as time allows; announces them."""
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
-    others = [plan for plan in plans.values() if plan != state.incumbent]
+    others = [p for name, p in plans.items() if p != state.incumbent and name not in state.evaluated_alone]
     _each(context, state, [(state.baseline, plan) for plan in others], "incumbent", deadline)
     for row in rows:
         plan = plans[row.strategy]
+        if row.strategy in state.evaluated_alone:
+            done.append(row.model_copy(update={"alone": row.without}))
+            context.announce(AblationMeasured(at=context.now(), ablation=done[-1]))
+            continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
         if only:  # which the verification has made once more
             row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
@@ -110,6 +115,9 @@ def _without(context: RunContext, state: SearchState, change: Change, deadline: 
     A single change is measured again by the verification, which compares the same two plans.
     """
     plan, base = state.incumbent, state.without(change.strategy)
+    if change.strategy in state.evaluated_alone:  # no block of steps shows it: what its evaluations did stands
+        kept = [t for t in state.trials if t.strategy == change.strategy and t.verdict is Verdict.KEPT]
+        return Ablation(strategy=change.strategy, setting=change.setting, without=kept[-1].time_to_target)
     if len(state.found) < 2:
         return Ablation(strategy=change.strategy, setting=change.setting, without=_figure(state, base, plan))
     ratio = _ratio(context, state, base, plan, deadline, "ablation: without", fresh=True)
@@ -199,6 +207,7 @@ def _loser(context: RunContext, state: SearchState, rows: list[Ablation]) -> Abl
         row
         for row in rows
         if row.without is not None
+        and row.strategy not in state.evaluated_alone
         and (
             _refused(state, row)
             # never proved by itself: the simpler plan stands, where there is time to verify that one

@@ -16,6 +16,7 @@ from autoopt.strategy import Case, Risk, Strategy
 
 _STAGES = {
     "data": {"storage", "preparation", "collate", "pin"},
+    "epoch": {"storage", "preparation", "collate"},
     "copy": {"pin", "copy"},
     "other": {"host"},
     "forward": {"forward"},
@@ -50,7 +51,10 @@ class FirstProcess:
         Raises:
             TrialFailed: the baseline cannot be built or set up.
         """
-        return self._found or describe(self._runner)
+        found = self._found or describe(self._runner)
+        sites = self._runner.watched()
+        facts = found.facts.model_copy(update={"run": sites.run if sites is not None else None})
+        return found.model_copy(update={"facts": facts})
 
     def _ask(self, process: Process, sites: Sites) -> None:
         if _steps_as_ever(sites):

@@ -26,6 +26,8 @@ from autoopt.simplify.stage_profile import (
     profile_stages,
     reason_to_doubt,
 )
+from autoopt.simplify.stage_timings import StageTimings
+from autoopt.simplify.whole_run import run_parts
 
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0
@@ -126,7 +128,11 @@ def _seconds(context: RunContext) -> float:
 
 
 def _description(state: SearchState) -> Description:
-    return Description(facts=state.facts, environment=state.environment)
+    """The workload with evaluations as long as the incumbent's are: a script's profile does not measure them."""
+    run = state.facts.run
+    if run is not None and run.evaluation_seconds is not None:
+        run = run.model_copy(update={"evaluation_seconds": run.evaluation_seconds * state.evaluation_ratio})
+    return Description(facts=state.facts.model_copy(update={"run": run}), environment=state.environment)
 
 
 def _profiled(
@@ -171,6 +177,9 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     if index == 0:
         state.advice = seen.advice
     round_, pipeline = build_round(_description(state), seen, index)
+    if state.facts.run is None and seen.timings:
+        parts = run_parts(state.facts, seen.startup, seen.block, StageTimings.model_validate(seen.timings))
+        state.facts = state.facts.model_copy(update={"run": parts})
     state.rounds.append(round_)
     context.announce(RoundMeasured(at=context.now(), round=round_))
     disturbed = reason_to_doubt(seen, _usual_step(state))

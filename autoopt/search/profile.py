@@ -17,6 +17,7 @@ from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.analyse import build_round, model_error
+from autoopt.simplify.costly import costly_lines
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_profile import (
     Description,
@@ -84,7 +85,11 @@ def profile(
         baseline=configuration(plan, description.environment, profile=seen),
         round=round_,
         predictions=predictions,
-        advice=(*seen.advice, *(advice_of(sites) if sites is not None else ())),
+        advice=(
+            *costly_lines(round_, description.facts, sites),
+            *seen.advice,
+            *(advice_of(sites) if sites is not None else ()),
+        ),
         warnings=(*((told,) if disturbed else ()), *seen.missing),
         sites=sites,
     )

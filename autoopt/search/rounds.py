@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import exp, inf
 
 from autoopt.events import Kept, Predicted, TrialEnded
-from autoopt.records import Change, Plan, Round, Speedup, Stop, StopReason, Verdict
+from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.apart import take_apart
 from autoopt.search.budget_allocation import SCREENING
 from autoopt.search.candidate import Candidate
@@ -16,9 +16,10 @@ from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.configuration import configuration
+from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
 from autoopt.search.exchange import exchanged, exchanges
 from autoopt.search.first_training import train_beside, train_first
-from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, nothing_left
+from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, most_promising, nothing_left
 from autoopt.search.proof import Proof
 from autoopt.search.proof_queue import Costs
 from autoopt.search.proofs import Proofs
@@ -63,12 +64,18 @@ class Rounds:
         queue, before = self.queue(pipeline), self.state.incumbent
         proposals = [proposal for proposal in queue.proposals if self._comes_back(proposal, round_)]
         self.context.announce(Predicted(at=self.context.now(), predictions=Queue(tuple(proposals)).predictions))
+        evaluating = [proposal for proposal in proposals if of_evaluation_alone(proposal.strategy)]
+        proposals = [proposal for proposal in proposals if proposal not in evaluating]
+        first = most_promising(tuple(proposals), lambda proposal: 1.0) if proposals else None
+        at_once = [each for each in evaluating if first is None or _promises(each) >= _promises(first)]
+        self._evaluate(at_once, round_, pipeline)
+        before = self.state.incumbent
         quick = [proposal for proposal in proposals if not proposal.strategy.risk.trains_otherwise]
+        kept = self._screen_and_prove(quick, round_, pipeline)
+        if not kept:
+            self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
         kept = (
-            self._screen_and_prove(quick, round_, pipeline)
-            or self._train(proposals, round_, pipeline)
-            or self._settle(round_)
-            or self._exchange(round_, pipeline)
+            kept or self._train(proposals, round_, pipeline) or self._settle(round_) or self._exchange(round_, pipeline)
         )
         if not kept:
             return self.stop(round_, queue)
@@ -172,6 +179,14 @@ class Rounds:
             if proposal not in left and proposal.strategy.name not in open_:
                 self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
         return left
+
+    def _evaluate(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> None:
+        """Tries changes of evaluation alone; what is kept of them moves no bottleneck of the step."""
+        context, state = self.context, self.state
+        case = state.case(context.runner.registry, pipeline, self._left())
+        try_evaluations(context, state, proposals, case, round_, self._costs.deadline())
+        for proposal in proposals:
+            self._seen_bottleneck[proposal.strategy.name] = round_.bottleneck
 
     def _train(self, proposals: Sequence[Proposal], round_: Round, pipeline: Pipeline | None) -> bool:
         """Tries what trains otherwise, where there is time for the trainings that it takes."""
@@ -312,6 +327,12 @@ class Rounds:
         best = configuration(state.incumbent, state.environment, side=side)
         speedup = Speedup(throughput=trial.throughput, detail="over the incumbent before it")
         context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+
+
+def _promises(proposal: Proposal) -> float:
+    """The speedup that is predicted; 1 where nothing is, or no more than a bound."""
+    predicted = proposal.predicted
+    return 1.0 if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value
 
 
 def _seen(earlier: Earlier) -> float:

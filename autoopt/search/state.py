@@ -77,6 +77,8 @@ class SearchState:
     ``tuning``: the search of hyper-parameters, where one was asked for; ``tuned``: what its strategy is told of it;
     ``model_scaling``: what models of several sizes learnt, where others were tried;
     ``profiles``: plans measured from the inside, by their key; ``missing``: what could not be measured, and why;
+    ``evaluated_alone``: strategies that were kept for what they make of evaluations, which no block of steps shows;
+    ``evaluation_ratio``: seconds of an evaluation of the incumbent over one of the baseline, by such changes.
     ``diagnosed``: the profile of a script that was taken before anything else was measured.
     """
 
@@ -119,6 +121,8 @@ class SearchState:
     tuning: Tuning | None = None
     tuned: dict[str, JsonDict] = field(default_factory=dict)
     model_scaling: ModelScaling | None = None
+    evaluated_alone: set[str] = field(default_factory=set)
+    evaluation_ratio: float = 1.0
 
     def next_id(self) -> int:
         self.numbers += 1

@@ -16,7 +16,7 @@ from autoopt.search.accept.headline import Trained, detail_of, headline_of, seco
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
-from autoopt.search.accept.time_to_target import parts_to, same_steps_ratio
+from autoopt.search.accept.time_to_target import by_whole_run, parts_to, same_steps_ratio
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.largest_batch import memory_trouble
@@ -118,6 +118,9 @@ def _check(context: RunContext, state: SearchState, end: float, doubted: bool) -
     if trouble:
         return Verification(speedup=Speedup(throughput=None if failed else comparison.estimate)), trouble
     trains_otherwise = _trains_otherwise(context, state)
+    if not trains_otherwise:
+        seen = gate.evidence(plan, state.baseline, state.facts)
+        comparison = by_whole_run(comparison, seen, state.objective)
     if not trains_otherwise and comparison.decision in (Decision.REJECT, Decision.HARMFUL):
         return Verification(speedup=Speedup(throughput=comparison.estimate)), f"{AGAIN}: {comparison.reason}"
     pairs: list[TrainedPair] = []

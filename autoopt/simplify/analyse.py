@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from autoopt.records import Fed, Operator, Peaks, Plan, Resource, Round, Simulation, Stage
+from autoopt.records import Fed, Operator, Peaks, Plan, Resource, Round, RunParts, Simulation, Stage
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block
 from autoopt.simplify.bottleneck import bottleneck, classify, deeper_chain
@@ -13,6 +13,7 @@ from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import COMPUTE, DEFAULT_PREFETCH, Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile
 from autoopt.simplify.stage_timings import StageTimings, Timing
+from autoopt.simplify.whole_run import run_parts, whole_run, with_watched
 
 ORDER = ("storage", "preparation", "collate", "pin", "copy")
 _EXPOSED = {"copy": "copy", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "host": "other"}
@@ -25,6 +26,7 @@ def analyse(
     block: Block,
     peaks: Peaks,
     sent: Communication | None = None,
+    parts: RunParts | None = None,
 ) -> Round:
     """Everything that a round says of the incumbent.
 
@@ -35,6 +37,7 @@ def analyse(
         block: the running system, for the step and what each stage adds to it.
         peaks: the machine's.
         sent: messages of several processes; None of one.
+        parts: of the plan's whole run; None where nothing but steps was measured.
 
     Stages are normalized to the speed at which the steps ran, so that their sum is as fast as what is measured.
     """
@@ -45,6 +48,7 @@ def analyse(
     stages = tuple(_with_gap(stage, ceilings.get(stage.name)) for stage in _stages(timings, block))
     if sent is not None:
         stages = (*stages, communication(sent))
+    stages = (*stages, *_starts(parts or RunParts(), block))
     round_ = Round(
         index=index,
         plan=plan,
@@ -53,6 +57,7 @@ def analyse(
         edges=_edges(stages),
         operators=_operators(timings, peaks),
         simulation=simulation,
+        whole_run=whole_run(parts) if parts is not None else None,
         notes=(*timings.notes, *timings.inputs.notes),
     )
     pipeline = Pipeline(round_)
@@ -81,9 +86,10 @@ def build_round(description: Description, profile: StageProfile, index: int = 0)
     if not profile.timings:
         step = profile.block.seconds / max(profile.block.steps, 1)
         return Round(index=index, plan=profile.plan, step_seconds=step, stages=()), None
-    timings = StageTimings.model_validate(profile.timings)
+    timings = with_watched(StageTimings.model_validate(profile.timings), description.facts.run)
     peaks = description.environment.peaks
-    round_ = analyse(index, profile.plan, timings, profile.block, peaks, profile.communication)
+    parts = run_parts(description.facts, profile.startup, profile.block, timings)
+    round_ = analyse(index, profile.plan, timings, profile.block, peaks, profile.communication, parts)
     return round_, Pipeline(round_)
 
 
@@ -198,6 +204,23 @@ def _between(name: str, resource: Resource, timing: Timing, every: int) -> Stage
     return stage.model_copy(update={"note": f"between steps: {timing.seconds:.3g} s once in {every} of them"})
 
 
+def _starts(parts: RunParts, block: Block) -> list[Stage]:
+    """The start of the run and of its later epochs, as seconds for each step of the run."""
+    found = []
+    if parts.epoch_seconds and parts.steps_per_epoch:
+        each, every = parts.epoch_seconds, parts.steps_per_epoch
+        within = block.stage_seconds.get("epoch", 0.0) / max(block.steps, 1)
+        stage = Stage(name="epoch", resource=Resource.WORKER, seconds=each / every, exposed_seconds=within or None)
+        note = f"an epoch begins: {each:.3g} s until its first batch, once in {every} steps"
+        found.append(_with_gap(stage.model_copy(update={"note": note}), 0.0))
+    known = (parts.imports_seconds, parts.build_seconds, parts.first_batch_seconds, parts.warm_up_seconds)
+    start = sum(seconds or 0.0 for seconds in known)
+    if start and parts.steps:
+        note = f"the run begins: {start:.3g} s, once in {parts.steps} steps"
+        found.append(Stage(name="start", resource=Resource.HOST, seconds=start / parts.steps, note=note))
+    return found
+
+
 def _host(timings: StageTimings) -> float | None:
     """Python around the stages: the whole step on cached batches beyond its stages alone."""
     if timings.device != "cpu" and timings.issue is not None:
@@ -258,7 +281,10 @@ def _edges(stages: tuple[Stage, ...]) -> tuple[tuple[str, str], ...]:
     present = {stage.name for stage in stages}
     main = [name for name in (*ORDER, *COMPUTE, "communication", "host") if name in present]
     edges = list(itertools.pairwise(main))
-    return (*edges, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present and main))
+    if not main:
+        return tuple(edges)
+    before = [(name, main[0]) for name in ("start", "epoch") if name in present]
+    return (*edges, *before, *((main[-1], name) for name in ("evaluate", "checkpoint") if name in present))
 
 
 def _operators(timings: StageTimings, peaks: Peaks) -> tuple[Operator, ...]:

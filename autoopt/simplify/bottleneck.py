@@ -16,6 +16,7 @@ _CLASS = {
     "host": "host",
     "evaluate": "interruption",
     "checkpoint": "interruption",
+    "epoch": "interruption",
 }
 WITHIN_REACH = 1.25
 """A step this near its ceiling has no bottleneck: peaks are the best of many calls, no step is made of such alone."""

@@ -69,8 +69,9 @@ def _compute(timings: StageTimings, peaks: Peaks) -> dict[str, float]:
         "forward": both * share * timings.accumulation,
         "backward": both * (1 - share) * timings.accumulation,
     }
-    if timings.evaluation_batches and timings.evaluate_every:
-        found["evaluate"] = 0.0
+    if timings.evaluation_samples and timings.evaluate_every:
+        each = both * share / timings.batch_size
+        found["evaluate"] = each * timings.evaluation_samples / timings.evaluate_every
     return found
 
 

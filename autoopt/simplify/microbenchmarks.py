@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.transfer import samples_of
 from autoopt.records import JsonDict
 from autoopt.simplify.ceilings import PRODUCT
 from autoopt.simplify.drift import ReferenceSpeed
@@ -170,7 +171,8 @@ def evaluation(training: Training, time_limit: float) -> JsonDict:
     loading, scale = first + (total - 1) * following, total / len(batches)
     scaled = {name: getattr(timing, name) * scale + loading for name in ("seconds", "low", "high")}
     more = {"n": timing.n, "reference": timing.reference, "sensitivity": timing.sensitivity}
-    return {"evaluate": Timing(**scaled, **more), "evaluation_batches": total}
+    samples = sum(samples_of(batch) or 0 for batch in batches) * scale
+    return {"evaluate": Timing(**scaled, **more), "evaluation_samples": samples or None}
 
 
 def _load(source: Any, count: int) -> tuple[list[Any], float, float]:

@@ -14,7 +14,9 @@ INPUT = ("storage", "preparation", "collate")
 LINK = ("pin", "copy")
 COMPUTE = ("forward", "backward", "optimizer")
 STEP = (*INPUT, *LINK, *COMPUTE, "communication", "host")
-INTERRUPTIONS = ("evaluate", "checkpoint")
+INTERRUPTIONS = ("evaluate", "checkpoint", "epoch")
+BETWEEN = (*INTERRUPTIONS, "start")
+"""What a run consists of besides steps; of its start no stage of a step can take the place."""
 DEFAULT_PREFETCH = 2
 ONE_DRAW = 0.05
 _FURTHEST = 2.0
@@ -63,7 +65,7 @@ class Pipeline:
         threads: int | None = None,
         prefetch: int | None = None,
     ) -> float:
-        """Seconds of a steady step, evaluations and checkpoints apart.
+        """Seconds of a steady step, without what comes between steps.
 
         Args:
             seconds: new seconds by stage, each with the stage's present parallelism.
@@ -102,13 +104,13 @@ class Pipeline:
     ) -> Estimate:
         """The predicted speedup of the same replacement, against the present simulated alike.
 
-        The interval is as wide as the simulation is off the measured step; interruptions count where
-        one of them is replaced.
+        The interval is as wide as the simulation is off the measured step; what comes between steps counts
+        where one part of it is replaced.
         """
         changed = seconds or {}
         now = self.simulate()
         then = self.simulate(seconds, workers=workers, threads=threads, prefetch=prefetch)
-        if any(name in INTERRUPTIONS for name in changed):
+        if any(name in BETWEEN for name in changed):
             now += self._interruptions({})
             then += self._interruptions(changed)
         value = now / then
@@ -130,9 +132,7 @@ class Pipeline:
         return max(0.0, self.simulate() - self.simulate({name: 0.0}))
 
     def _interruptions(self, changed: Mapping[str, float]) -> float:
-        return sum(
-            changed.get(name, stage.seconds) for name in INTERRUPTIONS if (stage := self.stage(name)) is not None
-        )
+        return sum(changed.get(name, stage.seconds) for name in BETWEEN if (stage := self.stage(name)) is not None)
 
     def _seconds(self, name: str, changed: Mapping[str, float]) -> float:
         """Work of one micro-batch in a stage: seconds of one lane."""

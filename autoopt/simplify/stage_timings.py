@@ -67,7 +67,8 @@ class StageTimings(Record):
     ``pause_seconds``: cache effects (``simplify.cache_effects``). ``doubled``: forward and backward of twice the
     micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step,
     ``issue_update``: of them, the optimizer's.
-    ``evaluate``: one whole evaluation, scaled from a few of its batches; ``checkpoint``: one, to the disk.
+    ``evaluate``: one whole evaluation, scaled from a few of its batches or as a script made it;
+    ``evaluation_samples``: that it reads; ``checkpoint``: one, to the disk.
     ``deeper``: below a stage, by its name, seconds per micro-batch, of the optimizer per step. ``reference``: of the
     machine's speed while the training ran, before and after the microbenchmarks; None on a device.
     ``product_seconds``: of a square product of ``ceilings.PRODUCT`` rows in
@@ -106,7 +107,7 @@ class StageTimings(Record):
     issue: Timing | None = None
     issue_update: Timing | None = None
     evaluate: Timing | None = None
-    evaluation_batches: int | None = None
+    evaluation_samples: float | None = None
     evaluate_every: int | None = None
     checkpoint: Timing | None = None
     checkpoint_every: int | None = None

@@ -14,12 +14,15 @@ from autoopt_reports.frame import stages_lines
 from autoopt_reports.terminal import Marks, console_for, encodable, fit, marks_for
 from autoopt_reports.view import Report, report_view
 from autoopt_reports.view.adopt import Adopt
+from autoopt_reports.view.closing import AdviceView
 from autoopt_reports.view.patch import PatchView
 from autoopt_reports.view.profile import Expectation, profile_view
+from autoopt_reports.view.stages import RunView
 from autoopt_reports.view.verdict import Fact
 
 __all__ = ["console_for", "profile_summary", "summary"]
 
+MOST_ADVICE = 5
 _LEVELS = {"good": "kept", "caution": "caution", "open": "not_tried"}
 
 
@@ -47,9 +50,7 @@ def summary(result: Result, console: Console, report: Path | None = None) -> Non
         _patch(console, marks, view.patch)
     if view.advice:
         console.print()
-        for item in view.advice[:3]:
-            where = f" ({item.where})" if item.where else ""
-            _say(console, marks, f"By hand: {item.title}{where}")
+        _advice(console, marks, view.advice)
     console.print()
     for command in verdict.commands:
         _command(console, command.label, command.text)
@@ -150,6 +151,32 @@ def _expectations(console: Console, marks: Marks, rows: tuple[Expectation, ...])
         _say(console, marks, f" {reason}: {', '.join(names)}", "dim")
 
 
+def _run(console: Console, marks: Marks, view: RunView) -> None:
+    """The parts of the planned run with their seconds and shares."""
+    _say(console, marks, str(view.headline))
+    table = Table.grid(padding=(0, 2))
+    for row in view.rows:
+        times = f"{row.count} x {row.each}" if row.count.value != 1 else ""
+        table.add_row(
+            Text(f" {encodable(row.label.text, marks)}", style="dim"),
+            Text(encodable(str(row.seconds), marks), justify="right"),
+            Text(str(row.share), justify="right"),
+            Text(encodable(times, marks), style="dim"),
+        )
+    console.print(table)
+    if view.missing is not None:
+        _say(console, marks, f" {view.missing}", "dim")
+    console.print()
+
+
+def _advice(console: Console, marks: Marks, items: tuple[AdviceView, ...]) -> None:
+    """What only a person can change: first the most expensive places of the run, each with its edit."""
+    for item in items[:MOST_ADVICE]:
+        where = f" ({item.where})" if item.where else ""
+        edit = f": {item.suggestion}" if item.costly else ""
+        _say(console, marks, f"By hand: {item.title}{where}{edit}")
+
+
 def profile_summary(profile: Profile, console: Console, report: Path | None = None) -> None:
     """Where the time goes, how far the ceiling is, and what each strategy expects."""
     view, marks = profile_view(profile), marks_for(console.file)
@@ -160,12 +187,12 @@ def profile_summary(profile: Profile, console: Console, report: Path | None = No
     for text in stages_lines(profile.round, console.width - 2, marks):
         console.print(Text.assemble(" ", text))
     console.print()
+    if view.stages is not None and view.stages.run is not None:
+        _run(console, marks, view.stages.run)
     _expectations(console, marks, view.expectations)
     for warning in view.warnings:
         console.print(Text.assemble((" ! ", "bold yellow"), encodable(str(warning), marks)))
-    for item in view.advice[:3]:
-        where = f" ({item.where})" if item.where else ""
-        _say(console, marks, f"By hand: {item.title}{where}")
+    _advice(console, marks, view.advice)
     console.print()
     _command(console, "Search and measure", view.next_command)
     if report is not None:

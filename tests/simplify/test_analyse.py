@@ -44,7 +44,7 @@ def survey_of(device: str = "cpu", **changes: Any) -> StageTimings:
         "allowed_precisions": ("fp32", "bf16"), "transfer": timing(0.0002 if device == "cuda" else 0.0),
         "forward": timing(0.002), "forward_backward": timing(0.005), "backward": timing(0.003),
         "optimizer": timing(0.001), "compute": timing(0.0061), "evaluate": timing(0.1), "evaluate_every": 1000,
-        "evaluation_batches": 10, "checkpoint": timing(0.1), "checkpoint_every": 1000, "operators": OPERATORS,
+        "evaluation_samples": 320, "checkpoint": timing(0.1), "checkpoint_every": 1000, "operators": OPERATORS,
         "launches": 15, "optimizer_bytes": 1_000_000, "operators_forward_share": 1 / 3,
         "issue": timing(0.001) if device == "cuda" else None,
     }  # fmt: skip
@@ -289,7 +289,10 @@ def test_each_ceiling_is_what_its_peak_allows() -> None:
     assert found["pin"] == pytest.approx(20_000 / 2e9)
     assert found["copy"] == pytest.approx(20_000 / 1e10)
     assert found["backward"] == pytest.approx(2 * found["forward"])
-    assert found["host"] == found["evaluate"] == 0.0
+    assert found["host"] == 0.0
+    assert found["evaluate"] == pytest.approx(found["forward"] / 20 * 320 / 1000), (
+        "its samples at the rate of the forward pass"
+    )
     assert "collate" not in stage_ceilings(survey, PEAKS), "the host's rate is not known"
     assert "copy" not in stage_ceilings(
         survey, PEAKS.model_copy(update={"copy_pinned_to_device_bytes_per_second": None})

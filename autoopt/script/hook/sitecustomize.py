@@ -9,7 +9,9 @@ import importlib.util
 import json
 import os
 import sys
+import time
 
+_SINCE = time.monotonic()
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -77,4 +79,4 @@ _make_way(keep=_launcher)
 if _words is not None:
     from autoopt.script.boot import begin
 
-    begin(_words)
+    begin(_words, _SINCE)

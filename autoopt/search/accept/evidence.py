@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.records import Estimate, Quality, Record, Verdict
+from autoopt.records import Estimate, Quality, Record, RunParts, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.compare.comparison import LossPath, SideFailure
@@ -17,6 +17,9 @@ class Evidence(Record):
     ``deterministic``: the dataset gives the same sample twice (None: not known).
     ``epsilon``: rounding of the arithmetic that both sides train in (float32 by default).
     ``planned_steps``: optimizer steps of the run that the user plans, as the incumbent takes them.
+    ``run``: parts of a whole run of the baseline. ``evaluation_of_incumbent``: seconds of an evaluation of
+    the incumbent over one of the baseline, where evaluations were measured by themselves; ``evaluation_ratio``: of the
+    candidate over the incumbent, None where they were not.
     ``failure``: how a training of the candidate ended badly.
     ``memory_limit_bytes``: of the device; None where it is not known.
     ``level``: what probes tell of the quality of an ``exact`` or ``numeric`` change; None where none was made.
@@ -32,6 +35,9 @@ class Evidence(Record):
     deterministic: bool | None = None
     epsilon: float = 2.0**-23
     planned_steps: int | None = None
+    run: RunParts | None = None
+    evaluation_of_incumbent: float = 1.0
+    evaluation_ratio: float | None = None
     failure: SideFailure | None = None
     memory_limit_bytes: int | None = None
     level: Quality | None = None

@@ -8,6 +8,7 @@ from autoopt.errors import TrialFailed
 from autoopt.records import Noise, Objective, Plan, Quality
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
+from autoopt.search.accept.evaluations import EvaluationRatios
 from autoopt.search.accept.evidence import Evidence, Judgement, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import before_quality, judge, may_be_rounding, required_runs
@@ -15,9 +16,11 @@ from autoopt.search.accept.late import PAST
 from autoopt.search.accept.levels import level_of
 from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.accept.probes import Probes
+from autoopt.search.accept.time_to_target import by_whole_run
 from autoopt.search.accept.trainings import Clock, Trainings
 from autoopt.search.compare.comparison import Comparison, LossPath, SideFailure
 from autoopt.search.compare.error_budget import ALPHA
+from autoopt.setup import Setup
 from autoopt.strategy import Risk
 
 MOST_ROUNDS = 8
@@ -41,6 +44,7 @@ class Gate:
         memory_limit_bytes: of the device; None where it is not known.
         probes: durable probes; None where there are none, which leaves quality to trainings.
         accept_undecided: keeps what is not proven to train as well.
+        evaluations: what was measured of the seconds of an evaluation under other settings of its loader.
     """
 
     trainings: Trainings
@@ -51,6 +55,7 @@ class Gate:
     memory_limit_bytes: int | None = None
     probes: Probes | None = None
     accept_undecided: bool = False
+    evaluations: EvaluationRatios = field(default_factory=EvaluationRatios)
 
     def decide(
         self,
@@ -77,6 +82,8 @@ class Gate:
         incumbent = comparison.incumbent.plan
         risk = self.risk_over(plan, incumbent)
         evidence = self.evidence(plan, incumbent, facts)
+        if not risk.trains_otherwise:
+            comparison = by_whole_run(comparison, evidence, objective)
         early = not probe or before_quality(risk, comparison, evidence)
         level = None if early else self.quality(plan, incumbent, facts, objective)
         known = {"level": level, "alpha_accept": alpha_accept}
@@ -166,6 +173,9 @@ class Gate:
             epsilon=self.rounding(incumbent),
             accept_undecided=self.accept_undecided,
             planned_steps=facts.max_steps,
+            run=facts.run,
+            evaluation_of_incumbent=self.evaluations.ratio(self.registry.fold(incumbent), Setup()) or 1.0,
+            evaluation_ratio=self.evaluations.ratio(self.registry.fold(plan), self.registry.fold(incumbent)),
             memory_limit_bytes=self.memory_limit_bytes,
             failure=SideFailure(
                 side="candidate",

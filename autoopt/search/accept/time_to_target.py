@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from autoopt.benchmark.target import Parts, parts, time_ratio
 from autoopt.records import Estimate, Objective
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import Evidence
-from autoopt.search.compare.comparison import Comparison, Side
+from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.compare.statistics import BetweenProcess, TwoLevel
 
 
@@ -145,14 +146,49 @@ def same_steps(
         one, over = Parts(_fixed(comparison.incumbent), times[0], float(evidence.planned_steps)), evidence.planned_steps
     else:
         return None
+    one = _between(one, evidence, comparison.incumbent)
     extra = _fixed(comparison.candidate) - _fixed(comparison.incumbent)
-    evaluation = one.evaluation_seconds * _evaluating(evidence)
-    other = Parts(max(one.fixed_seconds + extra, 0.0), times[1], one.steps, evaluation, one.evaluate_every)
+    other = replace(
+        one,
+        fixed_seconds=max(one.fixed_seconds + extra, 0.0),
+        step_seconds=times[1],
+        evaluation_seconds=one.evaluation_seconds * _evaluating(evidence),
+        epoch_seconds=_epoch(comparison.candidate, one.steps_per_epoch),
+    )
     return SameSteps(one, other, time_ratio([one], [other], comparison.estimate, seed_noise=False), over)
 
 
+def _between(one: Parts, evidence: Evidence, side: Side) -> Parts:
+    """The parts with what comes between steps, where a watched run has shown it and trainings have not."""
+    run = evidence.run
+    if run is None:
+        return one
+    known: dict[str, Any] = {
+        "steps_per_epoch": run.steps_per_epoch,
+        "epoch_seconds": _epoch(side, run.steps_per_epoch),
+        "checkpoint_seconds": run.checkpoint_seconds or 0.0,
+        "checkpoint_every": run.checkpoint_every,
+    }
+    if one.evaluate_every is None:
+        seconds = (run.evaluation_seconds or 0.0) * evidence.evaluation_of_incumbent
+        known |= {"evaluation_seconds": seconds, "evaluate_every": run.evaluate_every}
+    else:  # their evaluations hold the checkpoints, which come between steps as they do
+        known |= {"checkpoint_every": None}
+    start = run.imports_seconds or 0.0
+    return replace(one, fixed_seconds=one.fixed_seconds + start, **known)
+
+
+def _epoch(side: Side, steps_per_epoch: int | None) -> float:
+    """Seconds of an epoch's start that the blocks of a side do not hold already."""
+    if side.startup is None or side.startup.epoch_seconds is None or not steps_per_epoch:
+        return 0.0
+    return max(side.startup.epoch_seconds - side.stage_seconds.get("epoch", 0.0) * steps_per_epoch, 0.0)
+
+
 def _evaluating(evidence: Evidence) -> float:
-    """Seconds of an evaluation of the candidate over one of the incumbent, where they were trained in turns; else 1."""
+    """Seconds of an evaluation of the candidate over one of the incumbent, as measured by itself or in trainings."""
+    if evidence.evaluation_ratio not in (None, 1.0):
+        return evidence.evaluation_ratio
     pairs = [(pair.baseline, pair.best) for pair in evidence.in_turns if pair.interleaved]
     seconds = [[run.evaluation_seconds / run.evaluations if run.evaluations else 0.0 for run in pair] for pair in pairs]
     logs = [math.log(after / before) for before, after in seconds if before > 0 and after > 0]
@@ -163,6 +199,25 @@ def same_steps_ratio(comparison: Comparison, evidence: Evidence, objective: Obje
     """The ratio of :func:`same_steps` over the planned run; None where that says nothing."""
     found = same_steps(comparison, evidence, objective)
     return found.ratio if found is not None else None
+
+
+def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objective) -> Comparison:
+    """The comparison, accepted where the whole run is faster for certain though its steps are not.
+
+    That is what shortens evaluations or the starts of epochs: blocks of steps do not hold them.
+    """
+    if comparison.decision not in (Decision.REJECT, Decision.INCONCLUSIVE, Decision.HARMFUL):
+        return comparison
+    found = same_steps(comparison, evidence, objective)
+    if found is None or found.ratio is None or found.ratio.low < 1 + objective.min_gain:
+        return comparison
+    before, after = found.before, found.after
+    of_steps = before.steps * before.step_seconds - after.steps * after.step_seconds
+    if before.seconds - after.seconds <= of_steps:
+        return comparison  # what is saved are steps alone, which the comparison has ruled on
+    told = f"the whole run takes {after.seconds:.3g} s where it took {before.seconds:.3g} s"
+    reason = f"{comparison.reason}; {told}"
+    return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:

@@ -46,6 +46,16 @@ def environment(load: float = 0.3) -> r.Environment:
     )
 
 
+def _whole_run(step: float) -> r.WholeRun:
+    """Ten thousand steps, evaluated ten times, with what comes before and between them."""
+    each = {"imports": (3.2, 1), "build": (6.1, 1), "steps": (step, 10_000), "evaluations": (4.5, 10)}
+    whole = sum(seconds * count for seconds, count in each.values())
+    parts = tuple(
+        r.RunPart(name=name, seconds=s * n, each=s, count=n, share=s * n / whole) for name, (s, n) in each.items()
+    )
+    return r.WholeRun(steps=10_000, seconds=whole, parts=parts, missing=("end",))
+
+
 def round_(index: int, plan: r.Plan, step: float, shares: dict[str, float], bottleneck: str) -> r.Round:
     """A round whose stages take the given shares of the step."""
     where = {
@@ -97,6 +107,7 @@ def round_(index: int, plan: r.Plan, step: float, shares: dict[str, float], bott
         predicted_step_seconds=round(step * 1.04, 7),
         simulation_error=0.04,
         ceiling_step_seconds=round(step * 0.31, 7),
+        whole_run=_whole_run(step),
         bottleneck_class="decoding on the CPU" if bottleneck == "decode" else "compute on the device",
         deeper=(
             r.Deeper(

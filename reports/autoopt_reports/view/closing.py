@@ -12,10 +12,13 @@ from autoopt_reports.view.text import Name, Number, code, name, number
 
 @dataclass(frozen=True, slots=True)
 class AdviceView:
+    """One piece of advice. ``costly``: it is on one of the most expensive places of the run."""
+
     title: Name
     evidence: Name
     where: Name | None
     suggestion: str
+    costly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,13 @@ class Detail:
 
 def advice_views(advice: tuple[Advice, ...]) -> tuple[AdviceView, ...]:
     return tuple(
-        AdviceView(name(item.title), name(item.evidence, 600), _where(item), code(item.suggestion)[:2000])
+        AdviceView(
+            name(item.title),
+            name(item.evidence, 600),
+            _where(item),
+            code(item.suggestion)[:2000],
+            costly=item.seconds is not None,
+        )
         for item in advice
     )
 

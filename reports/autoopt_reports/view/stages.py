@@ -45,6 +45,26 @@ class StageRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RunRow:
+    """A part of the planned run: all its seconds, their share, and one occurrence of ``count``."""
+
+    label: Name
+    seconds: Number
+    share: Number
+    each: Number
+    count: Number
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """The planned run, process start to end, by its parts. ``missing``: those that were not measured."""
+
+    headline: Phrase
+    rows: tuple[RunRow, ...]
+    missing: Name | None
+
+
+@dataclass(frozen=True, slots=True)
 class StagesView:
     headline: Phrase
     bars: tuple[StepBar, ...]
@@ -52,6 +72,7 @@ class StagesView:
     rows_after: tuple[StageRow, ...]
     legend: tuple[tuple[Name | str, str], ...]
     idle: Phrase
+    run: RunView | None
 
 
 REST = "not attributed"
@@ -79,7 +100,32 @@ def stages_view(rounds: tuple[Round, ...], base: str = "/rounds") -> StagesView 
         rows_after=_rows(after, _path(base, last), colours) if first != last else (),
         legend=tuple(legend),
         idle=_idle(after, _path(base, last)),
+        run=run_view(after, _path(base, last)),
     )
+
+
+def run_view(round_: Round, path: str) -> RunView | None:
+    """The whole run of a round; None where its length is not known."""
+    whole, at = round_.whole_run, f"{path}/whole_run"
+    if whole is None:
+        return None
+    rows = [
+        RunRow(
+            label=name(part.name, 40),
+            seconds=number(part.seconds, units.duration, f"{at}/parts/{i}/seconds"),
+            share=number(part.share, units.percent, f"{at}/parts/{i}/share"),
+            each=number(part.each, units.duration, f"{at}/parts/{i}/each"),
+            count=number(part.count, units.count, f"{at}/parts/{i}/count"),
+        )
+        for i, part in enumerate(whole.parts)
+    ]
+    headline = say(
+        "The planned run of {} steps takes {} from start to end, by its measured parts",
+        number(whole.steps, units.count, f"{at}/steps"),
+        number(whole.seconds, units.duration, f"{at}/seconds"),
+    )
+    missing = name(f"not measured: {', '.join(whole.missing)}", 160) if whole.missing else None
+    return RunView(headline, tuple(rows), missing)
 
 
 def _path(base: str, index: int) -> str:

@@ -1,63 +1,81 @@
-"""Validation loader: validation batches prepared by worker processes of their own."""
+"""Validation loader: evaluation in larger batches, its workers kept, started where they help, or left out."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from autoopt import Applies, Case, Estimate, Example, Recipe, Risk, Setup, Strategy
-from autoopt_strategies.common import Setting, Settings, kept, seconds_of, tried_gain
+from autoopt_strategies.common import Setting, Settings, at_most, gain, kept, seconds_of
 
 LEAST_SHARE = 0.01
+"""Of the time of a step: an evaluation that takes less is not worth a setting."""
+LEAST_READING = 0.05
+"""Seconds of preparing all samples of an evaluation: starting a worker takes about as long."""
 SAMPLES = 24
+LARGE_BATCH = 256
+"""Samples that nearly fill what a step of evaluation costs once; four training batches where that is more."""
 
 
 class ValidationLoader(Strategy):
-    """Prepares validation batches in worker processes that stay alive from evaluation to evaluation.
+    """Evaluates in larger batches, and keeps, starts or leaves out the workers of the validation loader.
 
-    What it does: sets ``num_workers`` and ``persistent_workers`` of the validation loader alone.
-    When it helps: reading and preparing the validation samples takes a good part of the run, while the training
-        loader has workers, or needs none.
-    When it does not: rare evaluations; validation samples that are slices of memory.
-    What it costs: memory of each worker. Metrics stay what they are; since training steps are no faster, time to the
-        target decides.
+    What it does: sets ``batch_size``, ``num_workers``, ``persistent_workers`` or ``pin_memory`` of the validation
+        loader alone. An evaluation has no gradients to store, so that several training batches fit where one did.
+    When it helps: evaluations take a good part of the run: in small batches, with workers that are started for each
+        of them, or with samples that are slow to prepare.
+    When it does not: rare or short evaluations.
+    What it costs: memory of larger batches, or of each worker. It is kept only where the same samples give the same
+        metric; one that is averaged over batches of unequal size is not the same.
     Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
     """
 
     name = "validation_loader"
-    title = "workers for validation"
+    title = "evaluation in larger batches, workers for it"
     stages = frozenset({"evaluate"})
-    risk = Risk.TRAINING
+    risk = Risk.EXACT
     after = frozenset({"workers"})
     example = Example(
-        {"num_workers": 1, "persistent_workers": True}, inspected={"num_workers": 0, "sample_seconds": 1e-2}
+        {"num_workers": 1, "persistent_workers": True},
+        inspected={"batch_size": 1024, "num_workers": 0, "sample_seconds": 1e-2},
     )
 
     def applies(self, case: Case) -> Applies:
-        facts, found = case.workload, case.inspected(self.name)
-        if not facts.has_evaluate or not facts.valid_samples:
-            return Applies.no("there is no evaluation of a known length")
-        if found.get("num_workers") or case.setup.loader.get("num_workers"):
-            return Applies.no("validation batches are prepared by workers already")
-        if "sample_seconds" not in found:
-            return Applies.no(found.get("reason") or "what reading a validation sample takes is not known")
+        loader = _loader(self, case)
+        if isinstance(loader, str):
+            return Applies.no(loader)
         if case.pipeline is not None and case.pipeline.step_seconds:
-            share = self._reading(case) / case.pipeline.step_seconds
+            share = seconds_of(case, "evaluate") / case.pipeline.step_seconds
             if share < LEAST_SHARE:
-                return Applies.no(f"reading validation samples takes {share:.1%} of the time")
-        return Applies.yes()
+                return Applies.no(f"evaluation takes {share:.1%} of the time")
+        return Applies.yes() if _options(case, loader) else Applies.no("its loader is set as it should be")
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:
-        """Reading is shared out among the workers; the rest of an evaluation stays."""
-        evaluating = seconds_of(case, "evaluate")
-        if not evaluating:
+        """Larger batches share out what each costs once; workers share out the reading; others may save it all."""
+        loader, evaluating = _loader(self, case), seconds_of(case, "evaluate")
+        if isinstance(loader, str) or not evaluating:
             return None
-        workers = min(setting["num_workers"], case.environment.cores or 1)
-        return tried_gain(case, 1.0 - self._reading(case) * (1.0 - 1.0 / (workers + 1)) / evaluating, ("evaluate",))
+        samples, reading = loader.samples, 0.0
+        every = _every(case)
+        if loader.sample_seconds is not None and samples:
+            reading = min(loader.sample_seconds * samples / every, evaluating)
+        left = evaluating
+        if "batch_size" in setting and loader.batch_size:
+            least = _computing(case, samples, every)
+            left = least + (left - least) * loader.batch_size / setting["batch_size"] if least < left else left
+        if setting.get("num_workers") and not loader.num_workers and reading:
+            left -= reading * (1.0 - 1.0 / (min(setting["num_workers"], case.environment.cores or 1) + 1))
+        estimate = gain(case, {"evaluate": max(left, 0.0)})
+        if left < evaluating:
+            return None if estimate is None else estimate.as_kind("declared")
+        return at_most(gain(case, {"evaluate": 0.0}))
 
     def settings(self, case: Case) -> Settings:
-        most = max(1, min(4, case.environment.cores or 1))
-        if kept((yield {"num_workers": most, "persistent_workers": True})) and most > 1:
-            yield {"num_workers": most // 2, "persistent_workers": True}
+        loader = _loader(self, case)
+        best: Setting = {}
+        for option in [] if isinstance(loader, str) else _options(case, loader):
+            if kept((yield {**best, **option})):
+                best |= option
 
     def apply(self, setup: Setup, setting: Setting) -> Setup:
         return setup.with_evaluation(**setting)
@@ -69,7 +87,7 @@ class ValidationLoader(Strategy):
         return Recipe(pytorch=code, lightning=note, transformers=note, accelerate=note)
 
     def inspect(self, live: Any) -> Setting:
-        """Workers that validation has, and the seconds that one of its samples takes."""
+        """Options of the validation's loader, and the seconds that one of its samples takes."""
         from time import perf_counter
 
         data = live.workload.valid_data
@@ -80,11 +98,85 @@ class ValidationLoader(Strategy):
         began = perf_counter()
         for index in indices:
             dataset[index]
-        return {"num_workers": getattr(data, "num_workers", 0), "sample_seconds": (perf_counter() - began) / SAMPLES}
+        seconds = (perf_counter() - began) / SAMPLES
+        size = getattr(data, "batch_size", None) if data is not dataset else live.workload.batch_size
+        options = {name: getattr(data, name, None) for name in ("num_workers", "persistent_workers", "pin_memory")}
+        return {"batch_size": size, **options, "sample_seconds": seconds}
 
-    def _reading(self, case: Case) -> float:
-        """Seconds of reading validation samples for each training step; at most the evaluation's."""
-        facts = case.workload
-        every = case.setup.cadence.evaluate_every or facts.evaluate_every or facts.steps_per_epoch or 1
-        seconds = case.inspected(self.name)["sample_seconds"] * (facts.valid_samples or 0) / every
-        return float(min(seconds, seconds_of(case, "evaluate")))
+
+@dataclass(frozen=True)
+class _Loader:
+    """The validation's loader as it is now. ``samples``: that an evaluation reads."""
+
+    batch_size: int | None
+    num_workers: int
+    persistent_workers: bool
+    pin_memory: bool
+    samples: int | None
+    sample_seconds: float | None
+
+
+def _loader(strategy: ValidationLoader, case: Case) -> _Loader | str:
+    """The loader under the incumbent; the reason where there is none to be changed."""
+    facts, samples, seconds = case.workload, case.workload.valid_samples, None
+    if case.sites is not None:
+        found = case.sites.of("loader_validation")
+        run = facts.run
+        if run is None or run.evaluation_seconds is None or not run.evaluate_every:
+            return "no evaluation was seen while the script was watched"
+        if len(found) != 1:
+            return "no evaluation with a DataLoader was seen" if not found else "several loaders evaluate"
+        options = dict(found[0].options)
+        steps = len({each.step for each in run.evaluations}) or 1
+        samples = sum(each.samples or 0 for each in run.evaluations) // steps or None
+    else:
+        options = dict(case.inspected(strategy.name))
+        seconds = options.get("sample_seconds")
+        if not facts.has_evaluate or not samples:
+            return "there is no evaluation of a known length"
+        if seconds is None:
+            return str(options.get("reason") or "what reading a validation sample takes is not known")
+        shared = ("num_workers", "persistent_workers", "pin_memory")
+        options |= {name: case.setup.loader[name] for name in shared if name in case.setup.loader}
+    options |= case.setup.evaluation
+    return _Loader(
+        batch_size=options.get("batch_size"),
+        num_workers=options.get("num_workers") or 0,
+        persistent_workers=bool(options.get("persistent_workers")),
+        pin_memory=bool(options.get("pin_memory")),
+        samples=samples,
+        sample_seconds=seconds,
+    )
+
+
+def _options(case: Case, loader: _Loader) -> list[Setting]:
+    """Changes that may shorten an evaluation, the likeliest first."""
+    found: list[Setting] = []
+    large = max(LARGE_BATCH, 4 * (case.workload.batch_size or 0))
+    if loader.samples:
+        large = min(large, loader.samples)
+    if loader.batch_size and 2 * loader.batch_size <= large:
+        found.append({"batch_size": large})
+    if loader.num_workers:
+        found.append({"num_workers": 0})
+        if not loader.persistent_workers:
+            found.append({"num_workers": loader.num_workers, "persistent_workers": True})
+    elif loader.sample_seconds is None or loader.sample_seconds * (loader.samples or 0) > LEAST_READING:
+        most = max(1, min(4, case.environment.cores or 1))
+        found += [{"num_workers": n, "persistent_workers": True} for n in dict.fromkeys((most, max(most // 2, 1)))]
+    if loader.pin_memory != (case.device == "cuda"):
+        found.append({"pin_memory": case.device == "cuda"})
+    return found
+
+
+def _every(case: Case) -> float:
+    """Training steps between two evaluations."""
+    facts = case.workload
+    watched = facts.run.evaluate_every if facts.run is not None else None
+    return case.setup.cadence.evaluate_every or watched or facts.evaluate_every or facts.steps_per_epoch or 1
+
+
+def _computing(case: Case, samples: int | None, every: float) -> float:
+    """Seconds of an evaluation's forward passes at the rate of the training's, for each step of the training."""
+    batch = (case.workload.batch_size or 1) * max(case.workload.accumulation, 1)
+    return seconds_of(case, "forward") / batch * (samples or 0) / every

@@ -1,0 +1,113 @@
+"""Everything of a script's run that is no training step: its start, its epochs' starts, evaluations, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoopt.records import Evaluated
+
+
+@dataclass
+class Interruption:
+    """An evaluation or a checkpoint that is under way, or is over.
+
+    Args:
+        stage: ``evaluate`` or ``checkpoint``.
+        step: training steps before it.
+        began: by the device's clock.
+        saving_seconds: of checkpoints within an evaluation, which are counted as such.
+    """
+
+    stage: str
+    step: int
+    began: float
+    seconds: float = 0.0
+    samples: int = 0
+    batches: int = 0
+    gradients: bool = False
+    training_mode: bool = False
+    training_data: bool = False
+    training_data_seconds: float = 0.0
+    saving_seconds: float = 0.0
+    called: bool = False
+    file: str | None = None
+    line: int | None = None
+    _read_from: float | None = None
+
+    def reads_training_data(self, now: float) -> None:
+        """A batch of the training's loader is asked for, or there was none left."""
+        self.training_data = True
+        if self._read_from is None:
+            self._read_from = now
+        self.training_data_seconds = now - self._read_from
+
+    def evaluated(self) -> Evaluated:
+        """The evaluation that it was; samples and batches are those of loaders."""
+        return Evaluated(
+            step=self.step,
+            seconds=self.seconds,
+            samples=self.samples or None,
+            batches=self.batches or None,
+            gradients=self.gradients,
+            training_mode=self.training_mode,
+            training_data=self.training_data,
+            training_data_seconds=self.training_data_seconds if self.training_data else None,
+            file=self.file,
+            line=self.line,
+        )
+
+
+@dataclass
+class Between:
+    """The account of one process, by ``perf_counter``.
+
+    Attributes:
+        openings: seconds until each epoch's first batch was there, from where its loader was asked for an iterator.
+        over: evaluations and checkpoints that came to their end.
+        first_at: when the first batch, or the first training call without one, was asked for; None before.
+        imports: seconds of imports between the import of torch and the first step; None where nobody looked.
+    """
+
+    openings: list[float] = field(default_factory=list)
+    over: list[Interruption] = field(default_factory=list)
+    first_at: float | None = None
+    imports: float | None = None
+    _opening: float | None = None
+
+    def of(self, stage: str) -> list[Interruption]:
+        return [each for each in self.over if each.stage == stage]
+
+    def opens(self, now: float) -> None:
+        """A loader of the training is asked for an iterator."""
+        self._opening = now
+        self.begins(now)
+
+    def begins(self, now: float) -> None:
+        """The training asks for a batch, or calls its model."""
+        if self.first_at is None:
+            self.first_at = now
+
+    def has_come(self, now: float) -> float:
+        """A batch of the training has come; seconds of the epoch's start where it is the first of one, else 0."""
+        if self._opening is None:
+            return 0.0
+        seconds, self._opening = now - self._opening, None
+        self.openings.append(seconds)
+        return seconds
+
+
+def steps_between(interruptions: list[Interruption]) -> float | None:
+    """Training steps between two of them, on the mean; None where there was none after the first step.
+
+    The first one's own step, where there is no second: what comes at every so many steps comes at that one first.
+    """
+    steps = sorted({each.step for each in interruptions if each.step > 0})
+    if not steps:
+        return None
+    return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else float(steps[0])
+
+
+def seconds_of_one(interruptions: list[Interruption]) -> float | None:
+    """Mean seconds of what lies between two steps, such as an evaluation of two data sets; None where nothing did."""
+    steps = {each.step for each in interruptions}
+    return sum(each.seconds for each in interruptions) / len(steps) if steps else None

@@ -1,0 +1,174 @@
+"""Changes of evaluation alone: no step is faster by them, so that evaluations are timed, and the whole run decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.errors import TrialFailed
+from autoopt.events import Kept, TrialEnded
+from autoopt.records import JsonDict, Plan, Quality, Round, Speedup, Trial, Verdict
+from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
+from autoopt.search.accept.evaluations import EvaluationRuling, rule_on_evaluations
+from autoopt.search.accept.evidence import Judgement
+from autoopt.search.budget_allocation import TRIAL
+from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
+from autoopt.search.compare.comparison import Comparison, Decision, Side
+from autoopt.search.configuration import configuration
+from autoopt.search.planner import Proposal, plugin_error
+from autoopt.search.proof import announce_start, trial_of
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.strategy import Case, Strategy
+
+TASK = "autoopt.benchmark.tasks:evaluations"
+EVALUATIONS = 3
+"""Of each process: the first one starts workers that stay, two tell what the others take."""
+FEWEST_PAIRS, ENOUGH_PAIRS, MOST_PAIRS = 2, 3, 6
+"""Of processes: to decide anything, for what does not look worth having, and at most."""
+
+
+def of_evaluation_alone(strategy: Strategy) -> bool:
+    """Whether a strategy can shorten evaluations and nothing else, and trains as before."""
+    return set(strategy.stages) == {"evaluate"} and not strategy.risk.trains_otherwise
+
+
+def try_evaluations(
+    context: RunContext, state: SearchState, proposals: Sequence[Proposal], case: Case, round_: Round, deadline: float
+) -> None:
+    """Tries their settings in turn; what is kept becomes a part of the incumbent, and the round goes on.
+
+    Args:
+        proposals: of strategies of evaluation alone.
+        deadline: of the search, on the run's clock.
+    """
+    for proposal in proposals:
+        for setting, answer in conversation(proposal.strategy, case):
+            if isinstance(setting, BaseException):
+                skip(context, state, proposal.strategy, Verdict.FAILED, plugin_error(setting))
+                break
+            share = share_of_run(state, round_)
+            seconds = _pair_seconds(context, state)
+            left = deadline - context.now()
+            if context.stopping() or share is None or FEWEST_PAIRS * seconds > TRIAL * left:
+                told = (
+                    "how much of the run evaluations take is not known"
+                    if share is None
+                    else (
+                        f"no time for it: to time evaluations takes about {FEWEST_PAIRS * seconds:.0f} s, "
+                        f"and {max(left, 0):.0f} s were left"
+                    )
+                )
+                skip(context, state, proposal.strategy, Verdict.NOT_TRIED, told)
+                break
+            candidate = candidate_of(context, state, proposal.strategy, case, setting)
+            if candidate is None:
+                answer(None)
+                continue
+            answer(_try(context, state, candidate, share, TRIAL * left))
+
+
+def share_of_run(state: SearchState, round_: Round) -> float | None:
+    """Share of evaluations in the incumbent's whole run, else in its steps; None where that is not known."""
+    run = state.facts.run
+    if run is None or run.evaluation_seconds is None or not run.evaluate_every:
+        return None
+    each, step = run.evaluation_seconds * state.evaluation_ratio, round_.step_seconds
+    if not run.steps:
+        return each / (each + step * run.evaluate_every)
+    whole = whole_run_seconds(run.model_copy(update={"step_seconds": step, "evaluation_seconds": each}))
+    part = whole.part("evaluations")
+    return part.share if part is not None else None
+
+
+def _pair_seconds(context: RunContext, state: SearchState) -> float:
+    """Seconds of two processes that evaluate so often, about; a script trains in between."""
+    run, step = state.facts.run, state.aa.side.step_seconds
+    waited = 0.0
+    if run is not None and run.evaluation_seconds is not None:
+        trains = state.sites is not None  # a build() evaluates when it is asked to
+        between = (run.evaluate_every or 0.0) * (step.p50 if step is not None else run.step_seconds or 0.0) * trains
+        waited = EVALUATIONS * (run.evaluation_seconds + between)
+    return 2 * (context.allocation.start_seconds + waited)
+
+
+def _try(context: RunContext, state: SearchState, candidate: Candidate, share: float, seconds: float) -> Trial:
+    """One setting, until it is decided or its time is up."""
+    number, began = state.next_id(), context.now()
+    announce_start(context, state, candidate, number, began, 0)
+    pairs: list[EvaluationPair] = []
+    ruling = EvaluationRuling(Verdict.INCONCLUSIVE, "nothing was measured", Quality(method="not_tested"))
+    same = "batch_size" not in candidate.change.setting
+    while len(pairs) < MOST_PAIRS and not context.stopping():
+        key: JsonDict = {
+            "purpose": f"trial {number}",
+            "incumbent": state.incumbent.model_dump(mode="json"),
+            "candidate": candidate.plan.model_dump(mode="json"),
+            "pair": len(pairs),
+        }
+        measure = partial(_measured, context, (state.incumbent, candidate.plan), len(pairs))
+        try:
+            pair = context.run.step("evaluations", key, measure, EvaluationPair)
+        except TrialFailed as failure:
+            ruling = EvaluationRuling(Verdict.FAILED, failure.reason, Quality(method="not_tested"))
+            break
+        pairs.append(pair)
+        ruling = rule_on_evaluations(pairs, share, context.min_gain, same_batches=same)
+        spent = context.now() - began
+        decided = ruling.verdict is not Verdict.INCONCLUSIVE or ruling.ratio is None
+        hopeless = ruling.ratio is not None and ruling.ratio.value <= 1 + context.min_gain
+        enough = FEWEST_PAIRS if decided else ENOUGH_PAIRS if hopeless else MOST_PAIRS
+        if len(pairs) >= enough or spent * (1 + 1 / len(pairs)) > seconds:
+            break
+    return _noted(context, state, candidate, number, began, ruling)
+
+
+def _measured(context: RunContext, plans: tuple[Plan, Plan], number: int) -> EvaluationPair:
+    """A pair of processes, the incumbent's first in every other pair.
+
+    Raises:
+        TrialFailed: one of them does not train.
+    """
+    found: dict[int, HeldEvaluations] = {}
+    for side in (0, 1) if number % 2 == 0 else (1, 0):
+        with context.runner.trial(plans[side], "evaluations") as process:
+            told = process.call(TASK, timeout=600.0, count=EVALUATIONS, seconds=300.0)
+            found[side] = HeldEvaluations.model_validate(told)
+    return EvaluationPair(incumbent=found[0], candidate=found[1])
+
+
+def _noted(
+    context: RunContext, state: SearchState, candidate: Candidate, number: int, began: float, ruling: EvaluationRuling
+) -> Trial:
+    """The trial's document; a kept one makes the incumbent."""
+    comparison = Comparison(
+        decision=Decision.INCONCLUSIVE,
+        reason="its steps are the incumbent's",
+        incumbent=Side(plan=state.incumbent),
+        candidate=Side(plan=candidate.plan),
+    )
+    judged = Judgement(
+        verdict=ruling.verdict,
+        reason=ruling.reason,
+        quality=ruling.quality,
+        time_to_target=ruling.ratio,
+        planned_steps=state.planned_steps if ruling.ratio is not None else None,
+    )
+    trial = trial_of(context, state, candidate, number, began, comparison, judged)
+    state.trials.append(trial)
+    if trial.verdict is Verdict.KEPT and ruling.evaluation_ratio is not None:
+        registry = context.runner.registry
+        context.gate.evaluations.measured(
+            registry.fold(candidate.plan), registry.fold(state.incumbent), ruling.evaluation_ratio
+        )
+        state.comparisons[number] = comparison
+        state.noise_before[number] = state.noise
+        state.evaluated_alone.add(trial.strategy)
+        state.evaluation_ratio *= ruling.evaluation_ratio
+        state.incumbent, state.base = registry.order(candidate.plan), str(number)
+        best = configuration(state.incumbent, state.environment, side=state.aa.side)
+        speedup = Speedup(time_to_target=trial.time_to_target, detail="over the incumbent before it")
+        context.announce(Kept(at=context.now(), plan=state.incumbent, best=best, speedup=speedup))
+    context.announce(TrialEnded(at=context.now(), trial=trial, has_target=state.objective.has_target))
+    return trial

@@ -1,0 +1,186 @@
+"""The most expensive lines of a whole run: seconds, file and line, and the edit in words. Pure."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoopt.records import Advice, Evaluated, Round, Sites, WholeRun
+from autoopt.records.facts import WorkloadFacts
+
+MOST = 5
+LEAST = 0.03
+"""Of the whole run: what takes less is not worth a person's time."""
+_SMALL = 64
+"""Samples of a batch below which an evaluation's time is mostly what each batch costs once."""
+_INPUT = ("storage", "preparation", "collate")
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """A part of the run with its place. ``each``: how often and how long, in words."""
+
+    what: str
+    seconds: float
+    edit: str
+    file: str | None = None
+    line: int | None = None
+    each: str = ""
+
+
+def costly_lines(round_: Round, facts: WorkloadFacts, sites: Sites | None = None) -> tuple[Advice, ...]:
+    """The most expensive places of the planned run, the dearest first; empty where its length is not known.
+
+    Args:
+        round_: of the plan that is adopted: what it has shortened is told with what is left of it.
+        facts: of the workload.
+        sites: of a script; None: the places of a ``build()`` are those that its objects tell.
+    """
+    whole = round_.whole_run
+    if whole is None or whole.seconds <= 0:
+        return ()
+    costs = [*_of_steps(round_, whole, facts, sites), *_between_steps(round_, whole, facts, sites)]
+    worth = [cost for cost in costs if cost.seconds >= LEAST * whole.seconds]
+    ranked = sorted(worth, key=lambda cost: -cost.seconds)[:MOST]
+    return tuple(_advice(cost, whole) for cost in ranked)
+
+
+def mistakes(sites: Sites) -> tuple[Advice, ...]:
+    """Ways of evaluating that are no matter of seconds alone: in training mode."""
+    seen = sites.run.evaluations if sites.run is not None else ()
+    wrong = next((each for each in seen if each.training_mode), None)
+    if wrong is None:
+        return ()
+    return (
+        Advice(
+            title="The evaluation calls the model in training mode",
+            evidence="dropout draws and batch statistics move while the metric is computed",
+            file=wrong.file,
+            line=wrong.line,
+            suggestion="model.eval() before the evaluation and model.train() after it",
+        ),
+    )
+
+
+def _of_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[_Cost]:
+    """What steps are made of, by what each stage adds to them."""
+    exposed = {stage.name: stage.exposed_seconds or 0.0 for stage in round_.stages}
+    deepest = next((link for link in reversed(round_.deeper) if link.file and link.line is not None), None)
+
+    def cost(what: str, stages: tuple[str, ...], edit: str, place: tuple[str | None, int | None]) -> _Cost:
+        each = sum(exposed.get(name, 0.0) for name in stages)
+        opened = deepest if round_.bottleneck in stages else None
+        file, line = (opened.file, opened.line) if opened is not None else place
+        return _Cost(what, each * whole.steps, edit, file, line, f"{_time(each)} of each of {whole.steps:.0f} steps")
+
+    data, model = facts.dataset, facts.model
+    loader = _place(sites, "loader_training")
+    own = (data.file, data.line) if data.file else loader
+    prepare = (
+        "make what is the same in every epoch once: all samples as tensors before the first epoch, where memory holds "
+        "them, and index these"
+    )
+    yield cost("Making batches", _INPUT, prepare, own)
+    lighter = "fewer and larger operators: one product for several, scaled_dot_product_attention, no loop in Python"
+    if round_.operators:
+        dearest = max(round_.operators, key=lambda operator: operator.seconds)
+        lighter += f"; {dearest.name} takes most ({_time(dearest.seconds)} of a step)"
+    called = _place(sites, "model")
+    yield cost("The model", ("forward", "backward"), lighter, (model.file, model.line) if model.file else called)
+    fused = "one kernel for all parameters: fused=True, where the optimizer has it"
+    yield cost("The optimizer's step", ("optimizer",), fused, _place(sites, "optimizer"))
+    yield cost("Moving batches", ("pin", "copy"), "pinned memory and .to(..., non_blocking=True)", loader)
+
+
+def _between_steps(round_: Round, whole: WholeRun, facts: WorkloadFacts, sites: Sites | None) -> Iterator[_Cost]:
+    for name, cost in (("checkpoints", _checkpoints), ("later epochs' starts", _epochs)):
+        part = whole.part(name)
+        if part is not None:
+            yield cost(part.seconds, f"{_time(part.each)}, {part.count:.0f} times", sites)
+    start = sum(part.seconds for name in ("imports", "build") if (part := whole.part(name)) is not None)
+    file, _ = _place(sites, "model")
+    import_part = whole.part("imports")
+    told = f"{_time(import_part.seconds)} of it importing" if import_part is not None else ""
+    once = "keep what is made from files at each start (decoded, tokenized) in one file; import only what is used"
+    yield _Cost("The start, before the first batch", start, once, file, None, told)
+    part = whole.part("evaluations")
+    if part is None:
+        return
+    seen = facts.run.evaluations if facts.run is not None else ()
+    pass_over = [each for each in seen if each.training_data_seconds]
+    on_training = 0.0
+    if pass_over:
+        latest = pass_over[-1]
+        on_training = min((latest.training_data_seconds or 0.0) * part.count, part.seconds)
+        yield _Cost(
+            "Passes over the training data that nothing is learnt from",
+            on_training,
+            "add up the metric of the training's own batches as they are trained on, or evaluate a sample of them",
+            latest.file,
+            latest.line,
+            f"{_time(latest.training_data_seconds or 0.0)}, {part.count:.0f} times",
+        )
+    where = next((each for each in reversed(seen) if each.file and not each.training_data), None)
+    where = where or next((each for each in reversed(seen) if each.file), None)
+    yield _Cost(
+        "Evaluation",
+        part.seconds - on_training,
+        _of_evaluation(seen, round_.plan.names()),
+        where.file if where is not None else None,
+        where.line if where is not None else None,
+        f"{_time(part.each)}, {part.count:.0f} times",
+    )
+
+
+def _checkpoints(seconds: float, each: str, sites: Sites | None) -> _Cost:
+    file, line = _place(sites, "checkpoint")
+    return _Cost("Checkpoints", seconds, "save less often, or the best and the last one only", file, line, each)
+
+
+def _epochs(seconds: float, each: str, sites: Sites | None) -> _Cost:
+    file, line = _place(sites, "loader_training")
+    edit = "persistent_workers=True, or fewer workers: each epoch starts them anew and waits for their first batch"
+    return _Cost("Starting an epoch", seconds, edit, file, line, each)
+
+
+def _of_evaluation(seen: tuple[Evaluated, ...], plan: tuple[str, ...]) -> str:
+    """The edit for an evaluation, by how it was seen to be made."""
+    edits = []
+    if any(each.gradients for each in seen):
+        edits.append("with torch.no_grad(): around it, since it keeps what gradients would need")
+    small = [each for each in seen if each.batches and each.samples and each.samples / each.batches < _SMALL]
+    if small and "validation_loader" not in plan:
+        size = round((small[-1].samples or 0) / (small[-1].batches or 1))
+        edits.append(f"a larger batch_size of its loader than {size}, since nothing is stored for gradients")
+    edits.append("evaluate less often, or on a part of the samples until the end")
+    return "; ".join(edits)
+
+
+def _place(sites: Sites | None, kind: str) -> tuple[str | None, int | None]:
+    site = next((each for each in sites.sites if each.kind == kind), None) if sites is not None else None
+    return (site.file, site.line) if site is not None else (None, None)
+
+
+def _advice(cost: _Cost, whole: WholeRun) -> Advice:
+    share = cost.seconds / whole.seconds
+    text = linecache.getline(cost.file, cost.line).strip() if cost.file and cost.line else ""
+    evidence = (
+        f"{cost.each}, of a run of {_time(whole.seconds)} by its parts"
+        if cost.each
+        else (f"of a run of {_time(whole.seconds)} by its parts")
+    )
+    return Advice(
+        title=f"{cost.what}: {_time(cost.seconds)} of the run ({share:.0%})",
+        evidence=f"{evidence} — {text[:120]}" if text else evidence,
+        seconds=cost.seconds,
+        file=cost.file,
+        line=cost.line,
+        suggestion=cost.edit,
+    )
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"
+    return f"{1e3 * seconds:.3g} ms"

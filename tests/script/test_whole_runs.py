@@ -1,0 +1,147 @@
+"""The parts of a script's whole run, as watching it shows them, and what evaluates it by mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autoopt.records import Change, Plan, Sites
+from autoopt.records.evaluating import HeldEvaluations
+from autoopt.script.advice import advice_of
+from tests.script.conftest import StartScript, sites_of
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+inputs = torch.randn(160, 8)
+data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+train = DataLoader(data, batch_size=16, shuffle=True)
+valid = DataLoader(TensorDataset(inputs[:90], data.tensors[1][:90]), batch_size=1)
+model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def accuracy(loader):
+    hits = 0
+    for x, y in loader:
+        hits += (model(x).argmax(1) == y).sum().item()
+    return hits / len(loader.dataset)
+for epoch in range(1000):
+    model.train()
+    for x, y in train:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+WITHOUT_GRADIENTS = """\
+    model.eval()
+    with torch.no_grad():
+        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
+"""
+WITH_GRADIENTS = """\
+    model.eval()
+    print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
+"""
+IN_TRAINING_MODE = """\
+    with torch.no_grad():
+        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
+"""
+WITHOUT_A_LOADER = """\
+    model.eval()
+    with torch.no_grad():
+        hits = (model(inputs[:90]).argmax(1) == data.tensors[1][:90]).float().mean()
+        print(f"epoch {epoch} val acc {hits:.4f}")
+"""
+OVER_THE_TRAINING_DATA = """\
+    model.eval()
+    with torch.no_grad():
+        print(f"epoch {epoch} train acc {accuracy(train):.4f}")
+        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
+"""
+OVER_THE_TRAINING_DATA_BATCH_BY_BATCH = """\
+    model.eval()
+    seen = 0
+    for x, y in train:
+        with torch.no_grad():
+            seen += (model(x).argmax(1) == y).sum().item()
+    print(f"epoch {epoch} train acc {seen / 160:.4f}")
+"""
+SAVES_IN_IT = """\
+    model.eval()
+    with torch.no_grad():
+        print(f"epoch {epoch} val acc {accuracy(valid):.4f}")
+        torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def watched(start_script: StartScript, folder: Path, evaluation: str) -> Sites:
+    (folder / "evaluates.py").write_text(HEAD + evaluation)
+    with start_script("evaluates.py") as process:
+        return sites_of(process, steps=24)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "expected"),
+    [
+        (WITHOUT_GRADIENTS, {"samples": 90, "batches": 90, "gradients": False, "training_mode": False}),
+        (WITH_GRADIENTS, {"gradients": True, "training_mode": False}),
+        (IN_TRAINING_MODE, {"gradients": False, "training_mode": True}),
+        (WITHOUT_A_LOADER, {"samples": None, "batches": None, "training_data": False}),
+        (OVER_THE_TRAINING_DATA, {"samples": 250, "training_data": True}),
+        (OVER_THE_TRAINING_DATA_BATCH_BY_BATCH, {"training_data": True, "gradients": False}),
+    ],
+)
+def test_an_evaluation_is_seen_as_it_is_made(
+    start_script: StartScript, folder: Path, evaluation: str, expected: dict[str, object]
+) -> None:
+    sites = watched(start_script, folder, evaluation)
+    assert sites.run is not None
+    first, last = sites.run.evaluations[0], sites.run.evaluations[-1]
+    assert {name: getattr(last, name) for name in expected} == expected
+    assert first.step == 10, "after the first epoch"
+    assert last.seconds > 0
+    assert last.file == "evaluates.py"
+    assert sites.run.evaluate_every == 10
+    assert sites.run.steps_per_epoch == 10
+    assert sites.run.steps == 10_000
+    told = [advice.title for advice in advice_of(sites) if "training mode" in advice.title]
+    assert bool(told) is expected.get("training_mode", False)
+    if expected.get("training_data"):
+        assert 0 < (last.training_data_seconds or 0) <= last.seconds
+        assert len(sites.of("loader_training")) == 1
+
+
+def test_a_checkpoint_within_an_evaluation_is_one_by_itself(start_script: StartScript, folder: Path) -> None:
+    run = watched(start_script, folder, SAVES_IN_IT).run
+    assert run is not None
+    assert run.checkpoint_every == run.evaluate_every == 10
+    assert run.checkpoint_seconds
+    assert run.evaluation_seconds
+
+
+def test_a_run_without_an_evaluation_has_none(start_script: StartScript, folder: Path) -> None:
+    run = watched(start_script, folder, "").run
+    assert run is not None
+    assert run.evaluation_seconds is None
+    assert run.evaluate_every is None
+    assert run.build_seconds is not None
+    assert run.imports_seconds is not None, "it had an interpreter of its own"
+    assert run.first_batch_seconds is not None
+
+
+def test_evaluations_at_held_weights_are_the_same_in_other_batches(start_script: StartScript, folder: Path) -> None:
+    sites = watched(start_script, folder, WITHOUT_GRADIENTS)
+    larger = Plan(changes=(Change(strategy="validation_loader", setting={"batch_size": 90}),))
+    found = []
+    for plan in (Plan(), larger):
+        with start_script("evaluates.py", sites=sites, plan=plan) as process:
+            told = process.call("autoopt.benchmark.tasks:evaluations", timeout=120.0, count=3, seconds=60.0)
+            found.append(HeldEvaluations.model_validate(told))
+    before, after = found
+    assert len(before.seconds) == len(after.seconds) == 3
+    assert before.samples == after.samples == 90
+    assert before.value == after.value
+    assert before.metric is not None

@@ -1,0 +1,139 @@
+"""Changes of evaluation alone: the same metric first, then seconds of evaluations and their share of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoopt.records import RunParts, Verdict
+from autoopt.records.evaluating import EvaluationPair, HeldEvaluations
+from autoopt.search.accept.evaluations import EvaluationRatios, rule_on_evaluations
+from autoopt.search.accept.time_to_target import by_whole_run, same_steps
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.setup import Setup
+from made_up import OBJECTIVE, comparison, evidence
+
+SLOW = HeldEvaluations(seconds=(2.0, 1.0, 1.0), samples=300, metric="acc", value=0.8125, digits=4)
+
+
+def pairs(count: int = 4, **after: Any) -> list[EvaluationPair]:
+    faster = SLOW.model_copy(update={"seconds": (1.0, 0.1, 0.1), **after})
+    return [EvaluationPair(incumbent=SLOW, candidate=faster)] * count
+
+
+@pytest.mark.parametrize(
+    ("after", "share", "same_batches", "verdict"),
+    [
+        ({}, 0.5, False, Verdict.KEPT),
+        ({}, 0.005, False, Verdict.NO_GAIN),  # a tenth of the seconds of next to nothing
+        ({"seconds": (1.0, 1.0, 1.0)}, 0.02, True, Verdict.NO_GAIN),
+        ({"seconds": (4.0, 4.0, 4.0)}, 0.5, True, Verdict.HARMFUL),
+        ({"value": 0.8126}, 0.5, False, Verdict.KEPT),  # the last digit that is told
+        ({"value": 0.8150}, 0.5, False, Verdict.QUALITY_LOST),
+        ({"samples": 299}, 0.5, False, Verdict.QUALITY_LOST),
+        ({"value": None}, 0.5, False, Verdict.INCONCLUSIVE),  # other batches, and no metric to compare
+        ({"value": None}, 0.5, True, Verdict.KEPT),  # the same batches give the same metric
+        ({"why": "no evaluation came within 300 s"}, 0.5, True, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_the_whole_run_decides_once_the_metric_is_the_same(
+    after: dict[str, Any], share: float, same_batches: bool, verdict: Verdict
+) -> None:
+    found = rule_on_evaluations(pairs(**after), share, 0.01, same_batches=same_batches)
+    assert found.verdict is verdict, found.reason
+
+
+def test_the_speedup_is_that_of_the_whole_run() -> None:
+    found = rule_on_evaluations(pairs(), share=0.5, min_gain=0.01, same_batches=False)
+    assert found.evaluation_ratio == pytest.approx(0.1), "the first evaluation of a process starts what stays"
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(1 / (0.5 + 0.05))
+    assert found.ratio.low < found.ratio.value < found.ratio.high < 2.0, "no more than all of the evaluations"
+    assert found.quality.passed
+    assert found.quality.level == "identical"
+
+
+def test_two_pairs_leave_a_small_gain_open() -> None:
+    found = rule_on_evaluations(pairs(2, seconds=(1.0, 0.95, 0.95)), share=0.5, min_gain=0.01, same_batches=True)
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_metric_as_a_number_is_the_same_to_rounding_only() -> None:
+    exact = SLOW.model_copy(update={"digits": None, "value": 0.8125})
+    near, far = (exact.model_copy(update={"value": 0.8125 * (1 + off)}) for off in (1e-6, 1e-4))
+    for after, passed in ((near, True), (far, False)):
+        both = [EvaluationPair(incumbent=exact, candidate=after)] * 3
+        assert rule_on_evaluations(both, 0.5, 0.01, same_batches=False).quality.passed is passed
+
+
+def test_ratios_of_evaluations_are_known_by_the_options_of_their_loader() -> None:
+    known, own = EvaluationRatios(), Setup()
+    large, larger = own.with_evaluation(batch_size=64), own.with_evaluation(batch_size=256)
+    assert known.ratio(large, own) is None
+    known.measured(large, own, 0.5)
+    known.measured(larger, large, 0.5)
+    assert known.ratio(larger, own) == pytest.approx(0.25)
+    assert known.ratio(larger, large) == pytest.approx(0.5)
+    assert known.ratio(large.with_loader(num_workers=2), large) == 1.0, "the training's loader is another"
+
+
+EPOCHS = RunParts(steps=1000, steps_per_epoch=10, step_seconds=0.01)
+
+
+def starting(comparison: Comparison, before: float, after: float, fixed: float = 1.0) -> Comparison:
+    """A comparison whose sides begin an epoch in so many seconds, and the candidate its run in ``fixed``."""
+    sides = {
+        name: side.model_copy(
+            update={
+                "startup": side.startup.model_copy(update={"epoch_seconds": seconds}),
+                "fixed_seconds": (cost,),
+            }
+        )
+        for name, side, seconds, cost in (
+            ("incumbent", comparison.incumbent, before, 1.0),
+            ("candidate", comparison.candidate, after, fixed),
+        )
+    }
+    return comparison.model_copy(update=sides)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fixed", "decision"),
+    [
+        (0.5, 0.0, 1.0, Decision.ACCEPT),  # 49.5 s of epochs' starts beside 10 s of steps
+        (0.5, 0.5, 1.0, Decision.REJECT),
+        (0.5, 0.0, 60.0, Decision.REJECT),  # it slows the start by more than it saves
+        (0.0, 0.5, 1.0, Decision.REJECT),
+    ],
+)
+def test_starts_of_epochs_decide_where_steps_are_alike(
+    before: float, after: float, fixed: float, decision: Decision
+) -> None:
+    seen = starting(comparison(decision=Decision.REJECT, speed=1.0), before, after, fixed)
+    known = evidence((), (), planned_steps=1000, run=EPOCHS)
+    assert by_whole_run(seen, known, OBJECTIVE).decision is decision
+
+
+def test_a_refusal_of_steps_stands_where_nothing_else_is_saved() -> None:
+    seen = comparison(decision=Decision.REJECT, speed=1.2)
+    known = evidence((), (), planned_steps=1000, run=EPOCHS)
+    assert by_whole_run(seen, known, OBJECTIVE).decision is Decision.REJECT
+
+
+def test_blocks_that_hold_the_starts_of_epochs_are_not_charged_again() -> None:
+    seen = starting(comparison(speed=1.0), 0.5, 0.0)
+    held = seen.incumbent.model_copy(update={"stage_seconds": {"epoch": 0.05}})
+    known = evidence((), (), planned_steps=1000, run=EPOCHS)
+    found = same_steps(seen.model_copy(update={"incumbent": held}), known, OBJECTIVE)
+    assert found is not None
+    assert found.before.epoch_seconds == 0.0
+
+
+def test_evaluations_that_were_timed_alone_count_in_the_planned_run() -> None:
+    run = EPOCHS.model_copy(update={"evaluation_seconds": 2.0, "evaluate_every": 100.0, "steps_per_epoch": None})
+    known = evidence((), (), planned_steps=1000, run=run, evaluation_ratio=0.1)
+    found = same_steps(comparison(speed=1.0), known, OBJECTIVE)
+    assert found is not None
+    assert found.before.seconds == pytest.approx(1 + 10 + 20)
+    assert found.after.seconds == pytest.approx(1 + 10 + 2)

@@ -1,0 +1,95 @@
+"""The most expensive lines of a whole run, ranked, each with its seconds, its place and the edit in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.records import Change, Evaluated, Plan, Resource, Round, RunParts, Site, Sites, Stage
+from autoopt.simplify.costly import LEAST, MOST, costly_lines, mistakes
+from autoopt.testing.strategies import sample_facts
+
+PARTS = RunParts(
+    imports_seconds=4.0,
+    build_seconds=6.0,
+    step_seconds=0.1,
+    steps=1000,
+    steps_per_epoch=100,
+    epoch_seconds=5.0,
+    evaluation_seconds=10.0,
+    evaluate_every=100,
+    checkpoint_seconds=0.1,
+    checkpoint_every=100,
+    evaluations=(
+        Evaluated(step=100, seconds=10.0, samples=300, batches=300, gradients=True, file="train.py", line=31,
+                  training_data=True, training_data_seconds=4.0),
+        Evaluated(step=100, seconds=6.0, samples=300, batches=300, gradients=True, file="train.py", line=33),
+    ),
+)  # fmt: skip
+SITES = Sites(
+    command=("python", "train.py"),
+    cwd="/",
+    sites=(
+        Site(kind="loader_training", file="train.py", line=7, end_line=7),
+        Site(kind="model", file="train.py", line=9, end_line=9),
+        Site(kind="checkpoint", file="train.py", line=40, end_line=40),
+    ),
+    run=PARTS,
+)
+
+
+def round_of(parts: RunParts = PARTS, plan: Plan | None = None) -> Round:
+    stages = (
+        ("preparation", Resource.HOST, 0.02),
+        ("forward", Resource.DEVICE, 0.03),
+        ("backward", Resource.DEVICE, 0.04),
+    )
+    return Round(
+        index=0,
+        plan=plan or Plan(),
+        step_seconds=0.1,
+        stages=tuple(Stage(name=n, resource=r, seconds=s, exposed_seconds=s) for n, r, s in stages),
+        whole_run=whole_run_seconds(parts) if parts.steps else None,
+    )
+
+
+def advice(parts: RunParts = PARTS, **more: Any) -> list[Any]:
+    facts = sample_facts().model_copy(update={"run": parts})
+    return list(costly_lines(round_of(parts, **more), facts, SITES))
+
+
+def test_the_dearest_come_first_with_seconds_place_and_edit() -> None:
+    found = advice()
+    assert len(found) <= MOST
+    assert [item.seconds for item in found] == sorted((item.seconds for item in found), reverse=True)
+    assert [round(item.seconds) for item in found] == [70, 60, 45, 40, 20]
+    model, evaluation, epochs, passes, batches = found
+    assert (evaluation.file, evaluation.line) == ("train.py", 33)
+    assert "no_grad" in evaluation.suggestion
+    assert "larger batch_size of its loader than 1" in evaluation.suggestion
+    assert (passes.file, passes.line) == ("train.py", 31)
+    assert (epochs.file, epochs.line) == ("train.py", 7)
+    assert "persistent_workers" in epochs.suggestion
+    assert all(item.suggestion and "of the run" in item.title for item in found)
+    assert model.title.startswith("The model")
+    assert batches.title.startswith("Making batches")
+
+
+def test_what_the_plan_does_already_is_not_advised() -> None:
+    plan = Plan(changes=(Change(strategy="validation_loader", setting={"batch_size": 256}),))
+    evaluation = next(item for item in advice(plan=plan) if item.title.startswith("Evaluation"))
+    assert "batch_size" not in evaluation.suggestion
+
+
+def test_little_parts_and_runs_of_unknown_length_give_no_advice() -> None:
+    assert not any("Checkpoints" in item.title for item in advice()), f"less than {LEAST:.0%} of the run"
+    assert advice(PARTS.model_copy(update={"steps": None})) == []
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_an_evaluation_in_training_mode_is_told(wrong: bool) -> None:
+    seen = PARTS.evaluations[0].model_copy(update={"training_mode": wrong})
+    found = mistakes(SITES.model_copy(update={"run": PARTS.model_copy(update={"evaluations": (seen,)})}))
+    assert [item.line for item in found] == ([31] if wrong else [])
