@@ -110,14 +110,32 @@ class Gate:
         risk = self.risk_over(plan, incumbent)
         if self.probes is None or risk.trains_otherwise:
             return None
-        self.probes.random, self.probes.script = facts.dataset.deterministic is False, facts.adapter == "script"
+        any_weights = hurried or risk is Risk.EXACT
+        lengths = [run.steps for run in self.trainings.of(self.baseline)] or [facts.max_steps or 0]
+
+        def asked(gradients: int) -> Quality:
+            assert self.probes is not None
+            before, after = self.probes.pair(
+                incumbent, plan, facts, until=min(lengths), gradients=gradients, at_any_weights=any_weights
+            )
+            return level_of(
+                risk,
+                before,
+                after,
+                objective,
+                deterministic=facts.dataset.deterministic,
+                epsilon=self.rounding(incumbent),
+                planned_steps=facts.max_steps,
+            )
+
         try:
-            before, after = self.probes.pair(incumbent, plan, at_any_weights=hurried or risk is Risk.EXACT)
+            quality = asked(0)
+            wanted = quality.batches_wanted
+            if wanted is not None and not any_weights and wanted <= self.probes.affordable(facts):
+                return asked(min(int(1.5 * wanted), self.probes.affordable(facts)))  # half again: it is an estimate
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
-        return level_of(
-            risk, before, after, objective, deterministic=facts.dataset.deterministic, epsilon=self.rounding(incumbent)
-        )
+        return quality
 
     def probes_due(self, plan: Plan, incumbent: Plan) -> int:
         """How many probes the quality level of a plan beside another one still costs."""
