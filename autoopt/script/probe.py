@@ -29,8 +29,8 @@ from autoopt.script.step_data import StepData
 from autoopt.script.watcher import Watcher
 
 ROUNDS = 8
-"""Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both plans
-must come to the same batches."""
+"""Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
+plans must come to the same batches."""
 
 _SYNTHETIC = 1e-2
 _MOST_READ = 1024

@@ -24,11 +24,14 @@ SLOW_STEP = 0.3
 """Seconds of a step from which on a script's batches are not read on, for that trains."""
 
 FEWEST_GRADIENTS, GRADIENTS, MOST_GRADIENTS = 4, 32, 256
-"""Batches that gradients are compared of at each set of weights: of a step of whatever length; where they take no longer
-than ``SECONDS``; and where only more of them would tell a bias."""
+"""Batches that gradients are compared of at each set of weights: of a step of whatever length; where those at all
+sets take no longer than ``SECONDS``; and where only more of them would tell a bias."""
 
 MORE_SECONDS = 5 * SECONDS
 """For the gradients at all sets of weights, where more batches are wanted to tell a bias."""
+
+_POINTS = 3
+"""Sets of weights: of the start, the middle and the end of a training."""
 
 PROBE_TIMEOUT = 600.0
 CANDIDATE = 5.0
@@ -93,7 +96,7 @@ class Probes:
         """
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
-        ask = _Ask(facts, until, gradients or self._usual(facts))
+        ask = _Ask(facts, until, gradients or self._usual)
         before = self._probe(incumbent, ask, None)
         return before, self._probe(candidate, ask, before)
 
@@ -102,13 +105,13 @@ class Probes:
         step = self.step_seconds
         if step is None or not (self.weights or facts.adapter == "script"):
             return 0
-        return int(min(MOST_GRADIENTS, MORE_SECONDS / max(len(self.weights), 1) / step))
+        return int(min(MOST_GRADIENTS, MORE_SECONDS / _POINTS / step))
 
-    def _usual(self, facts: WorkloadFacts) -> int:
+    @property
+    def _usual(self) -> int:
         if self.step_seconds is None:
             return GRADIENTS // 2
-        points = len(self.weights) if facts.adapter == "script" else 1  # its points take turns
-        return max(FEWEST_GRADIENTS, int(min(GRADIENTS, SECONDS / max(points, 1) / self.step_seconds)))
+        return max(FEWEST_GRADIENTS, int(min(GRADIENTS, SECONDS / _POINTS / self.step_seconds)))
 
     def earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
         """Probes of both at the same weights, the latest that there are; None where there are none."""
