@@ -202,6 +202,7 @@ class _Recorder:
             self._hold(whole)
             if self.trained == until - LAST:
                 self._record("end")
+            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
             self.training.advance(group)
             self.trained += 1
             if "end" in self.windows:

@@ -98,7 +98,12 @@ class Judged:
         here: Any = Here(build, registry)
         self.facts = here.ready().facts
         self.objective = Objective(
-            metric=self.facts.metric, mode=self.facts.mode, target_source="baseline", tolerance=0.005, min_gain=0.01
+            metric=self.facts.metric,
+            mode=self.facts.mode,
+            target=None,
+            target_source="baseline",
+            tolerance=0.005,
+            min_gain=0.01,
         )
         self.trainings = Trainings(here, here)
         probes = Probes(here, here, folder / "probes")

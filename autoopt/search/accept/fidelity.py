@@ -47,6 +47,10 @@ UPDATE = 1e-3
 MOVED = 0.3
 """Largest difference of weights over one step's update in trainings that are the same to rounding."""
 
+PARTED = 4.0
+"""Errors of a gradient, each over the spread, by which weights may part in a step: a step of Adam from a new state is a
+sign, so that a tenth of the coordinates turned is more than half a step."""
+
 BUFFERS = 0.3
 """Largest difference of the changes of a buffer (running statistics), over these, that rounding explains."""
 
@@ -344,6 +348,23 @@ def update_difference(before: Arrays, after: Arrays) -> float | None:
 def weight_difference(before: Arrays, after: Arrays) -> Array:
     """How far the weights of both are apart after each step, over the incumbent's update in a step (median)."""
     return _parted(before, before.weights, after.weights)
+
+
+def parted_at_once(before: Arrays, after: Arrays, error: float) -> tuple[int, float] | None:
+    """The first recorded step in which both part far more than in any step before, and by how much of a step.
+
+    Rounding takes trainings apart by and by; a momentum that is forgotten, or a step that is left out, does at once.
+
+    Args:
+        error: of the gradient, over its spread: what a step parts by anyway.
+    """
+    count = min(len(before.weights), len(after.weights))
+    steps, others = np.diff(before.weights[:count], axis=0), np.diff(after.weights[:count], axis=0)
+    sizes = before.norm(steps)
+    parted = before.norm(others - steps) / np.maximum(sizes, 1e-3 * np.median(sizes) + 1e-300)
+    usual = np.maximum.accumulate(np.concatenate([[error], parted[:-1]]))
+    found = np.flatnonzero(parted > MOVED + PARTED * usual)
+    return (int(found[0]), float(parted[found[0]])) if len(found) else None
 
 
 def parted_across_epochs(before: Arrays, after: Arrays) -> float:

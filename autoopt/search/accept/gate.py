@@ -62,7 +62,6 @@ class Gate:
         *,
         deadline: float,
         number: int,
-        probe: bool = True,
         alpha_accept: float = ALPHA,
     ) -> Judgement:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
@@ -71,13 +70,12 @@ class Gate:
             plan: the candidate.
             deadline: on the run's clock.
             number: of the trial, which names its trainings.
-            probe: False leaves the quality level open where no probe was made, for a look that claims nothing.
             alpha_accept: the level at which a change of training is kept.
         """
         incumbent = comparison.incumbent.plan
         risk = self.risk_over(plan, incumbent)
         evidence = self.evidence(plan, incumbent, facts)
-        early = not probe or before_quality(risk, comparison, evidence)
+        early = before_quality(risk, comparison, evidence)
         level = None if early else self.quality(plan, incumbent, facts, objective)
         known = {"level": level, "alpha_accept": alpha_accept}
         settled = level is not None and level.passed is not None  # the final plan is trained anyway
@@ -92,6 +90,14 @@ class Gate:
         if steps:
             evidence = evidence.model_copy(update={"rounded": self._rounded(incumbent, plan, steps)})
         return judge(risk, comparison, evidence, objective, noise)
+
+    def screened(
+        self, plan: Plan, comparison: Comparison, facts: WorkloadFacts, objective: Objective, noise: Noise
+    ) -> Judgement:
+        """The verdict by what is known already: nothing is probed or trained for a look, which claims nothing."""
+        incumbent = comparison.incumbent.plan
+        evidence = self.evidence(plan, incumbent, facts)
+        return judge(self.risk_over(plan, incumbent), comparison, evidence, objective, noise)
 
     def quality(
         self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False

@@ -11,12 +11,14 @@ from autoopt.search.accept.fidelity import (
     BIAS,
     BUFFERS,
     MOVED,
+    PARTED,
     UNKNOWN_STEPS,
     UPDATE,
     GradientFidelity,
     buffers_apart,
     gradient_fidelity,
     parted_across_epochs,
+    parted_at_once,
     update_difference,
     weight_difference,
 )
@@ -28,10 +30,6 @@ __all__ = ["ProbeResult", "level_of"]
 
 _ROUNDING_ERROR = 1e-3
 """Error of a gradient, over its spread between batches, that rounding alone explains in float32."""
-
-_PARTED = 4.0
-"""Errors of a gradient, each over the spread, by which weights may part in a step of a window: a step of Adam from a
-new state is a sign, so that a tenth of the coordinates turned is more than half a step."""
 
 
 def level_of(
@@ -233,9 +231,12 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
     if update > UPDATE:
         return f"updates from the same gradients differ by {update:.2g} of their size"
     error = max(point.error for point in points)
+    at_once = parted_at_once(before.arrays, after.arrays, error)
+    if at_once is not None:
+        return f"weights part by {at_once[1]:.2g} of a step in step {at_once[0]}, and hardly before"
     if before.probe.trained == after.probe.trained:
         parted = parted_across_epochs(before.arrays, after.arrays)
-        if parted > MOVED + _PARTED * error * sqrt(_epoch_steps(before)):
+        if parted > MOVED + PARTED * error * sqrt(_epoch_steps(before)):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
     buffers = buffers_apart(before.arrays, after.arrays)
     if buffers and buffers[0] > BUFFERS:

@@ -169,7 +169,7 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
     )
     detectable, wanted = difference.detectable, difference.seeds_wanted
     if detectable is not None and not difference.lost:
-        seen += f"; a loss of {detectable:.2g} tolerances would have been seen with 80 %"
+        seen += f"; a loss of {_in_words(detectable)} tolerances would have been seen with 80 %"
     if wanted is not None:
         seen += f"; about {wanted} seeds would decide it"
     if not difference.proved and not difference.lost:
@@ -187,9 +187,13 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         detectable_loss=detectable,
         seeds_wanted=wanted,
         rests_on="" if difference.lost else f"the metric at the same step, from {estimate.n} seeds",
-        would_miss="" if detectable is None or difference.lost else f"losses below {detectable:.2g} tolerances",
+        would_miss="" if detectable is None or difference.lost else f"losses below {_in_words(detectable)} tolerances",
         detail=seen,
     )
+
+
+def _in_words(tolerances: float) -> str:
+    return f"{tolerances:.1f}" if tolerances < 10 else f"{tolerances:.0f}"
 
 
 def _in_unit(better: Estimate, objective: Objective) -> Estimate:
