@@ -128,9 +128,7 @@ def _smoothed(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def _in_bf16(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Probabilities and their logarithm in bfloat16."""
-    told = torch.softmax(model(batch[0]).bfloat16(), dim=1)
-    return -torch.log(told[torch.arange(len(told)), batch[1]] + 1e-3).mean().float()
+    return nets.by_probabilities(model, batch, torch.bfloat16)
 
 
 def _easiest(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -337,7 +335,7 @@ BROKEN: tuple[Change, ...] = (
     Change("shuffled_labels", nets.tabular, lambda s: s.with_dataset(_shuffled), EXACT),
     Change("biased_gradient", nets.images, _biased(0.03), NUMERIC),
     Change("label_smoothing", nets.transformer, _loss(_smoothed), NUMERIC),
-    Change("loss_in_low_precision", nets.tabular, _loss(_in_bf16), NUMERIC),
+    Change("loss_in_low_precision", nets.images_by_probabilities, _loss(_in_bf16), NUMERIC),
     Change("easiest_half", nets.tabular, _loss(_easiest), NUMERIC),
     Change("no_weight_decay", nets.images, lambda s: s.with_optimizer(_without_decay), NUMERIC),
     Change("doubled_dropout", nets.transformer, _each(nn.Dropout, _set("p", 0.2)), NUMERIC),

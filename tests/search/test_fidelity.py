@@ -171,4 +171,5 @@ def test_buffers_that_never_move_say_nothing_and_one_that_is_gone_does() -> None
     assert buffers_apart(still, moving("mask", np.ones((20, 6)))) is None
     walk = np.cumsum(np.ones((20, 6)), axis=0)
     assert buffers_apart(moving("running_mean", walk), arrays()) is None, "none was written down"
-    assert buffers_apart(moving("running_mean", walk), moving("other", walk)) == (np.inf, "running_mean")
+    assert buffers_apart(moving("running_mean", walk), moving("inner.running_mean", walk)) == (0.0, "running_mean")
+    assert buffers_apart(moving("running_mean", walk), moving("mask", walk[:, :2])) == (np.inf, "running_mean")

@@ -51,6 +51,10 @@ class ProbeResult:
     probe: Probe
     arrays: Arrays
 
+    def same_windows(self, other: ProbeResult) -> tuple[str, ...]:
+        """Windows that both began at the same weights, with the same batches: the later one if both trained as far."""
+        return ("start", "epoch") if self.probe.trained == other.probe.trained else ("start",)
+
 
 def another_training(
     risk: Risk, before: ProbeResult, after: ProbeResult, objective: Objective, deterministic: bool | None
@@ -166,7 +170,8 @@ def _other_dropout(before: ProbeResult, after: ProbeResult) -> str:
 
 
 def _other_buffers(before: ProbeResult, after: ProbeResult) -> str:
-    found = buffers_apart(before.arrays, after.arrays)
+    windows = (*before.same_windows(after), *(["end"] if before.probe.trained == after.probe.trained else []))
+    found = buffers_apart(before.arrays, after.arrays, windows)
     return f"{found[1]} stays as it is: statistics that no longer move" if found and isinf(found[0]) else ""
 
 

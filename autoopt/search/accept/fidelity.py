@@ -430,15 +430,22 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
     return sqrt(ratio), float(student.ppf(CONFIDENCE, len(one) - 1)) * error / ratio / 2
 
 
-def buffers_apart(before: Arrays, after: Arrays) -> tuple[float, str] | None:
+def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",)) -> tuple[float, str] | None:
     """How far the changes of buffers, step by step, differ from the incumbent's, over these; and in which the most.
 
     Infinite where one that moves in the incumbent's training stays as it is, or is gone. None where none moves.
+
+    Args:
+        windows: in which both trained on the same batches.
     """
     found: list[tuple[float, str]] = []
     mine, theirs = np.array(before.buffer_names), np.array(after.buffer_names)
-    for window, values in before.buffers.items():
-        others = after.buffers.get(window)
+    if sorted(mine) != sorted(theirs) and len(mine) == len(theirs):  # wrapped layers: the same buffers by other names
+        theirs = mine
+    for window in windows:
+        values, others = before.buffers.get(window), after.buffers.get(window)
+        if values is None:
+            continue
         steps = min(len(values), len(others) if others is not None else 0, BUFFER_STEPS + 1)
         for name in dict.fromkeys(before.buffer_names) if others is not None else ():
             one, other = (

@@ -201,7 +201,7 @@ def _identical(
         return ""  # losses of a short probe hide what half precision does to each gradient
     apart = weight_difference(before.arrays, after.arrays)
     windows = parted_across_epochs(before.arrays, after.arrays) if before.probe.trained == after.probe.trained else 0.0
-    buffers = buffers_apart(before.arrays, after.arrays)
+    buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
     if not len(apart) or max(float(apart.max()), windows) > MOVED or (buffers and buffers[0] > _ROUNDING_BUFFERS):
         return ""
     held = ", weights and buffers" if buffers else " and weights"
@@ -238,7 +238,7 @@ def _doubt(before: ProbeResult, after: ProbeResult, points: list[GradientFidelit
         parted = parted_across_epochs(before.arrays, after.arrays)
         if parted > MOVED + PARTED * error * sqrt(_epoch_steps(before)):
             return f"weights part by {parted:.2g} of a step across the end of an epoch, from the same start"
-    buffers = buffers_apart(before.arrays, after.arrays)
+    buffers = buffers_apart(before.arrays, after.arrays, before.same_windows(after))
     if buffers and buffers[0] > BUFFERS:
         return f"{buffers[1]} changes by {buffers[0]:.0%} otherwise"
     return ""
