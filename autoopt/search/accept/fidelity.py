@@ -412,15 +412,12 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
 
     None where neither draws; infinite where the candidate alone does.
     """
-    if before.draws is None or after.draws is None:
+    mine, theirs = before.draws, after.draws
+    if mine is None or theirs is None:
         return None
-    count = min(len(before.draws), len(after.draws)) // 2 * 2
-    one, other = (
-        np.square(a.norm(np.nan_to_num(a.draws[:count:2] - a.draws[1:count:2])))
-        for a in (before, after)
-        if a.draws is not None
-    )
-    usual = float(before.norm(np.nan_to_num(before.draws)).mean())
+    count = min(len(mine), len(theirs)) // 2 * 2
+    one, other = (np.square(before.norm(np.nan_to_num(d[:count:2] - d[1:count:2]))) for d in (mine, theirs))
+    usual = float(before.norm(np.nan_to_num(mine)).mean())
     if sqrt(float(one.mean())) <= 1e-4 * usual:
         return None if sqrt(float(other.mean())) <= 0.05 * usual else (inf, 0.0)
     ratio = float(other.sum() / one.sum())
