@@ -412,12 +412,12 @@ def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
 
     None where neither draws; infinite where the candidate alone does.
     """
-    mine, theirs = before.draws, after.draws
-    if mine is None or theirs is None:
+    drawn = [each.draws for each in (before, after) if each.draws is not None]
+    if len(drawn) < 2:
         return None
-    count = min(len(mine), len(theirs)) // 2 * 2
-    one, other = (np.square(before.norm(np.nan_to_num(d[:count:2] - d[1:count:2]))) for d in (mine, theirs))
-    usual = float(before.norm(np.nan_to_num(mine)).mean())
+    count = min(len(each) for each in drawn) // 2 * 2
+    one, other = (np.square(before.norm(np.nan_to_num(d[:count:2] - d[1:count:2]))) for d in drawn)
+    usual = float(before.norm(np.nan_to_num(drawn[0])).mean())
     if sqrt(float(one.mean())) <= 1e-4 * usual:
         return None if sqrt(float(other.mean())) <= 0.05 * usual else (inf, 0.0)
     ratio = float(other.sum() / one.sum())
@@ -441,10 +441,10 @@ def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("st
         theirs = mine
     for window in windows:
         values, others = before.buffers.get(window), after.buffers.get(window)
-        if values is None:
+        if values is None or others is None:
             continue
-        steps = min(len(values), len(others) if others is not None else 0, BUFFER_STEPS + 1)
-        for name in dict.fromkeys(before.buffer_names) if others is not None else ():
+        steps = min(len(values), len(others), BUFFER_STEPS + 1)
+        for name in dict.fromkeys(before.buffer_names):
             one, other = (
                 np.diff(each[:steps, names == name], axis=0) for each, names in ((values, mine), (others, theirs))
             )
