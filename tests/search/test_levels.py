@@ -58,7 +58,7 @@ class Probes:
 
     def level(self, breaker, risk=None):
         after = self.of(Plan(changes=(Change(strategy=breaker.name),)))
-        return level_of(risk or breaker.risk, self.before, after, OBJECTIVE)
+        return level_of(risk or breaker.risk, self.before, after, OBJECTIVE, planned_steps=256)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,11 @@ def test_losses_that_agree_do_not_hide_gradients_that_are_rounded_otherwise(prob
         for values in after.arrays.gradients
     )
     found = level_of(
-        Risk.NUMERIC, probes.before, ProbeResult(after.probe, replace(after.arrays, gradients=rounded)), OBJECTIVE
+        Risk.NUMERIC,
+        probes.before,
+        ProbeResult(after.probe, replace(after.arrays, gradients=rounded)),
+        OBJECTIVE,
+        planned_steps=256,
     )
     assert (found.passed, found.level) == (True, "equivalent"), found.detail
 
@@ -200,7 +204,7 @@ def test_without_kept_weights_gradients_are_compared_at_those_of_the_probes_own_
     assert (len(before.probe.kept), before.probe.points, before.probe.own_steps) == (3, 3, STEPS)
     after = probed(Plan(changes=(Change(strategy=later_breakers.HONEST[0].name),)), before.probe.kept)
     assert after.probe.kept == ()
-    found = level_of(Risk.NUMERIC, before, after, OBJECTIVE)
+    found = level_of(Risk.NUMERIC, before, after, OBJECTIVE, planned_steps=256)
     assert (found.passed, found.level) == (True, "equivalent"), found.detail
     assert f"3 points in its first {STEPS} steps of 24 batches" in found.detail
 

@@ -96,7 +96,7 @@ class Probes:
         """
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
-        ask = _Ask(facts, until, gradients or self._usual)
+        ask = _Ask(facts, until, gradients or self._usual(facts, until))
         before = self._probe(incumbent, ask, None)
         return before, self._probe(candidate, ask, before)
 
@@ -107,11 +107,12 @@ class Probes:
             return 0
         return int(min(MOST_GRADIENTS, MORE_SECONDS / _POINTS / step))
 
-    @property
-    def _usual(self) -> int:
-        if self.step_seconds is None:
-            return GRADIENTS // 2
-        return max(FEWEST_GRADIENTS, int(min(GRADIENTS, SECONDS / _POINTS / self.step_seconds)))
+    def _usual(self, facts: WorkloadFacts, until: int) -> int:
+        step = self.step_seconds
+        most = GRADIENTS // 2 if step is None else min(GRADIENTS, SECONDS / _POINTS / step)
+        if facts.adapter == "script" and until:  # its own steps are used up, and it ends where there are no more
+            most = min(most, until / 2 / _POINTS)
+        return max(FEWEST_GRADIENTS, int(most))
 
     def earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
         """Probes of both at the same weights, the latest that there are; None where there are none."""
