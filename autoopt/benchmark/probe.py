@@ -38,9 +38,9 @@ from autoopt.records import JsonDict
 from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 
 LEAST_STEPS = 12
-BATCHES, DRAWN = 16, 16
+BATCHES, DRAWN = 16, 8
 """Steps of training that are taken however long they last, batches at each set of weights, and the most of these whose
-draws are compared: their scatter is known to a tenth then."""
+draws are compared: their scatter is known to a fifth then."""
 FEWEST_DRAWN = 8
 """Batches at each set of weights from which on the draws of all are compared; of fewer those of one."""
 BEFORE_END, WINDOW = 4, 12

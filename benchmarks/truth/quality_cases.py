@@ -30,6 +30,7 @@ from autoopt.records import Change, JsonDict, Noise, Objective, Plan, Quality
 from autoopt.records.messages import Ready, TrainingRun
 from autoopt.registry import Registry, Source
 from autoopt.search.accept.evidence import Evidence
+from autoopt.search.accept.fidelity import gradient_fidelity
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.probes import Probes
@@ -133,8 +134,12 @@ class Judged:
         return judge_runs(evidence, self.objective, Noise())
 
 
-def judged(cases: tuple[quality_changes.Change, ...], progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row of each case: what probes told, and trainings where these passed it."""
+def judged(
+    cases: tuple[quality_changes.Change, ...],
+    progress: Callable[[str], None],
+    save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+) -> list[dict[str, Any]]:
+    """A row of each case: what probes told, and trainings where these passed it; those so far are saved after each."""
     rows = []
     for build in dict.fromkeys(case.build.__name__ for case in cases):
         mine = tuple(case for case in cases if case.build.__name__ == build)
@@ -164,6 +169,7 @@ def judged(cases: tuple[quality_changes.Change, ...], progress: Callable[[str], 
                     "trained_detail": after.detail if after else "",
                 }
                 rows.append(row)
+                save(rows)
                 progress(f"{case.name}: {level.level or 'lost'} ({seconds:.1f} s): {level.detail}")
                 if after is not None:
                     progress(f"    trained: {after.level or 'lost'}, {after.passed}: {after.detail}")
@@ -177,40 +183,41 @@ def kept(row: dict[str, Any]) -> bool:
 
 PRICED = (0.15, 0.3, 0.5, 0.8, 1.2)
 PRICE_SEEDS = 8
-PRICE_STEPS = 400
+PRICE_STEPS = 500
 AT_LOSS = 0.5
 """Of the fall of the baseline's loss: steps are counted to where the mean over seeds has come so far and farther."""
 
 
 def price(progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Extra steps that noise of a known size costs: as predicted from its probes, and as measured over eight seeds."""
-    curves = {0.0: _losses(0.0)}
+    plain = _losses(0.0)
     rows = []
     for size in PRICED:
-        case = quality_changes.Change("noisy", quality_nets.images, noisy(size), quality_changes.NUMERIC)
+        case = quality_changes.Change("noisy", quality_nets.tabular_16, noisy(size), quality_changes.NUMERIC)
         with tempfile.TemporaryDirectory() as folder:
-            level = Judged("images", (case,), Path(folder)).level("noisy")[1]
-        curves[size] = _losses(size)
-        ratio, low, high = _steps_ratio(curves[0.0], curves[size])
-        penalty = level.step_penalty
+            one = Judged("tabular_16", (case,), Path(folder))
+            before, after = one.gate.probes.pair(Plan(), Plan(changes=(Change(strategy="noisy"),)), one.facts)  # type: ignore[union-attr]
+        pairs = zip(before.arrays.gradients, after.arrays.gradients, strict=True)
+        found = [gradient_fidelity(before.arrays, left, right, quality_nets.STEPS) for left, right in pairs]
+        worst = max(found, key=lambda point: point.penalty.value)
+        ratio, low, high = _steps_ratio(plain, _losses(size))
         rows.append(
             {
                 "noise": size,
-                "gradient_error": level.gradient_error,
-                "level": level.level,
-                "predicted": penalty.model_dump(mode="json") if penalty else None,
+                "gradient_error": worst.error,
+                "predicted": worst.penalty.model_dump(mode="json"),
                 "measured": {"value": ratio, "low": low, "high": high, "seeds": PRICE_SEEDS},
             }
         )
-        told = f"{penalty.value:.3f} [{penalty.low:.3f}, {penalty.high:.3f}]" if penalty else "no penalty"
-        progress(f"noise {size}: predicted {told}, measured {ratio:.3f} [{low:.3f}, {high:.3f}] ({level.detail})")
+        told = f"{worst.penalty.value:.3f} [{worst.penalty.low:.3f}, {worst.penalty.high:.3f}]"
+        progress(f"error {worst.error:.2f}: predicted {told}, measured {ratio:.3f} [{low:.3f}, {high:.3f}]")
     return rows
 
 
 def _losses(size: float) -> Any:
     """Losses of trainings from eight seeds, (seeds, steps)."""
-    case = quality_changes.Change("noisy", quality_nets.images, noisy(size), quality_changes.NUMERIC)
-    here = Here("images", Registry([Source(case, "benchmark")]))
+    case = quality_changes.Change("noisy", quality_nets.tabular_16, noisy(size), quality_changes.NUMERIC)
+    here = Here("tabular_16", Registry([Source(case, "benchmark")]))
     plan = Plan(changes=(Change(strategy="noisy"),)) if size else Plan()
 
     def run(live: TrialContext) -> list[float]:
@@ -254,23 +261,23 @@ def main() -> int:
     document, passed = load(options.out), True
     for part, cases in (("broken", BROKEN), ("honest", HONEST)):
         if options.only in (None, part):
-            rows = judged(cases, print)
-            count = sum(kept(row) for row in rows)
-            found = {"kept": count, "of": len(rows), "cases": rows, "environment": environment()}
-            _add(document, part, found)
-            save(options.out, document)
+            known, about = dict(document.get(part, {})), environment()
+
+            def keep(rows: list[dict[str, Any]], part: str = part, known: Any = known, about: Any = about) -> None:
+                found = {"kept": sum(map(kept, rows)), "of": len(rows), "cases": rows, "environment": about}
+                document[part] = {**known, "latest" if "first" in known else "first": found}
+                save(options.out, document)
+
+            rows = judged(cases, lambda text: print(text, flush=True), keep)
+            count = sum(map(kept, rows))
             passed &= count == 0 if part == "broken" else count >= 0.85 * len(rows)
             print(f"{part}: {count} of {len(rows)} kept as identical or equivalent")
     if options.only in (None, "price"):
-        _add(document, "price", {"pairs": price(print), "environment": environment()})
+        known = document.setdefault("price", {})
+        pairs = price(lambda text: print(text, flush=True))
+        known["latest" if "first" in known else "first"] = {"pairs": pairs, "environment": environment()}
         save(options.out, document)
     return 0 if passed else 1
-
-
-def _add(document: dict[str, Any], part: str, found: dict[str, Any]) -> None:
-    """The first run stays; the latest stands beside it."""
-    known = document.setdefault(part, {})
-    known["latest" if "first" in known else "first"] = found
 
 
 if __name__ == "__main__":

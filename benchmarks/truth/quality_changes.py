@@ -371,6 +371,5 @@ HONEST: tuple[Change, ...] = (
     Change("workers_with_augmentation", nets.images_augmented, lambda s: s.with_loader(num_workers=2), EXACT),
     Change("workers_tabular", nets.tabular, lambda s: s.with_loader(num_workers=2), EXACT),
     Change("evaluation_by_workers", nets.recurrent, lambda s: s.with_evaluation(num_workers=1), EXACT),
-    Change("two_threads_images", nets.images, lambda s: s.with_flags(threads=2), EXACT),
     Change("pieces_tabular_batch_512", nets.tabular_512, lambda s: s.with_batch(size=128, accumulation=4), NUMERIC),
 )

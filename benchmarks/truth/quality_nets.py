@@ -233,6 +233,12 @@ def tabular() -> Workload:
     return _workload(model, rows, 64, ADAM)
 
 
+def tabular_16() -> Workload:
+    """Small batches and plain descent: steps whose noise outweighs their mean."""
+    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+    return _workload(model, rows, 16, partial(torch.optim.SGD, lr=0.03))
+
+
 def tabular_48() -> Workload:
     """1,024 samples in batches of 48: the last one of an epoch holds 16."""
     model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, CLASSES))
