@@ -100,10 +100,14 @@ class Schedule:
             seconds: after which it ends.
 
         Returns:
-            Pairs of step and rate; empty where the rate follows the metric, or nothing but the factor moves it.
+            Pairs of step and rate, of an epoch as its negative number; empty where the rate follows the metric.
         """
-        if self.scheduler is None or self._by_metric:
+        if self._by_metric:
             return ()
+        if self.scheduler is None:
+            rate = _value(self._optimizer.param_groups[0]["lr"])
+            steps = range(0, total_steps + 1, max(total_steps // places, 1))
+            return tuple((place, rate) for place in (*range(-places, 0), *steps))
         by_epoch, began, found = self._interval == "epoch", perf_counter(), []
         every = max(total_steps // places, 1)
         with warnings.catch_warnings():
@@ -115,7 +119,7 @@ class Schedule:
                     break
                 place = self._moved if by_epoch else self.steps
                 if by_epoch or place % every == 0:
-                    found.append((place, _value(self._optimizer.param_groups[0]["lr"])))
+                    found.append((-place if by_epoch else place, _value(self._optimizer.param_groups[0]["lr"])))
                 if perf_counter() - began > seconds:
                     break
         return tuple(found)

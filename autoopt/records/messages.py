@@ -150,7 +150,8 @@ class Probe(Record):
     weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps.
     ``trained``: steps that were trained in a row, the recorded ones and those after them; ``until``: those it should
     have been. ``own_metric``: of the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end,
-    by step (by epoch, where the scheduler counts these), as the scheduler alone gives them. ``order``: of an epoch.
+    by step (by the epoch's negative number, where the scheduler counts these), as it alone gives them. ``order``: of an
+    epoch by the sampler alone.
     ``dropouts``: shares that dropout layers leave out.
     """
 

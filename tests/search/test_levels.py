@@ -13,7 +13,7 @@ from autoopt.benchmark.probe import LEAST_STEPS, probe
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Objective, Plan
-from autoopt.records.messages import EpochRead, Probe, samples_read
+from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 from autoopt.registry import Registry, Source
 from autoopt.search.accept import changed
 from autoopt.search.accept.fidelity import Arrays
@@ -287,3 +287,30 @@ def test_metrics_of_the_same_weights_on_other_data_say_nothing() -> None:
     for digest, lost in (("a", True), ("b", False)):
         other = usual.model_copy(update={"metrics": (0.7,), "evaluation_digest": digest})
         assert bool(changed.other_evaluation(usual, other, OBJECTIVE, 0)) is lost
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"learning_rates": (0.1,) * 9}, {"learning_rates": (0.1,) * 5, "rates_ahead": ((8, 0.1), (16, 0.01))}, ""),
+        ({"learning_rates": (0.1,) * 9}, {"learning_rates": (0.1,) * 5, "rates_ahead": ((8, 0.01),)}, "at step 8"),
+        ({"rates_ahead": ((64, 0.1), (128, 0.01))}, {"rates_ahead": ((64, 0.1), (128, 0.1))}, "0.1 at step 128"),
+        ({"rates_ahead": ((-30, 0.01),)}, {"rates_ahead": ((-30, 0.1),)}, "at epoch 30"),
+        ({"dropouts": (0.1, 0.1)}, {"dropouts": (0.1, 0.2)}, "a dropout of 0.2 where it was 0.1"),
+        ({"order": (100, 96, 96, False)}, {"order": (100, 96, 96, False)}, ""),
+        ({"order": (100, 100, 100, False)}, {"order": (100, 96, 96, False)}, "drop_last"),
+        ({"order": (100, 100, 100, False)}, {"order": (100, 100, 50, False)}, "a subset of the data"),
+        ({"order": (100, 100, 100, False)}, {"order": (100, 100, 100, True)}, "set_epoch"),
+        ({"order": (100, 100, 100, True)}, {"order": (100, 100, 100, True)}, ""),
+        ({"order": (100, 100, 100, False)}, {"order": (50, 50, 50, False)}, ""),  # packed: told by its batches
+    ],
+)
+def test_static_checks_have_their_sentences(before, after, words: str, probes) -> None:
+    def told(fields) -> ProbeResult:
+        if "order" in fields:
+            fields = {"order": EpochOrder(**dict(zip(EpochOrder.model_fields, fields["order"], strict=True)))}
+        return ProbeResult(Probe(file="", steps=1, **fields), replace(probes.before.arrays, draws=None, updates=None))
+
+    found = changed.another_training(Risk.NUMERIC, told(before), told(after), OBJECTIVE, True)
+    assert words in found
+    assert bool(found) is bool(words)

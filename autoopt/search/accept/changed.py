@@ -119,14 +119,12 @@ def _other_order(one: EpochOrder | None, other: EpochOrder | None) -> str:
 
 
 def _other_rate(one: Probe, other: Probe) -> str:
-    pairs = [(step, *both) for step, both in enumerate(zip(one.learning_rates, other.learning_rates, strict=False))]
-    ahead = dict(one.rates_ahead)
-    pairs += [(place, ahead[place], rate) for place, rate in other.rates_ahead if place in ahead]
-    for step, left, right in pairs:
+    rates, others = ({**dict(p.rates_ahead), **dict(enumerate(p.learning_rates))} for p in (one, other))
+    for place in sorted(rates.keys() & others.keys(), key=lambda place: (place < 0, abs(place))):
+        left, right = rates[place], others[place]
         if abs(left - right) > 1e-6 * max(abs(left), abs(right)):
-            return f"learning rate {right:.3g} at step {step} where it was {left:.3g}"
-    if bool(one.rates_ahead) != bool(other.rates_ahead):
-        return "another schedule of the learning rate"
+            where = f"step {place}" if place >= 0 else f"epoch {-place}"
+            return f"learning rate {right:.3g} at {where} where it was {left:.3g}"
     return ""
 
 
