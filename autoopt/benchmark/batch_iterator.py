@@ -10,6 +10,7 @@ import torch
 
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.copy_ahead import END, CopyAhead
+from autoopt.benchmark.epoch_order import tell_epoch
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.sizes import Sizes, sizes_of
 from autoopt.benchmark.transfer import Move, samples_of
@@ -151,16 +152,7 @@ class BatchIterator:
         loader, inner = self._loader, self._loader.loader
         loader.generators.start_epoch(self.epoch)
         self._states = loader.generators.state()
-        for shield in loader.shields:
-            shield.epoch = self.epoch
-        told: list[Any] = []
-        for part in (inner.sampler, inner.batch_sampler, inner.dataset):
-            part = getattr(part, "sampler", part) if type(part).__name__ == "Shielded" else part
-            for holder in (part, getattr(part, "sampler", None)):
-                hook = getattr(holder, "set_epoch", None)
-                if callable(hook) and not any(holder is known for known in told):
-                    told.append(holder)
-                    hook(self.epoch)
+        tell_epoch(loader, self.epoch)
         if inner.persistent_workers and inner._iterator is not None and inner.generator is not None:
             # A loader whose workers persist does not draw their seed again; drawing it here keeps the
             # order of samples the same as without persistent workers.

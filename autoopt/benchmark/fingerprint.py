@@ -158,6 +158,35 @@ class Coordinates:
                 parameter.grad = like.copy_(drawn)
 
 
+class Buffers:
+    """Values of a model's buffers (running statistics), evenly spaced in those that are large.
+
+    Attributes:
+        names: the buffer of each value, without the prefix of a compiled module.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        found = {name.replace("_orig_mod.", ""): buffer for name, buffer in model.named_buffers() if buffer.numel()}
+        self._model, self._every = model, {n: -(-b.numel() // LEAST_PER_TENSOR) for n, b in found.items()}
+        self.names = [name for name, buffer in found.items() for _ in _spaced(buffer, self._every[name])]
+
+    def values(self) -> Array:
+        """As they are now; a buffer that was replaced is looked up again."""
+        now = {name.replace("_orig_mod.", ""): buffer for name, buffer in self._model.named_buffers()}
+        parts = [_spaced(now[name].detach(), every).float().cpu() for name, every in self._every.items() if name in now]
+        return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.float32)
+
+
+def _spaced(buffer: torch.Tensor, every: int) -> torch.Tensor:
+    return buffer.reshape(-1)[::every]
+
+
+def dropouts(model: nn.Module) -> tuple[float, ...]:
+    """Shares that the model's dropout layers leave out, in its own order."""
+    kinds = nn.modules.dropout._DropoutNd
+    return tuple(float(module.p) for module in model.modules() if isinstance(module, kinds))
+
+
 def _at(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Elements of a tensor that is looked at as one row; of a sparse one without the rest."""
     if not value.is_sparse:

@@ -17,30 +17,52 @@ import numpy as np
 import torch
 
 from autoopt.benchmark.distributed.shares import part_of, whole_of
+from autoopt.benchmark.epoch_order import epoch_order
 from autoopt.benchmark.evaluation import TimeUpError
-from autoopt.benchmark.fingerprint import Array, Coordinates, sample_keys, step_digest, without_draws
+from autoopt.benchmark.fingerprint import (
+    Array,
+    Buffers,
+    Coordinates,
+    dropouts,
+    sample_keys,
+    step_digest,
+    without_draws,
+)
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import samples_of
+from autoopt.benchmark.transfer import samples_of, tensors
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
-from autoopt.records.messages import EpochRead, Probe, samples_read
+from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
 
 LEAST_STEPS = 12
-BATCHES, SLOW_BATCHES = 8, 4
-DRAWN = 3
-"""Steps of training that are taken however long they last, batches at each set of weights, and those whose draws are
-compared. Of slow steps there are fewer batches at each set, and one whose draws are."""
+BATCHES, DRAWN = 16, 8
+"""Steps of training that are taken however long they last, batches at each set of weights, and the most of these whose
+draws are compared: their scatter is known to a fifth then."""
+FEWEST_DRAWN = 8
+"""Batches at each set of weights from which on the draws of all are compared; of fewer those of one."""
+BEFORE_END, WINDOW = 4, 12
+"""Steps that are trained before the end of an epoch, and in all: a momentum has grown by then, and rounding has not."""
+LAST = 8
+"""Steps before the end of a training whose weights are written down."""
 MIDDLES = (8, 32)
 """Steps whose weights may turn out to lie in the middle of a probe's own."""
-ZERO_STEPS, UPDATE_STEPS = 2, 12
-"""Updates from a zero gradient, which show the decay of weights, and from drawn ones."""
+ZERO_STEPS, UPDATE_STEPS, LARGE_STEPS = 2, 12, 2
+"""Updates from a zero gradient, which show the decay of weights, from drawn ones, and from large ones, which show
+whether gradients are clipped."""
+LARGE_NORM = 1e3
+"""Length of a large gradient: more than any training clips at."""
 
 _SYNTHETIC = 1e-2
 _ROLLED = 16
 _MOST_READ = 4096
+_HELD_BYTES = 2**28
+"""Batches that gradients are taken of are held in memory up to here."""
+_AHEAD_SECONDS, _AHEAD = 1.0, 64
+"""For stepping the scheduler alone, and the places at which its rate is written down."""
+_MOST_ORDERED = 2_000_000
 
 
 def probe(
@@ -52,30 +74,38 @@ def probe(
     batches: str = "",
     reading: float | None = None,
     samples: int = 0,
-    slow: bool = False,
+    gradients: int = BATCHES,
+    until: int = 0,
     evaluates: bool = True,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
+    Three windows of its training are written down: the start; the steps across the end of an epoch, from the weights of
+    the start; and the last ones of a whole short training. The last two only where ``seconds`` reach so far.
+
     Args:
         out: the file, ``.npz``.
         steps: trained and written down one by one, at most.
-        seconds: for them, and as much again for reading on without training and for each set of weights; at least
+        seconds: for them, and as much again for training on, for reading on and for each set of weights; at least
             ``LEAST_STEPS`` steps and two batches are taken however long that is.
         weights: files of weights, as the training of the baseline kept them, to compare gradients at; without any, the
             weights of this probe's own steps are kept beside ``out`` for that, and named (of one process).
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
         reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
-        evaluates: the metric is taken at each set of weights as well.
-        slow: steps are: gradients of fewer batches are taken, of as many as of the plan that it is compared with.
+        gradients: batches at each set of weights, in so far as there is time.
+        until: steps of the shortest training that quality asks for; trained to its end where that fits.
+        evaluates: the metric is taken at each set of weights as well, and at those of the recorded steps.
     """
     training = live.training if live.training.steps == 0 else live.restart(live.seed)
     if training.setup.distributed.fully_sharded is not None:
         raise TrialFailed("error", "gradients of parameters that are shared out are not compared with whole ones")
-    recorder = _Recorder(training, slow)
+    recorder = _Recorder(training, gradients)
     own = None if weights or training.group.size > 1 else KeptWeights(training, str(Path(out).with_suffix("")))
     recorder.train(steps, seconds, own)
     kept = own.files() if own is not None else ()
+    if evaluates:
+        recorder.own_metric = recorder.metric(seconds)
+    recorder.train_on(until, seconds)
     recorder.read_on(seconds, seconds if reading is None else reading, samples)
     held = _batches(batches, recorder.held, training) if batches else recorder.held
     with training.device.watched():
@@ -85,9 +115,10 @@ def probe(
             with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
                 recorder.at_weights(number, held, seconds, evaluates=evaluates)
         recorder.updates()
+    recorder.look_ahead()
     if training.group.first:  # what the others have is the same, but for their batches, which it has seen
         np.savez(out, **recorder.arrays())
-    found = recorder.document(out)
+    found = recorder.document(out, until)
     if kept:
         found = found.model_copy(update={"kept": kept, "own_steps": found.steps})
     return found.model_dump(mode="json")
@@ -96,9 +127,17 @@ def probe(
 class _Recorder:
     """The record of one process that probes its plan."""
 
-    def __init__(self, training: Training, slow: bool) -> None:
-        self.training, self._slow = training, slow
-        self.coordinates = Coordinates(training.model)
+    def __init__(self, training: Training, gradients: int) -> None:
+        self.training, self._batches, self._held_bytes = training, gradients, 0
+        self.coordinates, self.buffers = Coordinates(training.model), Buffers(training.model)
+        self._start = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
+        self._start_rates = [group["lr"] for group in training.optimizer.param_groups]
+        self.windows: dict[str, list[Array]] = {}
+        self.buffered: dict[str, list[Array]] = {"start": [self.buffers.values()]}
+        self.own_metric: float | None = None
+        self.trained = 0
+        self.rates_ahead: tuple[tuple[int, float], ...] = ()
+        self.order: EpochOrder | None = None
         self.held: list[list[Any]] = []
         self.digests: list[str] = []
         self.orders: list[str] = []
@@ -132,8 +171,7 @@ class _Recorder:
             self._read(whole)
             self.digests.append(step_digest(whole))
             self.orders.append(step_digest(whole, whole_numbers=True))
-            if len(self.held) < (SLOW_BATCHES if self._slow else BATCHES):
-                self.held.append(whole)
+            self._hold(whole)
             self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
             scale = training.scaler.get_scale() if training.scaler is not None else None
             loss = _mean(training.group.gather(float(training.advance(group).detach())))
@@ -141,17 +179,87 @@ class _Recorder:
                 self.skipped.append(len(self.losses))
             self.losses.append(loss if np.isfinite(loss) else None)
             self.weights.append(self.coordinates.weights())
+            self.buffered["start"].append(self.buffers.values())
             if kept is not None and len(self.losses) in MIDDLES:
                 kept.evaluated(len(self.losses))
+        self.trained, self._step_seconds = len(self.losses), (perf_counter() - began) / max(len(self.losses), 1)
+
+    def _hold(self, group: list[Any]) -> None:
+        if len(self.held) < self._batches and (len(self.held) < FEWEST_DRAWN or self._held_bytes < _HELD_BYTES):
+            self.held.append(group)
+            self._held_bytes += sum(t.numel() * t.element_size() for batch in group for _, t in tensors(batch))
+
+    def train_on(self, until: int, seconds: float) -> None:
+        """Trains to the end of a short training, where that fits; the last steps are written down."""
+        left = until - self.trained
+        if left <= 0 or self.training.group.agree(left * self._step_seconds > seconds):
+            return
+        began = perf_counter()
+        while self.trained < until and not self._over(began, 2 * seconds):
+            group = self.training.next()
+            whole = self._whole(group)
+            self._read(whole)
+            self._hold(whole)
+            if self.trained == until - LAST:
+                self._record("end")
+            self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
+            self.training.advance(group)
+            self.trained += 1
+            if "end" in self.windows:
+                self._record("end")
+
+    def _record(self, window: str) -> None:
+        self.windows.setdefault(window, []).append(self.coordinates.weights())
+        self.buffered.setdefault(window, []).append(self.buffers.values())
+
+    def _across_epochs(self) -> None:
+        """Trains across the end of an epoch from the weights of the start, at its rates, with an optimizer that is new.
+
+        Both plans come here from the same place, however many steps they trained before.
+        """
+        training = self.training
+        training.model.load_state_dict(self._start)
+        training.optimizer.state.clear()
+        rates = [group["lr"] for group in training.optimizer.param_groups]
+        self._set_rates(self._start_rates)
+        seed_everything(mix("window", 0))
+        self._record("epoch")
+        for _ in range(WINDOW):
+            group = training.next()
+            self._read(self._whole(group))
+            training.whole_step(group)
+            self._record("epoch")
+        self._set_rates(rates)
+
+    def _set_rates(self, rates: list[Any]) -> None:
+        for group, rate in zip(self.training.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     def read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
-        began = perf_counter()
+        began, read = perf_counter(), self.training.batch_iterator
+        per_epoch = (self.training.steps_per_epoch or 0) * self.training.accumulation
         for _ in range(_MOST_READ):
             enough = usual if samples_read(self.epochs) >= samples else seconds
-            if self._over(began, enough) or self.training.batch_iterator.epoch >= 3:
+            if self._over(began, enough) or (read.epoch >= 3 and ("epoch" in self.windows or not self._trainable)):
                 break
-            self._read(self._whole(self.training.next()))
+            before_end = 0 < per_epoch - read.batch <= BEFORE_END * self.training.accumulation
+            if before_end and self._trainable and "epoch" not in self.windows:
+                self._across_epochs()
+            else:
+                whole = self._whole(self.training.next())
+                self._read(whole)
+                self._hold(whole)
+
+    @property
+    def _trainable(self) -> bool:
+        """Whether the optimizer may begin anew: no step that is replayed as a whole, no state that is shared out."""
+        setup, alone = self.training.setup, self.training.group.size == 1
+        return alone and not setup.step and hasattr(self.training.optimizer, "state") and self._per_epoch_known
+
+    @property
+    def _per_epoch_known(self) -> bool:
+        return (self.training.steps_per_epoch or 0) > BEFORE_END
 
     def _whole(self, group: list[Any]) -> list[Any]:
         """The micro-batches of all processes together."""
@@ -179,7 +287,7 @@ class _Recorder:
 
     def at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
-        self.metrics.append(self._metric(seconds) if evaluates else None)
+        self.metrics.append(self.metric(seconds) if evaluates else None)
         model, began = self.training.model, perf_counter()
         found: list[Array] = []
         with without_draws(model):
@@ -189,7 +297,8 @@ class _Recorder:
                 found.append(self._gradient(group, 0))
         self.gradients[f"gradients{number}"] = np.stack(found)
         if number == 0:
-            drawn = [self._gradient(group, seed) for group in held[: 1 if self._slow else DRAWN] for seed in (1, 2)]
+            few = len(found) < FEWEST_DRAWN
+            drawn = [self._gradient(group, seed) for group in held[: 1 if few else DRAWN] for seed in (1, 2)]
             self.gradients["draws"] = np.stack(drawn)
 
     def _gradient(self, group: list[Any], seed: int) -> Array:
@@ -204,7 +313,7 @@ class _Recorder:
         scale = training.scaler.get_scale() if training.scaler is not None else 1.0
         return self.coordinates.gradients(scale)
 
-    def _metric(self, seconds: float) -> float | None:
+    def metric(self, seconds: float) -> float | None:
         """The target's metric, where the evaluation ends in time."""
         training = self.training
         target = training.workload.target
@@ -236,9 +345,11 @@ class _Recorder:
         state.clear()
         before, found = self.coordinates.weights(), []
         scale = training.scaler.get_scale() if training.scaler is not None else 1.0
-        for number in range(ZERO_STEPS + UPDATE_STEPS):
+        large = LARGE_NORM / max(sum(self.coordinates.sizes), 1) ** 0.5
+        for number in range(ZERO_STEPS + UPDATE_STEPS + LARGE_STEPS):
             seed = None if number < ZERO_STEPS else number
-            self.coordinates.set_synthetic_gradients(seed, _SYNTHETIC * scale)
+            size = _SYNTHETIC if number < ZERO_STEPS + UPDATE_STEPS else large
+            self.coordinates.set_synthetic_gradients(seed, size * scale)
             if training.scaler is not None:
                 training.scaler.scale(torch.ones((), device=training.device.torch))
             step.update()
@@ -247,6 +358,11 @@ class _Recorder:
             before = after
         self.updated = np.stack(found)
 
+    def look_ahead(self) -> None:
+        """The learning rate to the planned end, by the scheduler alone, and the order of two epochs, by the sampler."""
+        self.rates_ahead = self.training.schedule.ahead(self.training.total_steps, _AHEAD, _AHEAD_SECONDS)
+        self.order = epoch_order(self.training.loader, _MOST_ORDERED) if self.training.group.size == 1 else None
+
     def arrays(self) -> dict[str, Any]:
         """The arrays of the file: float32, coordinates in the last dimension."""
         arrays: dict[str, Any] = {
@@ -254,11 +370,14 @@ class _Recorder:
             "sizes": np.array(self.coordinates.sizes),
             "counts": np.array(self.coordinates.counts),
             "weights": np.stack(self.weights),
+            "buffer_names": np.array(self.buffers.names, dtype=str),
+            **{f"window_{name}": np.stack(found) for name, found in self.windows.items()},
+            **{f"buffers_{name}": np.stack(found) for name, found in self.buffered.items()},
             **self.gradients,
         }
         return arrays if self.updated is None else {**arrays, "updates": self.updated}
 
-    def document(self, out: str) -> Probe:
+    def document(self, out: str, until: int) -> Probe:
         return Probe(
             file=Path(out).name,
             steps=len(self.losses),
@@ -272,6 +391,12 @@ class _Recorder:
             points=len(self.metrics),
             metrics=tuple(self.metrics),
             evaluated_samples=self.evaluated,
+            trained=self.trained,
+            until=until,
+            own_metric=self.own_metric,
+            rates_ahead=self.rates_ahead,
+            order=self.order,
+            dropouts=dropouts(self.training.model),
             seconds=perf_counter() - self.seconds,
         )
 

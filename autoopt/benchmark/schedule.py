@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from math import floor
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -89,6 +90,39 @@ class Schedule:
             self._restore()
             self.scheduler.step(metric)  # type: ignore[union-attr]
             self._keep()
+
+    def ahead(self, total_steps: int, places: int, seconds: float) -> tuple[tuple[int, float], ...]:
+        """The first group's rate to the end of the run, by moving the scheduler alone; the schedule is of no use then.
+
+        Args:
+            total_steps: of the planned run.
+            places: at which it is written down, evenly spaced, in steps (epochs, of a scheduler that counts these).
+            seconds: after which it ends.
+
+        Returns:
+            Pairs of step and rate, of an epoch as its negative number; empty where the rate follows the metric.
+        """
+        if self._by_metric:
+            return ()
+        if self.scheduler is None:
+            rate = _value(self._optimizer.param_groups[0]["lr"])
+            steps = range(0, total_steps + 1, max(total_steps // places, 1))
+            return tuple((place, rate) for place in (*range(-places, 0), *steps))
+        by_epoch, began, found = self._interval == "epoch", perf_counter(), []
+        every = max(total_steps // places, 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # no optimizer steps in between
+            while (self._moved if by_epoch else self.steps) < (places if by_epoch else total_steps):
+                try:
+                    self.epoch() if by_epoch else self.step()
+                except Exception:  # a schedule that ends before the run does: the last place tells where
+                    break
+                place = self._moved if by_epoch else self.steps
+                if by_epoch or place % every == 0:
+                    found.append((-place if by_epoch else place, _value(self._optimizer.param_groups[0]["lr"])))
+                if perf_counter() - began > seconds:
+                    break
+        return tuple(found)
 
     def _advance(self, count: int) -> None:
         self._restore()

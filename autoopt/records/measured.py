@@ -70,7 +70,12 @@ class Quality(Record):
     """Findings of the quality gate. ``difference`` is candidate less baseline in the metric's unit.
 
     ``level``: how it is known that nothing was lost; None where something was, or nothing was looked at.
+    ``rests_on``: what was compared to know it; ``would_miss``: what would not have been noticed by that.
     ``gradient_error``, ``gradient_bias``: of the worst point, over the spread of gradients between batches.
+    ``bias_bound``: upper bound of the bias over the mean gradient, at the worst point, from so many ``batches``;
+    ``batches_wanted``: how many would decide it, where it is undecided. ``step_penalty``: factor on the steps that the
+    unbiased error costs, by which the speedup of a step is divided. ``detectable_loss``: the loss of the metric, in
+    tolerances, that would have been noticed with 80 %; ``seeds_wanted``: seeds that would decide it.
     """
 
     method: Literal["losses", "loss_path", "probe", "metric", "not_tested"]
@@ -86,6 +91,14 @@ class Quality(Record):
     seeds: int | None = None
     gradient_error: float | None = None
     gradient_bias: float | None = None
+    bias_bound: float | None = None
+    batches: int | None = None
+    batches_wanted: int | None = None
+    step_penalty: Estimate | None = None
+    detectable_loss: float | None = None
+    seeds_wanted: int | None = None
+    rests_on: str = ""
+    would_miss: str = ""
     detail: str = ""
 
 

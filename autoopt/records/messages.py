@@ -131,6 +131,19 @@ def samples_read(epochs: Iterable[EpochRead]) -> int:
     return sum(epoch.samples for epoch in epochs)
 
 
+class EpochOrder(Record):
+    """The samples of an epoch as the loader's sampler orders them, without reading one.
+
+    ``length``: of the dataset; ``samples``: that the batches of an epoch hold; ``distinct`` of them; ``repeats``: the
+    second epoch has the order of the first.
+    """
+
+    length: int
+    samples: int
+    distinct: int
+    repeats: bool
+
+
 class Probe(Record):
     """The probe of a plan (``autoopt.benchmark.probe``). ``file``: its arrays, in the run's folder of probes.
 
@@ -142,6 +155,11 @@ class Probe(Record):
     own (a script); ``evaluation_digest``: the same of what such an evaluation reads: metrics of other data are not
     compared. ``unseen``: the part of the batches that no digest could be taken of; empty: none. ``kept``: files of the
     weights that gradients were taken at, where they are those of this very probe's ``own_steps`` first steps.
+    ``trained``: steps that were trained in a row, the recorded ones and those after them; ``until``: those it should
+    have been. ``own_metric``: of the recorded steps' own weights. ``rates_ahead``: learning rates to the planned end,
+    by step (by the epoch's negative number, where the scheduler counts these), as it alone gives them. ``order``: of an
+    epoch by the sampler alone.
+    ``dropouts``: shares that dropout layers leave out.
     """
 
     file: str
@@ -161,6 +179,12 @@ class Probe(Record):
     evaluation_digest: str = ""
     gradient_digests: tuple[str, ...] = ()
     unseen: str = ""
+    trained: int = 0
+    until: int = 0
+    own_metric: float | None = None
+    rates_ahead: tuple[tuple[int, float], ...] = ()
+    order: EpochOrder | None = None
+    dropouts: tuple[float, ...] = ()
     seconds: float = 0.0
 
 

@@ -19,8 +19,8 @@ from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from autoopt.benchmark.distributed.merging import mean_losses
-from autoopt.benchmark.fingerprint import Array, Coordinates, without_draws
-from autoopt.benchmark.probe import LEAST_STEPS, SLOW_BATCHES, UPDATE_STEPS, ZERO_STEPS, kept_state
+from autoopt.benchmark.fingerprint import Array, Buffers, Coordinates, dropouts, without_draws
+from autoopt.benchmark.probe import LARGE_NORM, LARGE_STEPS, LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
 from autoopt.records.messages import Probe
@@ -28,9 +28,9 @@ from autoopt.script.held import HeldWeights
 from autoopt.script.step_data import StepData
 from autoopt.script.watcher import Watcher
 
-ROUNDS = 6
-"""Batches at each set of weights, of slow steps ``SLOW_BATCHES``. Never fewer, however long they take: both plans must
-come to the same batches."""
+ROUNDS = 8
+"""Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
+plans must come to the same batches."""
 
 _SYNTHETIC = 1e-2
 _MOST_READ = 1024
@@ -44,23 +44,24 @@ def probe(
     weights: list[str] | None = None,
     reading: float | None = None,
     samples: int = 0,
-    slow: bool = False,
+    gradients: int = ROUNDS,
+    until: int = 0,
     evaluates: bool = True,
 ) -> JsonDict:
     """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
 
     Args:
         live: the trial, which stands at the end of its first step.
-        out, steps, seconds, weights, reading, samples, slow: see ``autoopt.benchmark.probe.probe``; without files of
-            weights, gradients are compared at those of the present step. Reading on is training here, so that slow
-            steps are not read on.
-        evaluates: of no meaning here: a script's evaluations on the way are looked at, whichever there are.
+        out, steps, seconds, weights, reading, samples, gradients: see ``autoopt.benchmark.probe.probe``; without files
+            of weights, gradients are compared at those of the present step. Reading on is training here.
+        until, evaluates: of no meaning here: a script trains on as it reads on, and its evaluations on the way are
+            looked at, whichever there are.
     """
     began, session = perf_counter(), live.script.session
-    recorder: _Recorder = session.in_main(lambda: _Recorder(live, slow))
+    recorder: _Recorder = session.in_main(lambda: _Recorder(live, gradients))
     recorder.gradients_at(weights or [])
     recorder.train(steps, seconds)
-    recorder.read_on(seconds, 0.0 if slow else seconds if reading is None else reading, samples)
+    recorder.read_on(seconds, seconds if reading is None else reading, samples)
     session.in_main(recorder.finish)
     if live.training.group.first:  # gradients and weights are those of all
         np.savez(out, **recorder.arrays())
@@ -71,10 +72,11 @@ def probe(
 class _Recorder(Watcher):
     """The record of one process that probes its plan, from joint to joint."""
 
-    def __init__(self, live: Any, slow: bool) -> None:
-        self._rounds = SLOW_BATCHES if slow else ROUNDS
+    def __init__(self, live: Any, gradients: int) -> None:
+        self._rounds = gradients
         self.live, self.training, self.session = live, live.training, live.script.session
-        self.coordinates = Coordinates(self.training.model)
+        self.coordinates, self.buffers = Coordinates(self.training.model), Buffers(self.training.model)
+        self.buffered: list[Array] = []
         self.data = StepData(live)
         self.losses: tuple[float | None, ...] = ()
         self.weights: list[Array] = []
@@ -173,6 +175,7 @@ class _Recorder(Watcher):
             optimizer.load_state_dict(state)
         del self._present
         self.weights.append(self.coordinates.weights())
+        self.buffered.append(self.buffers.values())
 
     def _put(self, state: Any) -> None:
         if state is not None:
@@ -189,6 +192,7 @@ class _Recorder(Watcher):
             self._gradient = None
             self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
             self.weights.append(self.coordinates.weights())
+            self.buffered.append(self.buffers.values())
 
         def enough(done: int, elapsed: float) -> bool:
             return done >= steps or (done >= LEAST_STEPS and perf_counter() - began > seconds)
@@ -260,8 +264,10 @@ class _Recorder(Watcher):
             for group, values in zip(optimizer.param_groups, kept, strict=True):
                 group.update(copy.deepcopy(values))
         before, found = self.coordinates.weights(), []
-        for number in range(ZERO_STEPS + UPDATE_STEPS):
-            self.coordinates.set_synthetic_gradients(None if number < ZERO_STEPS else number, _SYNTHETIC)
+        large = LARGE_NORM / max(sum(self.coordinates.sizes), 1) ** 0.5
+        for number in range(ZERO_STEPS + UPDATE_STEPS + LARGE_STEPS):
+            size = _SYNTHETIC if number < ZERO_STEPS + UPDATE_STEPS else large
+            self.coordinates.set_synthetic_gradients(None if number < ZERO_STEPS else number, size)
             for optimizer in self.training.optimizers:
                 optimizer.step()
             after = self.coordinates.weights()
@@ -279,6 +285,8 @@ class _Recorder(Watcher):
             "sizes": np.array(self.coordinates.sizes),
             "counts": np.array(self.coordinates.counts),
             "weights": np.stack(self.weights),
+            "buffer_names": np.array(self.buffers.names, dtype=str),
+            "buffers_start": np.stack(self.buffered),
             **{f"gradients{number}": np.stack(found) for number, found in enumerate(self.found)},
             **{name: np.stack(found) for name, found in optional.items() if found},
         }
@@ -298,6 +306,7 @@ class _Recorder(Watcher):
             metrics=self.metrics,
             evaluation_digest=self.evaluation,
             unseen=self.data.unseen,
+            dropouts=dropouts(self.training.model),
         )
 
 

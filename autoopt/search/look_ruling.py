@@ -36,19 +36,16 @@ class LookRuling:
         ratio = same_steps_ratio(seen, evidence, state.objective)
         return log(ratio.value if ratio else seen.estimate.value)
 
-    def ruling(self, candidate: Candidate, seen: Comparison, number: int) -> Judgement:
+    def ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
         """The verdict of a look: what is plain after seconds, a refusal by whatever else would refuse it; else none."""
         context, state = self.context, self.state
         open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
-        ruling = context.gate.decide(
+        ruling = context.gate.screened(
             candidate.plan,
             seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ and seen.mode != SWITCHED else seen,
             state.facts,
             state.objective,
             state.noise,
-            deadline=context.now(),
-            number=number,
-            probe=False,
         )
         if not open_ or seen.estimate is None:
             return ruling

@@ -217,7 +217,7 @@ class Screening:
         else:
             self._spent.append(context.now() - began)
         gain = self._says.gain(candidate, seen)
-        trial = trial_of(context, state, candidate, number, began, seen, self._says.ruling(candidate, seen, number))
+        trial = trial_of(context, state, candidate, number, began, seen, self._says.ruling(candidate, seen))
         state.trials.append(trial)
         context.announce(TrialEnded(at=context.now(), trial=trial))
         if gain is None:
@@ -351,11 +351,11 @@ class Screening:
         gain = self._says.gain(screened.candidate, seen)
         self.found.remove(screened)
         if gain is None:
-            self._revise(screened, self._says.ruling(screened.candidate, seen, number))
+            self._revise(screened, self._says.ruling(screened.candidate, seen))
             return
         looks = (*screened.looks, seen)
         mean = (screened.gain * len(screened.looks) + gain) / len(looks)
-        ruling = self._says.ruling(screened.candidate, self._says.joined(looks), number)
+        ruling = self._says.ruling(screened.candidate, self._says.joined(looks))
         told = f"screened at {exp(mean):.2f}x in {len(looks)} looks of seconds; no claim is made"
         reason = told if ruling.verdict is Verdict.INCONCLUSIVE else ruling.reason
         ruling = ruling.model_copy(update={"reason": reason})

@@ -270,6 +270,21 @@ def test_a_noisy_machine_is_no_good_sign(aa: tuple[float, float, float], floor: 
     assert check.level == level
 
 
+def test_the_quality_says_what_it_rests_on_what_it_costs_and_what_it_would_have_missed() -> None:
+    quality = gate(method="probe", level="equivalent", passed=True).model_copy(
+        update={
+            "rests_on": "the first 64 steps",
+            "would_miss": "what the training does otherwise after step 64",
+            "step_penalty": r.Estimate(value=1.12, low=1.02, high=1.15, n=32),
+        }
+    )
+    checks = report_view(WIN.model_copy(update={"quality": quality})).trust
+    told = next(str(check.text) for check in checks if check.label == "Same training but for rounding")
+    assert "It rests on the first 64 steps." in told
+    assert "charged as 1.12" in told
+    assert "It would not have shown what the training does otherwise after step 64." in told
+
+
 def test_the_first_screen_gives_the_metric_of_the_final_plan_with_its_interval() -> None:
     def told(result: r.Result) -> str:
         return " ".join(str(line) for line in report_view(result).verdict.support)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from autoopt.benchmark.probe import SLOW_BATCHES
 from autoopt.records import Change, Objective, Plan, Quality, Record, Sites
 from autoopt.records.messages import Probe
 from autoopt.search.accept.fidelity import Arrays
@@ -49,7 +48,8 @@ class Prober:
         plan: Plan = UNCHANGED,
         *,
         words: str = "100000",
-        slow: bool = False,
+        gradients: int = 12,
+        reading: float | None = None,
         **script: object,
     ) -> ProbeResult:
         self._count += 1
@@ -61,7 +61,8 @@ class Prober:
                 "seconds": 0.3,
                 "weights": self.weights,
                 "batches": "",
-                "slow": slow,
+                "gradients": gradients,
+                "reading": reading,
             }
             found = process.call("autoopt.benchmark.tasks:probe", timeout=120.0, **arguments)
         return ProbeResult(Probe.model_validate(found), Arrays.read(out))
@@ -97,9 +98,9 @@ def test_levels_of_a_script_are_decided_by_its_probes(prober: Prober, folder: Pa
     assert told[0].metrics == told[1].metrics, "of the same weights"
     assert told[0].evaluation_digest == told[1].evaluation_digest != before.probe.digests[0]
 
-    slow = [prober("plain.py", sites, plan, slow=True) for plan in (UNCHANGED, BFLOAT16)]
-    assert {len(found) for each in slow for found in each.arrays.gradients} == {SLOW_BATCHES}
-    assert len(slow[0].probe.digests) == 3 * SLOW_BATCHES + slow[0].probe.steps + 1, "it is not read on"
+    slow = [prober("plain.py", sites, plan, gradients=6, reading=0.0) for plan in (UNCHANGED, BFLOAT16)]
+    assert {len(found) for each in slow for found in each.arrays.gradients} == {6}
+    assert len(slow[0].probe.digests) == 3 * 6 + slow[0].probe.steps + 1, "it is not read on"
     found = level(Risk.NUMERIC, *slow)
     assert (found.level, found.passed) == ("equivalent", True), found.detail
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoopt.records import Estimate, Noise, Verdict
+from autoopt.records import Estimate, Noise, Quality, Verdict
 from autoopt.search.accept.evidence import Evidence, RequiredRuns
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge, judge_runs, required_runs
@@ -405,3 +405,39 @@ def test_losses_that_part_late_in_one_seed_decide_nothing_and_ask_for_a_second()
     gross, wanted = judged(0.5, 0)
     assert gross.verdict is Verdict.QUALITY_LOST
     assert not wanted
+
+
+ROUNDED = Quality(method="probe", level="equivalent", passed=True, gradient_error=0.35, detail="but for rounding")
+
+
+def priced(penalty: float, high: float | None = None) -> Quality:
+    return ROUNDED.model_copy(update={"step_penalty": Estimate(value=penalty, low=1.0, high=high or penalty, n=32)})
+
+
+@pytest.mark.parametrize(
+    ("speed", "level", "verdict"),
+    [
+        (1.5, priced(1.12), Verdict.KEPT),
+        (1.1, priced(1.12), Verdict.NO_GAIN),
+        (1.1, priced(1.0001), Verdict.KEPT),
+        (1.15, priced(1.1, 1.2), Verdict.INCONCLUSIVE),
+        (1.1, SAME, Verdict.KEPT),
+    ],
+    ids=["worth its price", "eaten up", "as good as free", "not certain", "identical costs nothing"],
+)
+def test_an_unbiased_error_is_charged_as_steps(speed: float, level: Quality, verdict: Verdict) -> None:
+    found = judge(Risk.NUMERIC, comparison(speed=speed), evidence(level=level), OBJECTIVE, NOISE)
+    assert found.verdict is verdict, found.reason
+    if verdict is not Verdict.KEPT:
+        assert "more steps" in found.reason
+        assert "1.1" in found.reason
+
+
+def test_the_time_to_target_of_a_change_that_rounds_has_its_price() -> None:
+    free, paid = (
+        judge(Risk.NUMERIC, comparison(speed=1.5), evidence(level=level), OBJECTIVE, NOISE).time_to_target
+        for level in (ROUNDED, priced(1.12))
+    )
+    assert free is not None
+    assert paid is not None
+    assert paid.value < free.value / 1.03, "the rest is evaluations and what is paid once"

@@ -1,40 +1,69 @@
-"""Whether two plans train the same: gradients, updates and weights of their probes, compared.
+"""Whether two plans train the same: gradients, updates, weights and buffers of their probes, compared.
 
-Each figure is in units of what training is made of anyway. An error of the gradient is divided by the spread of
-gradients between batches: unbiased and small beside that spread, it is a little more of the noise that every step
-has. A change of weights is divided by one step's update. Bounds and simulations: ``docs/explanation/quality.md``.
+An error of the gradient has two parts. What each batch has for itself is noise: relative to the spread between batches,
+an error e raises the variance of the gradient by 1 + e^2, and the steps to a loss by as much at most (McCandlish et
+al., "An empirical model of large-batch training", arXiv:1812.06162, section 2.2). That is a price. What all batches
+share is a bias: it does not average out over steps, so it is held against the mean gradient. Steps grow by at most
+1 / (1 - b^2) with a bias of b times the mean gradient (Ajalloeian and Stich, "On the convergence of SGD with biased
+gradients", arXiv:2008.00051, theorem 4). Rates of both rules on simulated gradients: ``docs/explanation/quality.md``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil, inf, sqrt
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from autoopt.records import Estimate
 
 Array = NDArray[np.float64]
 
-ERROR, BIAS, SLOPE = 0.2, 0.1, 0.02
-"""Largest error and bias of the gradient, over its spread between batches, and deviation of its length, that count as
-the same training but for rounding."""
+BIAS = 0.2
+"""Largest bias of the gradient, over the mean gradient, that counts as rounding: it costs at most 4 % of the steps, and
+turns the mean gradient by 12 degrees at most."""
+
+SLOPE = 0.02
+"""Largest deviation of the gradient's length, beyond what its scatter explains: as much as another learning rate."""
 
 GROSS_ERROR, GROSS_SLOPE = 0.7, 0.1
-"""From here on another gradient is computed: a finding, not a doubt."""
+"""From here on another gradient is computed: a finding, not a doubt. Its noise would cost half as many steps again."""
 
 LEAST_SPREAD = 0.1
 """Spread between batches, over the gradient itself, that is taken where they are more alike, or all the same one: a
 training on all its samples at once has no noise that an error could be small beside."""
 
-TENSOR_ERROR = 0.5
+TENSOR_ERROR = 1.0
 _NEGLIGIBLE = 1e-3
-"""A tensor whose part of the squared spread is less than this is not judged on its own."""
+"""Largest error of one parameter over its own spread: its noise is doubled then. One whose part of the squared spread
+is less than a thousandth is not judged on its own."""
 
 UPDATE = 1e-3
 """Largest difference of the optimizer's update from equal gradients, over that update."""
 
 MOVED = 0.3
 """Largest difference of weights over one step's update in trainings that are the same to rounding."""
+
+PARTED = 4.0
+"""Errors of a gradient, each over the spread, by which weights may part in a step: a step of Adam from a new state is a
+sign, so that a tenth of the coordinates turned is more than half a step."""
+
+BUFFERS = 0.3
+"""Largest difference of the changes of a buffer (running statistics), over these, that rounding explains."""
+
+BUFFER_STEPS = 16
+"""Steps of a window in which buffers are compared: later, weights may have parted by rounding."""
+
+CONFIDENCE = 0.975
+"""One-sided confidence of each bound."""
+
+UNKNOWN_STEPS = 10_000
+"""Length of a planned run that nobody has told: noise of a hundredth of the batch spread is left of one so long."""
+
+NO_PENALTY = Estimate(value=1.0, low=1.0, high=1.0, n=1)
 
 
 @dataclass(frozen=True)
@@ -43,6 +72,9 @@ class Arrays:
 
     ``scale``: elements that a coordinate stands for; ``tensor``: index of the parameter it belongs to.
     ``gradients``: by point, (batches, coordinates). ``draws``: pairs of the same batch under two seeds.
+    ``windows``: weights after each of some steps in a row, (steps + 1, coordinates), by the window's name.
+    ``buffers``: values of the model's buffers after each step, in the same way, (steps + 1, values);
+    ``buffer_names``: of the buffer that each value is of.
     """
 
     names: tuple[str, ...]
@@ -52,6 +84,9 @@ class Arrays:
     gradients: tuple[Array, ...]
     draws: Array | None
     updates: Array | None
+    windows: dict[str, Array] = field(default_factory=dict)
+    buffers: dict[str, Array] = field(default_factory=dict)
+    buffer_names: tuple[str, ...] = ()
 
     @staticmethod
     def read(path: Path | str) -> Arrays:
@@ -59,6 +94,10 @@ class Arrays:
         with np.load(path, allow_pickle=False) as file:
             counts, sizes = file["counts"], file["sizes"]
             points = sorted(name for name in file.files if name.startswith("gradients"))
+
+            def named(prefix: str) -> dict[str, Array]:
+                return {n.removeprefix(prefix): file[n].astype(np.float64) for n in file.files if n.startswith(prefix)}
+
             return Arrays(
                 names=tuple(str(name) for name in file["names"]),
                 scale=np.repeat(sizes / np.maximum(counts, 1), counts),
@@ -67,6 +106,9 @@ class Arrays:
                 gradients=tuple(file[name].astype(np.float64) for name in points),
                 draws=file["draws"].astype(np.float64) if "draws" in file.files else None,
                 updates=file["updates"].astype(np.float64) if "updates" in file.files else None,
+                windows=named("window_"),
+                buffers=named("buffers_"),
+                buffer_names=tuple(str(name) for name in file["buffer_names"]) if "buffer_names" in file.files else (),
             )
 
     def alike(self, other: Arrays) -> bool:
@@ -79,6 +121,46 @@ class Arrays:
 
 
 @dataclass(frozen=True)
+class MeanSquare:
+    """The squared length of a mean vector, without the bias that the scatter of few samples gives it.
+
+    Args:
+        value: a U-statistic, the mean product of two different samples: it may be negative.
+        error: its standard error, by leaving out one sample at a time.
+        samples: how many vectors there were.
+    """
+
+    value: float
+    error: float
+    samples: int
+
+    @staticmethod
+    def of(vectors: Array) -> MeanSquare:
+        """Of the mean of vectors, (samples, coordinates); three of them at least."""
+        n = len(vectors)
+        if n < 3:
+            return MeanSquare(float(np.square(vectors.mean(axis=0)).sum()), inf, n)
+        products = vectors @ vectors.T
+        np.fill_diagonal(products, 0.0)
+        total, each = products.sum(), products.sum(axis=1)
+        without = (total - 2 * each) / ((n - 1) * (n - 2))
+        error = sqrt((n - 1) / n * float(np.square(without - without.mean()).sum()))
+        return MeanSquare(float(total) / (n * (n - 1)), error, n)
+
+    @property
+    def reach(self) -> float:
+        return float(student.ppf(CONFIDENCE, max(self.samples - 1, 1))) * self.error
+
+    @property
+    def high(self) -> float:
+        return max(self.value + self.reach, 0.0)
+
+    @property
+    def low(self) -> float:
+        return max(self.value - self.reach, 0.0)
+
+
+@dataclass(frozen=True)
 class GradientFidelity:
     """The candidate's gradients beside the incumbent's at one set of weights.
 
@@ -86,35 +168,51 @@ class GradientFidelity:
         error: root mean square of their difference over the spread between batches (``LEAST_SPREAD`` of the gradient
             at least); infinite where the incumbent's is zero and the candidate's is not.
         bias: the part of it that all batches share, over the same spread.
-        slope: length of the candidate's along the incumbent's (1: the same).
+        slope: length of the candidate's along the incumbent's (1: the same); ``slope_error``: its standard error.
         worst: ``error`` of the parameter in which it is largest, over that parameter's own spread, and its name.
         missing: a parameter that has no gradient under the candidate; empty where each has.
+        bias_bound: upper bound of the bias over the mean gradient, or over what the noise of the planned run leaves of
+            it, if that is larger.
+        penalty: factor on the steps that the error costs.
+        batches: of which both gradients were taken; ``wanted``: how many would bring the bound below ``BIAS`` if it
+            stays as it was seen; None where none would.
     """
 
     error: float
     bias: float
     slope: float
+    slope_error: float = 0.0
     worst: float = 0.0
     worst_name: str = ""
     missing: str = ""
     finite: bool = True
+    bias_bound: float = 0.0
+    penalty: Estimate = NO_PENALTY
+    batches: int = 0
+    wanted: int | None = None
 
     @property
     def same(self) -> bool:
-        """Small beside the noise of minibatches, without bias, in every parameter."""
+        """Without bias, as far as batches tell: what is left costs steps and no more."""
+        return self.clean and self.bias_bound <= BIAS
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing but the bound of the bias may speak against it."""
         return (
             self.finite
             and not self.missing
-            and self.error <= ERROR
-            and self.bias <= BIAS
-            and abs(self.slope - 1) <= SLOPE
+            and not self.another
+            and abs(self.slope - 1) <= SLOPE + 2 * self.slope_error
             and self.worst <= TENSOR_ERROR
         )
 
     @property
     def another(self) -> bool:
         """Certainly another gradient."""
-        return bool(self.missing) or self.error > GROSS_ERROR or abs(self.slope - 1) > GROSS_SLOPE
+        return (
+            bool(self.missing) or self.error > GROSS_ERROR or abs(self.slope - 1) > GROSS_SLOPE + 2 * self.slope_error
+        )
 
     @property
     def text(self) -> str:
@@ -122,44 +220,91 @@ class GradientFidelity:
             return f"{self.missing} gets no gradient"
         if not self.finite:
             return "gradients are not finite"
-        return f"error {self.error:.2g}, bias {self.bias:.2g} of the spread between batches, length {self.slope:.3f}"
+        return (
+            f"error {self.error:.2g} of the spread between batches, bias at most {self.bias_bound:.2g} of the mean "
+            f"gradient, length {self.slope:.3f}"
+        )
 
 
-def gradient_fidelity(arrays: Arrays, before: Array, after: Array) -> GradientFidelity:
+def gradient_fidelity(arrays: Arrays, before: Array, after: Array, steps: int = UNKNOWN_STEPS) -> GradientFidelity:
     """Compares gradients of the same batches at the same weights.
 
     Args:
         arrays: which coordinates they are.
-        before, after: of incumbent and candidate, (batches, coordinates); three batches or more.
+        before, after: of incumbent and candidate, (batches, coordinates); three batches or more. The incumbent may
+            have more: they tell its mean gradient.
+        steps: of the planned run. Noise of the size s averages to s / sqrt(steps) over it, so that a bias which is
+            small beside that is as small beside the difference between two seeds, however small the mean gradient is.
     """
-    count = min(len(before), len(after))
+    whole, count = before, min(len(before), len(after))
     before, after = before[:count], after[:count]
-    has, still = np.isfinite(before).all(axis=0), np.isfinite(after).all(axis=0)
+    has, still = np.isfinite(whole).all(axis=0), np.isfinite(after).all(axis=0)
     gone = np.isnan(after).all(axis=0) & has
     if gone.any():
         name = arrays.names[arrays.tensor[int(np.argmax(gone))]]
-        return GradientFidelity(np.inf, np.inf, 0.0, missing=name)
+        return GradientFidelity(inf, inf, 0.0, missing=name)
     if (has & ~still).any():
-        return GradientFidelity(np.inf, np.inf, 1.0, finite=False)
+        return GradientFidelity(inf, inf, 1.0, finite=False)
     scale = np.where(has & still, arrays.scale, 0.0)
     before, after = np.nan_to_num(before), np.nan_to_num(after)
     length = scale * np.square(before).mean(axis=0)
     if not length.any():  # a loss that is constant, at these weights
-        return GradientFidelity(0.0, 0.0, 1.0) if not after.any() else GradientFidelity(np.inf, np.inf, np.inf)
+        zero = not after.any()
+        return GradientFidelity(0.0, 0.0, 1.0) if zero else GradientFidelity(inf, inf, inf, bias_bound=inf)
     difference = after - before
-    spread = _by_tensor(arrays, scale * before.var(axis=0, ddof=1))
-    spread = np.maximum(spread, LEAST_SPREAD**2 * _by_tensor(arrays, length))
-    whole = float(spread.sum())
+    noise = _by_tensor(arrays, scale * before.var(axis=0, ddof=1))
+    spread = np.maximum(noise, LEAST_SPREAD**2 * _by_tensor(arrays, length))
     square = scale * np.square(difference).mean(axis=0)
-    shared = scale * (np.square(difference.mean(axis=0)) - difference.var(axis=0, ddof=1) / count)
-    worst, name = _worst(arrays, _by_tensor(arrays, square), spread, whole)
+    weights = np.sqrt(scale)
+    drift, mean = MeanSquare.of(weights * difference), MeanSquare.of(weights * np.nan_to_num(whole))
+    floor = float(noise.sum()) / max(steps, 1)
+    if noise.sum() < LEAST_SPREAD**2 * length.sum():  # all batches are alike: their mean is known as it is
+        drift = MeanSquare(float((scale * np.square(difference.mean(axis=0))).sum()), 0.0, count)
+        mean = MeanSquare(float((scale * np.square(before.mean(axis=0))).sum()), 0.0, count)
+    reference = max(mean.low, floor)
+    worst, name = _worst(arrays, _by_tensor(arrays, square), spread, float(spread.sum()))
+    products, lengths = (scale * before * after).sum(axis=1), (scale * np.square(before)).sum(axis=1)
+    slope = float(products.sum() / lengths.sum())
+    left = products - slope * lengths
     return GradientFidelity(
-        error=float(np.sqrt(square.sum() / whole)),
-        bias=float(np.sqrt(max(shared.sum(), 0.0) / whole)),
-        slope=float((scale * before * after).mean(axis=0).sum() / length.sum()),
+        error=float(np.sqrt(square.sum() / spread.sum())),
+        bias=float(np.sqrt(max(drift.value, 0.0) / spread.sum())),
+        slope=slope,
+        slope_error=float(np.sqrt(np.square(left).sum() * count / max(count - 1, 1)) / lengths.sum()),
         worst=worst,
         worst_name=name,
+        bias_bound=sqrt(drift.high / reference) if drift.high else 0.0,
+        penalty=_penalty((scale * np.square(difference)).sum(axis=1), lengths, float(spread.sum())),
+        batches=count,
+        wanted=_batches_wanted(drift, mean, floor),
     )
+
+
+def _penalty(squares: Array, lengths: Array, spread: float) -> Estimate:
+    """The factor on the steps that an error costs: 1 + e^2 where noise dominates, and less where it does not.
+
+    Args:
+        squares, lengths: squared length of the difference, and of the gradient, by batch.
+        spread: squared, between batches.
+    """
+    n, square = len(squares), float(squares.mean())
+    reach = float(student.ppf(CONFIDENCE, max(n - 1, 1))) * float(squares.std(ddof=1)) / sqrt(n)
+    least = square / max(float(lengths.mean()), spread)
+    return Estimate(value=1 + square / spread, low=1 + least, high=1 + (square + reach) / spread, n=n)
+
+
+def _batches_wanted(drift: MeanSquare, mean: MeanSquare, floor: float) -> int | None:
+    """Batches from which the bias would be below its bound if both are as they were seen; None where none would do.
+
+    Standard errors of these statistics fall as one over the number of samples where the mean is small.
+    """
+    n = min(drift.samples, mean.samples)
+    if not np.isfinite(drift.reach + mean.reach):
+        return None
+    by_mean = (max(mean.value, 0.0) - max(drift.value, 0.0) / BIAS**2, mean.reach + drift.reach / BIAS**2)
+    by_noise = (floor - max(drift.value, 0.0) / BIAS**2, drift.reach / BIAS**2)
+    found = [n * reach / room for room, reach in (by_mean, by_noise) if room > 0]
+    return max(ceil(min(found)), n) if found else None
 
 
 def _by_tensor(arrays: Arrays, values: Array) -> Array:
@@ -177,54 +322,136 @@ def _worst(arrays: Arrays, errors: Array, spreads: Array, whole: float) -> tuple
     return float(ratios[index]), arrays.names[index]
 
 
+LARGE = 2
+"""Of the updates, the last so many are from large gradients (``autoopt.benchmark.probe``)."""
+
+
 def update_difference(before: Arrays, after: Arrays) -> float | None:
-    """Largest difference of an optimizer's update from equal gradients, over the incumbent's; None without updates."""
+    """Largest difference of an optimizer's update from equal gradients, over the incumbent's; None without updates.
+
+    Those from large gradients are held against each other alone: they would hide what the small ones show.
+    """
     if before.updates is None or after.updates is None:
         return None
     count = min(len(before.updates), len(after.updates))
-    difference = before.norm(after.updates[:count] - before.updates[:count])
-    size = before.norm(before.updates[:count])
+    parts = [slice(0, count - LARGE), slice(count - LARGE, count)] if count > LARGE else [slice(0, count)]
     rounding = 2.0**-22 * before.norm(before.weights[0])  # what adding to the weights rounds away
-    return float(np.max(np.maximum(difference - rounding, 0.0) / np.maximum(size, 1e-3 * size.max() + 1e-300)))
+    found = []
+    for part in parts:
+        one, other = before.updates[part], after.updates[part]
+        difference, size = before.norm(other - one), before.norm(one)
+        found.append(np.maximum(difference - rounding, 0.0) / np.maximum(size, 1e-3 * size.max() + 1e-300))
+        rounding = rounding + 2.0**-22 * size.max()
+    return float(max(values.max() for values in found))
 
 
 def weight_difference(before: Arrays, after: Arrays) -> Array:
     """How far the weights of both are apart after each step, over the incumbent's update in a step (median)."""
+    return _parted(before, before.weights, after.weights)
+
+
+def parted_at_once(before: Arrays, after: Arrays, error: float) -> tuple[int, float] | None:
+    """The first recorded step in which both part far more than in any step before, and by how much of a step.
+
+    Rounding takes trainings apart by and by; a momentum that is forgotten, or a step that is left out, does at once.
+
+    Args:
+        error: of the gradient, over its spread: what a step parts by anyway.
+    """
     count = min(len(before.weights), len(after.weights))
-    steps = before.norm(np.diff(before.weights[:count], axis=0))
-    apart = before.norm(after.weights[:count] - before.weights[:count])
-    return np.asarray(apart[1:] / max(float(np.median(steps)), 1e-300))
+    steps, others = np.diff(before.weights[:count], axis=0), np.diff(after.weights[:count], axis=0)
+    sizes = before.norm(steps)
+    parted = before.norm(others - steps) / np.maximum(sizes, 1e-3 * np.median(sizes) + 1e-300)
+    usual = np.maximum.accumulate(np.concatenate([[error], parted[:-1]]))
+    found = np.flatnonzero(parted > MOVED + PARTED * usual)
+    return (int(found[0]), float(parted[found[0]])) if len(found) else None
 
 
-def standing_still(before: Arrays, after: Arrays, allowed: tuple[int, ...] = ()) -> tuple[int, str] | None:
+def parted_across_epochs(before: Arrays, after: Arrays) -> float:
+    """The largest of these distances in the steps across the end of an epoch, which begin at the same weights."""
+    if not before.windows.keys() & after.windows.keys() & {"epoch"}:
+        return 0.0
+    return float(_parted(before, before.windows["epoch"], after.windows["epoch"]).max(initial=0.0))
+
+
+def _parted(arrays: Arrays, before: Array, after: Array) -> Array:
+    count = min(len(before), len(after))
+    steps = arrays.norm(np.diff(before[:count], axis=0))
+    apart = arrays.norm(after[:count] - before[:count])
+    return np.asarray(apart[1:] / max(float(np.median(steps)), 1e-300)) if count > 1 else np.zeros(0)
+
+
+def standing_still(
+    before: Array, after: Array, arrays: Arrays, allowed: tuple[int, ...] = ()
+) -> tuple[int, str] | None:
     """The first step, with a parameter, in which the candidate's weights stay although the incumbent's move.
 
     Args:
+        before, after: weights of both after each step, (steps + 1, coordinates).
+        arrays: which coordinates they are.
         allowed: steps that a gradient scaler left out.
     """
-    count = min(len(before.weights), len(after.weights))
-    moved = np.diff(before.weights[:count], axis=0) != 0
-    stays = np.diff(after.weights[:count], axis=0) == 0
-    tensors = len(before.names)
+    count = min(len(before), len(after))
+    moved = np.diff(before[:count], axis=0) != 0
+    stays = np.diff(after[:count], axis=0) == 0
+    tensors = len(arrays.names)
     for step in range(count - 1):
         if step in allowed:
             continue
-        moving = np.bincount(before.tensor, moved[step], tensors)
-        sampled = np.bincount(before.tensor, minlength=tensors)
-        still = np.bincount(before.tensor, stays[step], tensors)
+        moving = np.bincount(arrays.tensor, moved[step], tensors)
+        sampled = np.bincount(arrays.tensor, minlength=tensors)
+        still = np.bincount(arrays.tensor, stays[step], tensors)
         found = (moving > 0.5 * sampled) & (still == sampled)
         if found.any():
-            return step, before.names[int(np.argmax(found))]
+            return step, arrays.names[int(np.argmax(found))]
     return None
 
 
-def draws_ratio(before: Arrays, after: Arrays) -> float | None:
-    """Spread of gradients under other draws (dropout), the candidate's over the incumbent's; None where none draws."""
-    if before.draws is None or after.draws is None:
+def draws_ratio(before: Arrays, after: Arrays) -> tuple[float, float] | None:
+    """Spread of gradients under other draws (dropout), the candidate's over the incumbent's, and its relative error.
+
+    None where neither draws; infinite where the candidate alone does.
+    """
+    drawn = [each.draws for each in (before, after) if each.draws is not None]
+    if len(drawn) < 2:
         return None
-    usual = float(before.norm(np.nan_to_num(before.draws)).mean())
-    one = float(before.norm(np.nan_to_num(before.draws[::2] - before.draws[1::2])).mean())
-    other = float(before.norm(np.nan_to_num(after.draws[::2] - after.draws[1::2])).mean())
-    if one <= 1e-4 * usual:
-        return None if other <= 0.05 * usual else float("inf")
-    return other / one
+    count = min(len(each) for each in drawn) // 2 * 2
+    one, other = (np.square(before.norm(np.nan_to_num(d[:count:2] - d[1:count:2]))) for d in drawn)
+    usual = float(before.norm(np.nan_to_num(drawn[0])).mean())
+    if sqrt(float(one.mean())) <= 1e-4 * usual:
+        return None if sqrt(float(other.mean())) <= 0.05 * usual else (inf, 0.0)
+    ratio = float(other.sum() / one.sum())
+    if len(one) < 3:
+        return sqrt(ratio), inf
+    error = float(np.sqrt(np.square(other - ratio * one).sum() * len(one) / (len(one) - 1)) / one.sum())
+    return sqrt(ratio), float(student.ppf(CONFIDENCE, len(one) - 1)) * error / ratio / 2
+
+
+def buffers_apart(before: Arrays, after: Arrays, windows: tuple[str, ...] = ("start",)) -> tuple[float, str] | None:
+    """How far the changes of buffers, step by step, differ from the incumbent's, over these; and in which the most.
+
+    Infinite where one that moves in the incumbent's training stays as it is, or is gone. None where none moves.
+
+    Args:
+        windows: in which both trained on the same batches.
+    """
+    found: list[tuple[float, str]] = []
+    mine, theirs = np.array(before.buffer_names), np.array(after.buffer_names)
+    if sorted(mine) != sorted(theirs) and len(mine) == len(theirs):  # wrapped layers: the same buffers by other names
+        theirs = mine
+    for window in windows:
+        values, others = before.buffers.get(window), after.buffers.get(window)
+        if values is None or others is None:
+            continue
+        steps = min(len(values), len(others), BUFFER_STEPS + 1)
+        for name in dict.fromkeys(before.buffer_names):
+            one, other = (
+                np.diff(each[:steps, names == name], axis=0) for each, names in ((values, mine), (others, theirs))
+            )
+            way = float(np.linalg.norm(one))
+            if way == 0.0:
+                continue
+            if one.shape != other.shape or not other.any():
+                return inf, name
+            found.append((float(np.linalg.norm(other - one)) / way, name))
+    return max(found, default=None)

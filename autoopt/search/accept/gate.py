@@ -67,7 +67,6 @@ class Gate:
         *,
         deadline: float,
         number: int,
-        probe: bool = True,
         alpha_accept: float = ALPHA,
     ) -> Judgement:
         """The verdict on a candidate; trains it and the baseline as long as that is wanted and there is time.
@@ -76,7 +75,6 @@ class Gate:
             plan: the candidate.
             deadline: on the run's clock.
             number: of the trial, which names its trainings.
-            probe: False leaves the quality level open where no probe was made, for a look that claims nothing.
             alpha_accept: the level at which a change of training is kept.
         """
         incumbent = comparison.incumbent.plan
@@ -84,7 +82,7 @@ class Gate:
         evidence = self.evidence(plan, incumbent, facts)
         if not risk.trains_otherwise:
             comparison = by_whole_run(comparison, evidence, objective)
-        early = not probe or before_quality(risk, comparison, evidence)
+        early = before_quality(risk, comparison, evidence)
         level = None if early else self.quality(plan, incumbent, facts, objective)
         known = {"level": level, "alpha_accept": alpha_accept}
         settled = level is not None and level.passed is not None  # the final plan is trained anyway
@@ -99,6 +97,14 @@ class Gate:
         if steps:
             evidence = evidence.model_copy(update={"rounded": self._rounded(incumbent, plan, steps)})
         return judge(risk, comparison, evidence, objective, noise)
+
+    def screened(
+        self, plan: Plan, comparison: Comparison, facts: WorkloadFacts, objective: Objective, noise: Noise
+    ) -> Judgement:
+        """The verdict by what is known already: nothing is probed or trained for a look, which claims nothing."""
+        incumbent = comparison.incumbent.plan
+        evidence = self.evidence(plan, incumbent, facts)
+        return judge(self.risk_over(plan, incumbent), comparison, evidence, objective, noise)
 
     def quality(
         self, plan: Plan, incumbent: Plan, facts: WorkloadFacts, objective: Objective, *, hurried: bool = False
@@ -117,14 +123,32 @@ class Gate:
         risk = self.risk_over(plan, incumbent)
         if self.probes is None or risk.trains_otherwise:
             return None
-        self.probes.random, self.probes.script = facts.dataset.deterministic is False, facts.adapter == "script"
+        any_weights = hurried or risk is Risk.EXACT
+        lengths = [run.steps for run in self.trainings.of(self.baseline)] or [facts.max_steps or 0]
+
+        def asked(gradients: int) -> Quality:
+            assert self.probes is not None
+            before, after = self.probes.pair(
+                incumbent, plan, facts, until=min(lengths), gradients=gradients, at_any_weights=any_weights
+            )
+            return level_of(
+                risk,
+                before,
+                after,
+                objective,
+                deterministic=facts.dataset.deterministic,
+                epsilon=self.rounding(incumbent),
+                planned_steps=facts.max_steps,
+            )
+
         try:
-            before, after = self.probes.pair(incumbent, plan, at_any_weights=hurried or risk is Risk.EXACT)
+            quality = asked(0)
+            wanted = quality.batches_wanted
+            if wanted is not None and not any_weights and wanted <= self.probes.affordable(facts):
+                return asked(min(int(1.5 * wanted), self.probes.affordable(facts)))  # half again: it is an estimate
         except TrialFailed as failure:
             return Quality(method="not_tested", level="undecided", detail=f"the probe failed: {failure.reason}")
-        return level_of(
-            risk, before, after, objective, deterministic=facts.dataset.deterministic, epsilon=self.rounding(incumbent)
-        )
+        return quality
 
     def probes_due(self, plan: Plan, incumbent: Plan) -> int:
         """How many probes the quality level of a plan beside another one still costs."""

@@ -76,6 +76,31 @@ def judge(risk: Risk, comparison: Comparison, evidence: Evidence, objective: Obj
     return _timed(comparison, evidence, objective, quality)
 
 
+def less_penalty(comparison: Comparison, quality: Quality) -> Comparison:
+    """The comparison with the speedup that is left where the steps that rounding costs are charged to it."""
+    speed, penalty = comparison.estimate, quality.step_penalty
+    if speed is None or penalty is None:
+        return comparison
+    net = {"value": speed.value / penalty.value, "low": speed.low / penalty.high, "high": speed.high / penalty.low}
+    return comparison.model_copy(update={"estimate": speed.model_copy(update=net)})
+
+
+def _price(comparison: Comparison, net: Comparison, quality: Quality, objective: Objective) -> Judgement | None:
+    """A refusal where the steps that rounding costs take the gain away, or may turn it into a loss."""
+    speed, left, penalty = comparison.estimate, net.estimate, quality.step_penalty
+    if speed is None or left is None or penalty is None:
+        return None
+    worth = left.value >= 1 + objective.min_gain
+    if worth and left.low > 1.0:
+        return None
+    reason = (
+        f"{speed.value:.3f}x a step costs {penalty.value - 1:.1%} more steps (error of the gradient "
+        f"{quality.gradient_error or 0.0:.2g} of its spread), which leaves {left.value:.3f}x [{left.low:.3f}, "
+        f"{left.high:.3f}]"
+    )
+    return Judgement(verdict=Verdict.INCONCLUSIVE if worth else Verdict.NO_GAIN, reason=reason, quality=quality)
+
+
 def required_runs(
     risk: Risk, comparison: Comparison, evidence: Evidence, objective: Objective, noise: Noise
 ) -> RequiredRuns:
@@ -238,21 +263,15 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise, *, otherw
     quality = metric_quality(difference, objective)
     if quality.passed is False or not same or level is None:
         return quality
-    return quality.model_copy(
-        update={
-            "level": level.level,
-            "passed": True,
-            "gradient_error": level.gradient_error,
-            "gradient_bias": level.gradient_bias,
-            "detail": f"{level.detail}; {_beside(quality)}",
-        }
-    )
-
-
-def _beside(quality: Quality) -> str:
-    """The metric beside a level that a probe proves, and that it proves nothing itself where it does not."""
+    by_metric = {
+        "metric", "baseline", "candidate", "difference", "margin", "seeds", "detectable_loss", "seeds_wanted", "method"
+    }  # fmt: skip
+    update = {name: getattr(quality, name) for name in by_metric}
     seen = quality.detail.removeprefix("quality undecided: observed ")
-    return seen if quality.passed is not None else f"the metric alone is too noisy to show it: {seen}"
+    if quality.passed is None:  # the contract's promise for what may round: kept by gradients, and said so
+        seen = f"it rests on gradients and losses, for the metric alone is too noisy to show it: {seen}"
+    rests_on = "; ".join(text for text in (level.rests_on, quality.rests_on) if text)
+    return level.model_copy(update={**update, "rests_on": rests_on, "detail": f"{level.detail}; {seen}"})
 
 
 def _paths(risk: Risk, comparison: Comparison, evidence: Evidence) -> Quality:
@@ -329,8 +348,12 @@ def _leveled(paths: Quality, evidence: Evidence, objective: Objective, noise: No
 
 
 def _timed(comparison: Comparison, evidence: Evidence, objective: Objective, quality: Quality) -> Judgement:
-    """Time to target of a change that is faster and as good: what it costs once must pay off too."""
-    found = same_steps(comparison, evidence, objective)
+    """Time to target of a change that is faster and as good: what it costs, in steps and once, must pay off too."""
+    net = less_penalty(comparison, quality)
+    refused = _price(comparison, net, quality, objective)
+    if refused:
+        return refused
+    found = same_steps(net, evidence, objective)
     ratio = found.ratio if found is not None else None
     known = {"quality": quality, "time_to_target": ratio, "planned_steps": found.planned_steps if found else None}
     if ratio is not None and ratio.value < 1 + objective.min_gain:

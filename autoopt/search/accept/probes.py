@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from autoopt.records import JsonDict, Plan
+from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Probe, samples_read
+from autoopt.search.accept.changed import ProbeResult
 from autoopt.search.accept.fidelity import Arrays
-from autoopt.search.accept.levels import ProbeResult
 from autoopt.search.accept.trainings import Steps
 from autoopt.search.compare.comparison import LossPath
 from autoopt.search.trial_runner import PROBE
@@ -19,7 +21,17 @@ SECONDS = 4.0
 """Steps of a probe, and the seconds that each of its parts may take."""
 
 SLOW_STEP = 0.3
-"""Seconds of a step from which on gradients of fewer batches are compared, and a script's batches not read on."""
+"""Seconds of a step from which on a script's batches are not read on, for that trains."""
+
+FEWEST_GRADIENTS, GRADIENTS, MOST_GRADIENTS = 4, 32, 256
+"""Batches that gradients are compared of at each set of weights: of a step of whatever length; where those at all
+sets take no longer than ``SECONDS``; and where only more of them would tell a bias."""
+
+MORE_SECONDS = 5 * SECONDS
+"""For the gradients at all sets of weights, where more batches are wanted to tell a bias."""
+
+_POINTS = 3
+"""Sets of weights: of the start, the middle and the end of a training."""
 
 PROBE_TIMEOUT = 600.0
 CANDIDATE = 5.0
@@ -42,8 +54,6 @@ class Probes:
 
     Attributes:
         weights: files of kept weights, start to end of a training of the baseline.
-        random: samples are random, so that the first plan's batches are handed to the others.
-        script: the workload is one, whose probe reads on by training.
         step_seconds: of the baseline's step; None before it was measured.
     """
 
@@ -51,9 +61,8 @@ class Probes:
         self._runner, self._steps, self._directory = runner, steps, directory
         self.weights: tuple[str, ...] = ()
         self._own: tuple[str, ...] = ()
-        self.random = self.script = False
         self.step_seconds: float | None = None
-        self._seen: dict[tuple[str, int | None, int], ProbeResult] = {}
+        self._seen: dict[tuple[str, int, int], ProbeResult] = {}
 
     @property
     def made(self) -> bool:
@@ -62,14 +71,24 @@ class Probes:
 
     def has(self, plan: Plan) -> bool:
         """Whether a plan was probed, at the weights that are kept now."""
-        return any((key, count) == (plan.key, len(self.weights)) for key, _, count in self._seen)
+        return any((key, count) == (plan.key, len(self.weights)) for key, count, _ in self._seen)
 
     def pair(
-        self, incumbent: Plan, candidate: Plan, *, at_any_weights: bool = False
+        self,
+        incumbent: Plan,
+        candidate: Plan,
+        facts: WorkloadFacts,
+        *,
+        until: int = 0,
+        gradients: int = 0,
+        at_any_weights: bool = False,
     ) -> tuple[ProbeResult, ProbeResult]:
         """The probes of both, the candidate's over as many steps as the incumbent's.
 
         Args:
+            facts: whether samples are random, and whether the workload is a script.
+            until: steps of the shortest training that quality asks for.
+            gradients: batches at each set of weights; 0: as many as usual.
             at_any_weights: those that were made before the present weights were kept will do.
 
         Raises:
@@ -77,13 +96,28 @@ class Probes:
         """
         if at_any_weights and (earlier := self.earlier(incumbent, candidate)):
             return earlier
-        before = self._probe(incumbent, None)
-        return before, self._probe(candidate, before.probe.steps, samples_read(before.probe.epochs))
+        ask = _Ask(facts, until, gradients or self._usual(facts, until))
+        before = self._probe(incumbent, ask, None)
+        return before, self._probe(candidate, ask, before)
+
+    def affordable(self, facts: WorkloadFacts) -> int:
+        """Batches at each set of weights that the time for a bias allows."""
+        step = self.step_seconds
+        if step is None or not (self.weights or facts.adapter == "script"):
+            return 0
+        return int(min(MOST_GRADIENTS, MORE_SECONDS / _POINTS / step))
+
+    def _usual(self, facts: WorkloadFacts, until: int) -> int:
+        step = self.step_seconds
+        most = GRADIENTS // 2 if step is None else min(GRADIENTS, SECONDS / _POINTS / step)
+        if facts.adapter == "script" and until:  # its own steps are used up, and it ends where there are no more
+            most = min(most, until / 2 / _POINTS)
+        return max(FEWEST_GRADIENTS, int(most))
 
     def earlier(self, incumbent: Plan, candidate: Plan) -> tuple[ProbeResult, ProbeResult] | None:
         """Probes of both at the same weights, the latest that there are; None where there are none."""
         found: dict[int, dict[str, ProbeResult]] = {}
-        for (key, _, weights), seen in self._seen.items():
+        for (key, weights, _), seen in self._seen.items():
             found.setdefault(weights, {})[key] = seen
         both = [found[w] for w in sorted(found) if {incumbent.key, candidate.key} <= found[w].keys()]
         return (both[-1][incumbent.key], both[-1][candidate.key]) if both else None
@@ -107,26 +141,27 @@ class Probes:
         first = block.first_step
         return LossPath(steps=tuple(range(first, first + len(block.losses))), losses=block.losses)
 
-    def _probe(self, plan: Plan, steps: int | None, samples: int = 0) -> ProbeResult:
-        wanted = steps or 0
-        known, count = self._seen.items(), len(self.weights)
-        mine = [seen for (key, _, w), seen in known if (key, w) == (plan.key, count) and seen.probe.steps >= wanted]
-        if mine:
-            return mine[0]
+    def _probe(self, plan: Plan, ask: _Ask, before: ProbeResult | None) -> ProbeResult:
+        steps, samples = (before.probe.steps, samples_read(before.probe.epochs)) if before else (None, 0)
+        place = (plan.key, len(self.weights), ask.gradients)
+        mine = self._seen.get(place)
+        if mine is not None and mine.probe.steps >= (steps or 0):
+            return mine
         self._directory.mkdir(parents=True, exist_ok=True)
         key = {"plan": plan.model_dump(mode="json"), "steps": steps, "weights": len(self.weights)}
-        probe = self._steps.step("probe", key, lambda: self._measure(plan, steps, samples), Probe)
+        key["gradients"] = ask.gradients
+        ask = replace(ask, until=before.probe.until) if before else ask
+        probe = self._steps.step("probe", key, lambda: self._measure(plan, ask, steps, samples), Probe)
         if not (self._directory / probe.file).exists():  # a run that was moved without its probes
-            probe = self._measure(plan, steps, samples)
+            probe = self._measure(plan, ask, steps, samples)
         self._own = self._own or probe.kept  # where there are no others, the next plans are asked at these
-        seen = self._seen[plan.key, steps, count] = ProbeResult(probe, Arrays.read(self._directory / probe.file))
+        seen = self._seen[place] = ProbeResult(probe, Arrays.read(self._directory / probe.file))
         return seen
 
-    def _measure(self, plan: Plan, steps: int | None, samples: int) -> Probe:
+    def _measure(self, plan: Plan, ask: _Ask, steps: int | None, samples: int) -> Probe:
         number = len(list(self._directory.glob("probe-*.npz")))
-        # where there was no time to train and to keep weights, there is as little for gradients and evaluations
-        hurried = not (self.weights or self.script)
-        slow = hurried or (self.step_seconds or 0.0) > SLOW_STEP
+        script = ask.facts.adapter == "script"
+        slow = script and (self.step_seconds or 0.0) > SLOW_STEP
         document = self._runner.ask(
             plan,
             PROBE,
@@ -136,10 +171,21 @@ class Probes:
             steps=steps or STEPS,
             seconds=SECONDS if steps is None else CANDIDATE * SECONDS,
             weights=[path for path in self.weights or self._own if Path(path).exists()],
-            batches=str(self._directory / "batches.pt") if self.random else "",
-            reading=SECONDS,
-            samples=samples,
-            slow=slow,
-            evaluates=not hurried,
+            batches=str(self._directory / "batches.pt") if ask.facts.dataset.deterministic is False else "",
+            reading=0.0 if slow else SECONDS,
+            samples=0 if slow else samples,
+            gradients=ask.gradients,
+            until=ask.until,
+            # where there was no time to train and to keep weights, there is as little for evaluations
+            evaluates=bool(self.weights or script),
         )
         return Probe.model_validate(document)
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What both probes of a pair have in common: see :meth:`Probes.pair`."""
+
+    facts: WorkloadFacts
+    until: int
+    gradients: int

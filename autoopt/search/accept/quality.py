@@ -23,6 +23,12 @@ FEWEST_SEEDS = 2
 _OFTEN = 0.75
 """Evaluations that are closer than this share of the baseline's distance are more frequent ones."""
 
+_POWER = 0.84
+"""Standard errors by which a loss must lie beyond a bound to be beyond it in 80 % of all cases."""
+
+_MOST_SHOWN = 100
+"""More seeds than this nobody trains for a verdict."""
+
 _LOST_TAIL = 0.002
 """Chance that an identical change reads as lost at one look; there are three at most."""
 
@@ -48,6 +54,29 @@ class MetricDifference:
     def lost(self) -> bool:
         """Worse than the tolerance, and certainly worse than before."""
         return self.estimate.n >= FEWEST_SEEDS and self.estimate.value < -self.margin and self.highest < 0
+
+    @property
+    def detectable(self) -> float | None:
+        """The loss, in tolerances, that would have been noticed with 80 %; None where nothing tells the spread.
+
+        What counts as shown to be as good is refused where a loss brings its lower bound below the tolerance; what is
+        not shown is refused where it is certainly worse.
+        """
+        if not self.known_spread or self.estimate.n < FEWEST_SEEDS or self.margin <= 0:
+            return None
+        if self.proved:
+            loss = self.margin - (self.estimate.value - self.estimate.low) + _POWER * self.error
+        else:
+            loss = max(self.margin, self.highest - self.estimate.value) + _POWER * self.error
+        return max(loss, 0.0) / self.margin
+
+    @property
+    def seeds_wanted(self) -> int | None:
+        """Seeds from which a change that loses no more than was seen would be shown to be as good; None: too many."""
+        if not self.known_spread or self.proved or self.lost:
+            return None
+        spread, room = self.error * math.sqrt(self.estimate.n / 2), self.margin + min(self.estimate.value, 0.0)
+        return fewest_seeds(spread, room, _MOST_SHOWN)
 
     @property
     def proved(self) -> bool:
@@ -138,6 +167,11 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         f"{estimate.value:+.3g}{spread} over {estimate.n} seed{'s' if estimate.n > 1 else ''}"
         f"{'' if difference.known_spread else ', which gives no interval'}, tolerance {difference.margin:.3g}"
     )
+    detectable, wanted = difference.detectable, difference.seeds_wanted
+    if detectable is not None and not difference.lost:
+        seen += f"; a loss of {_in_words(detectable)} tolerances would have been seen with 80 %"
+    if wanted is not None:
+        seen += f"; about {wanted} seeds would decide it"
     if not difference.proved and not difference.lost:
         seen = f"quality undecided: observed {seen}"
     return Quality(
@@ -150,8 +184,16 @@ def metric_quality(difference: MetricDifference, objective: Objective) -> Qualit
         difference=_in_unit(estimate, objective) if difference.known_spread else None,
         margin=difference.margin,
         seeds=estimate.n,
+        detectable_loss=detectable,
+        seeds_wanted=wanted,
+        rests_on="" if difference.lost else f"the metric at the same step, from {estimate.n} seeds",
+        would_miss="" if detectable is None or difference.lost else f"losses below {_in_words(detectable)} tolerances",
         detail=seen,
     )
+
+
+def _in_words(tolerances: float) -> str:
+    return f"{tolerances:.1f}" if tolerances < 10 else f"{tolerances:.0f}"
 
 
 def _in_unit(better: Estimate, objective: Objective) -> Estimate:

@@ -79,7 +79,22 @@ def _quality(result: Result) -> Check | None:
     if view.claim == "nothing":
         return None
     level: Level = {"not_tested": "open", "lost": "caution", "undecided": "caution"}.get(view.claim, "good")  # type: ignore[assignment]
-    return Check(view.short[0].upper() + view.short[1:], level, view.detail)
+    return Check(view.short[0].upper() + view.short[1:], level, view.detail + _basis(result))
+
+
+def _basis(result: Result) -> Phrase:
+    """What the final plan's level rests on, its price in steps, and what it would have missed; empty where unknown."""
+    quality, text = result.quality, Phrase()
+    if quality is None:
+        return text
+    if quality.rests_on:
+        text = text + say(" It rests on {}.", name(quality.rests_on, LONGEST_SENTENCES))
+    if quality.step_penalty is not None and quality.step_penalty.value > 1.005:
+        price = number(quality.step_penalty.value, units.ratio, "/quality/step_penalty/value")
+        text = text + say(" Rounding is charged as {} as many steps.", price)
+    if quality.would_miss:
+        text = text + say(" It would not have shown {}.", name(quality.would_miss, LONGEST_SENTENCES))
+    return text
 
 
 def _neighbours(result: Result) -> list[Check]:
