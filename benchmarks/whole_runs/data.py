@@ -110,14 +110,14 @@ def _text(folder: Path, rng: Generator, length: int = 60000) -> None:
 def _sentences(folder: Path, rng: Generator, train: int = 12000, valid: int = 3000) -> None:
     """Labelled sentences, one a line: what decides is which pair of words stands side by side."""
     words = _words(rng, 4000)
-    pairs = rng.integers(0, 4000, size=(4, 40, 2))
+    pairs = rng.integers(0, 4000, size=(4, 300, 2))
     for name, count in (("train", train), ("dev", valid)):
         lines = []
         for _ in range(count):
             label = int(rng.integers(0, 4))
             sentence = [words[int(i)] for i in np.minimum(rng.zipf(1.3, int(rng.integers(12, 50))), 4000) - 1]
             for _ in range(2):
-                first, second = pairs[label, int(rng.integers(0, 40))]
+                first, second = pairs[label if rng.random() < 0.8 else int(rng.integers(0, 4)), int(rng.integers(0, 300))]
                 at = int(rng.integers(0, len(sentence)))
                 sentence[at:at] = [words[first], words[second]]
             lines.append(f"{label}\t{' '.join(sentence).capitalize()}.\n")

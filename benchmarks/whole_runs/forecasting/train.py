@@ -151,7 +151,7 @@ def main():
     parser.add_argument("--seq_len", type=int, default=96)
     parser.add_argument("--label_len", type=int, default=48)
     parser.add_argument("--pred_len", type=int, default=24)
-    parser.add_argument("--train_epochs", "--epochs", type=int, default=6)
+    parser.add_argument("--train_epochs", "--epochs", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--num_workers", type=int, default=10)
     parser.add_argument("--learning_rate", type=float, default=0.001)

@@ -123,7 +123,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", default="data", help="unused; every script of this folder takes it")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--iterations", "--epochs", type=int, default=60)
+    parser.add_argument("--iterations", "--epochs", type=int, default=80)
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--num-steps", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=1e-3)

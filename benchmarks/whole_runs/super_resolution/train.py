@@ -98,7 +98,7 @@ parser.add_argument("--upscale_factor", type=int, default=2, help="super resolut
 parser.add_argument("--crop_size", type=int, default=72)
 parser.add_argument("--batchSize", type=int, default=16, help="training batch size")
 parser.add_argument("--testBatchSize", type=int, default=4, help="testing batch size")
-parser.add_argument("--nEpochs", "--epochs", type=int, default=6, help="number of epochs to train for")
+parser.add_argument("--nEpochs", "--epochs", type=int, default=3, help="number of epochs to train for")
 parser.add_argument("--lr", type=float, default=0.001, help="learning rate")
 parser.add_argument("--threads", type=int, default=4, help="number of threads for data loader to use")
 parser.add_argument("--seed", type=int, default=123, help="random seed to use")

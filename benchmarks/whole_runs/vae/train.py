@@ -102,7 +102,7 @@ def test(loader, name):
 parser = argparse.ArgumentParser(description="VAE Example")
 parser.add_argument("--data", default="data")
 parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="input batch size for training")
-parser.add_argument("--epochs", type=int, default=8, metavar="N", help="number of epochs to train")
+parser.add_argument("--epochs", type=int, default=5, metavar="N", help="number of epochs to train")
 parser.add_argument("--log-interval", type=int, default=50, metavar="N", help="batches between two lines")
 parser.add_argument("--seed", type=int, default=1, metavar="S", help="random seed")
 args = parser.parse_args()
