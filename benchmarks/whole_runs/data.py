@@ -117,7 +117,9 @@ def _sentences(folder: Path, rng: Generator, train: int = 12000, valid: int = 30
             label = int(rng.integers(0, 4))
             sentence = [words[int(i)] for i in np.minimum(rng.zipf(1.3, int(rng.integers(12, 50))), 4000) - 1]
             for _ in range(2):
-                first, second = pairs[label if rng.random() < 0.8 else int(rng.integers(0, 4)), int(rng.integers(0, 300))]
+                first, second = pairs[
+                    label if rng.random() < 0.8 else int(rng.integers(0, 4)), int(rng.integers(0, 300))
+                ]
                 at = int(rng.integers(0, len(sentence)))
                 sentence[at:at] = [words[first], words[second]]
             lines.append(f"{label}\t{' '.join(sentence).capitalize()}.\n")

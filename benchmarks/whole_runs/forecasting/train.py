@@ -33,7 +33,8 @@ class DatasetHour(Dataset):
         data = scaler.transform(values)
         stamp = pd.to_datetime(frame["date"])
         marks = np.stack(
-            [stamp.dt.month / 12 - 0.5, stamp.dt.day / 31 - 0.5, stamp.dt.weekday / 6 - 0.5, stamp.dt.hour / 23 - 0.5], 1
+            [stamp.dt.month / 12 - 0.5, stamp.dt.day / 31 - 0.5, stamp.dt.weekday / 6 - 0.5, stamp.dt.hour / 23 - 0.5],
+            1,
         )
         self.data_x = data[begins[flag] : ends[flag]]
         self.data_y = data[begins[flag] : ends[flag]]

@@ -109,9 +109,7 @@ device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 train_set = DatasetFromFolder(join(opt.data, "train"), opt.crop_size, opt.upscale_factor)
 test_set = DatasetFromFolder(join(opt.data, "test"), opt.crop_size, opt.upscale_factor)
-training_data_loader = DataLoader(
-    dataset=train_set, num_workers=opt.threads, batch_size=opt.batchSize, shuffle=True
-)
+training_data_loader = DataLoader(dataset=train_set, num_workers=opt.threads, batch_size=opt.batchSize, shuffle=True)
 testing_data_loader = DataLoader(dataset=test_set, num_workers=opt.threads, batch_size=opt.testBatchSize)
 
 model = Net(upscale_factor=opt.upscale_factor).to(device)

@@ -14,7 +14,9 @@ class RowDataset(Dataset):
         self.path = path
         self.db = None
         connection = sqlite3.connect(path)
-        self.length = pickle.loads(connection.execute("select value from rows where key = ?", (b"__len__",)).fetchone()[0])
+        self.length = pickle.loads(
+            connection.execute("select value from rows where key = ?", (b"__len__",)).fetchone()[0]
+        )
         connection.close()
 
     def __len__(self):

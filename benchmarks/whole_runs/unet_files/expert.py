@@ -35,7 +35,6 @@ class BasicDataset(Dataset):
         img = img.transpose((2, 0, 1))
         return img / 255.0
 
-
     def __getitem__(self, idx):
         image, mask = self.samples[idx]
         if self.augment and torch.rand(1).item() < 0.5:
