@@ -1,4 +1,4 @@
-"""Long-term forecasting by a decomposition and two linear layers, in the layout of the usual experiment repositories."""
+"""Long-term forecasting by a decomposition and two linear layers, laid out as experiments usually are."""
 
 import argparse
 import random
@@ -124,8 +124,9 @@ class Exp:
             print(f"Epoch: {epoch + 1} cost time: {time.time() - epoch_time:.1f}")
             vali_loss = self.vali(vali_loader, criterion)
             test_loss = self.vali(test_loader, criterion)
+            mean_loss = torch.stack(train_loss).mean().item()
             print(
-                f"Epoch: {epoch + 1} | Train Loss: {torch.stack(train_loss).mean().item():.7f} Vali Loss: {vali_loss:.7f} "
+                f"Epoch: {epoch + 1} | Train Loss: {mean_loss:.7f} Vali Loss: {vali_loss:.7f} "
                 f"Test Loss: {test_loss:.7f}"
             )
             for group in model_optim.param_groups:

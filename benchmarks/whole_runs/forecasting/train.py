@@ -1,4 +1,4 @@
-"""Long-term forecasting by a decomposition and two linear layers, in the layout of the usual experiment repositories."""
+"""Long-term forecasting by a decomposition and two linear layers, laid out as experiments usually are."""
 
 import argparse
 import random

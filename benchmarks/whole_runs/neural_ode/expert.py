@@ -1,6 +1,7 @@
 """A neural ODE learns a spiral from pieces of its trajectories; the solver is Runge and Kutta's, written out."""
 
 import argparse
+from itertools import pairwise
 
 import torch
 import torch.nn as nn
@@ -20,7 +21,7 @@ def odeint(func, y0, t):
     """Values at the times ``t``, one step of the three-eighths rule between two of them."""
     solution = [y0]
     times = t.tolist()
-    for now, then in zip(times, times[1:], strict=False):
+    for now, then in pairwise(times):
         solution.append(rk4_step(func, now, then - now, solution[-1]))
     return torch.stack(solution)
 

@@ -84,7 +84,7 @@ def make_env(seed):
     return thunk
 
 
-def layer_init(layer, std=np.sqrt(2), bias_const=0.0):
+def layer_init(layer, std=2**0.5, bias_const=0.0):
     torch.nn.init.orthogonal_(layer.weight, std)
     torch.nn.init.constant_(layer.bias, bias_const)
     return layer
@@ -237,8 +237,10 @@ if __name__ == "__main__":
                 optimizer.step()
 
         mean = np.mean(returns_seen[-50:]) if returns_seen else 0.0
+        sps = global_step / (time.time() - start_time)
         print(
-            f"iteration {iteration} global_step={global_step} loss {loss.item():.4f} approx_kl {approx_kl.item():.5f} "
-            f"clipfrac {np.mean(clipfracs):.3f} episodic_return={mean:.1f} SPS {global_step / (time.time() - start_time):.0f}"
+            f"iteration {iteration} global_step={global_step} SPS {sps:.0f} loss {loss.item():.4f} "
+            f"approx_kl {approx_kl.item():.5f} clipfrac {np.mean(clipfracs):.3f} "
+            f"episodic_return={mean:.1f}"
         )
     print(f"final mean return: {mean:.2f}")

@@ -121,7 +121,7 @@ def train_model(net, device, args):
     order = torch.randperm(len(train_full), generator=torch.Generator().manual_seed(0)).tolist()
     n_val = int(len(order) * 0.2)
     train_set, val_set = Subset(train_full, order[n_val:]), Subset(val_full, order[:n_val])
-    loader_args = dict(num_workers=args.workers, pin_memory=torch.cuda.is_available())
+    loader_args = {"num_workers": args.workers, "pin_memory": torch.cuda.is_available()}
     train_loader = DataLoader(train_set, shuffle=True, batch_size=args.batch_size, **loader_args)
     val_loader = DataLoader(val_set, shuffle=False, batch_size=20, **loader_args)
 
