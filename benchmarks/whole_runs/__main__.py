@@ -72,7 +72,7 @@ def judge(name: str, patched: str | None, number: int, again: bool, note: str, w
     if patched is None and not mine:
         raise CaseError(f"no patch: {name} was not searched by {revision()} (search it, or give --patched DIR|none)")
     source = patched or "search"
-    repeated = only_once(known["judgements"], again, case=name, revision=revision(), patched=source)
+    repeated = only_once(known["judgements"], again, case=name, revision=revision(), patched=source, words=words)
     found = mine[0] if patched is None else None
     empty = found is not None and not found["patch"].strip()
     folder = None if patched == NONE or empty else Path(patched) if patched else patched_folder(mine[0])

@@ -95,12 +95,12 @@ def summary(case: Case, runs: Sequence[dict[str, Any]], claim: dict[str, Any] | 
     good = {side: quality(case, runs, side) for side in sides}
     lost = [side for side, found in good.items() if found is not None and not found["within"]]
     shown = ratio(patched)
+    faults = [*(f"{side}: {error}" for side, error in failed.items()), *(f"{side}: metric lost" for side in lost)]
     return {
         "speedup": {PATCHED: shown, EXPERT: ratio(expert)},
         "quality": good,
-        "score": score(patched, expert) if not failed and not lost else None,
-        "no_score": "; ".join([*(f"{k}: {v}" for k, v in failed.items()), *(f"{k}: metric lost" for k in lost)])
-        or None,
+        "score": None if faults else score(patched, expert),
+        "no_score": "; ".join(faults) or None,
         "claim": claim,
         "claim_holds": claim_holds(claim["value"] if claim else None, shown),
     }

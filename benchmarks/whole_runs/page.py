@@ -35,10 +35,10 @@ def render(document: dict[str, Any]) -> str:
 def _latest(document: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The first search by the last revision that searched the case, and the first judgement of it.
 
-    Before any search the judgement is the expert's alone.
+    Before any search the judgement is the expert's alone. Runs with further words are trials, and on no page.
     """
     searches = [row for row in document["searches"] if row["case"] == name]
-    judgements = [row for row in document["judgements"] if row["case"] == name]
+    judgements = [row for row in document["judgements"] if row["case"] == name and not row["words"]]
     if not searches:
         alone = [row for row in judgements if row["patched"] == "none"]
         return None, alone[-1] if alone else None
