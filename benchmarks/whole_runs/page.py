@@ -9,8 +9,8 @@ from benchmarks.whole_runs.cases import CASES, Case
 
 HEAD = """# Whole runs: the patch beside an expert's edit
 
-Made by `python -m benchmarks.whole_runs table`. Each script was searched once, for the budget in the table. Then whole
-runs of the untouched, the patched and the expert's script were timed from process start to end, interleaved in an order
+Made by `python -m benchmarks.whole_runs table`. Each script is searched once. Then whole
+runs of the untouched, the patched and the expert's script are timed from process start to end, interleaved in an order
 drawn by lot, with fresh seeds shared by the three. Ratios are untouched seconds over the side's seconds, above 1 is
 faster; brackets are 95 % intervals over the rounds. Score: log(patched) / log(expert). "-" is not measured.
 """
@@ -99,6 +99,7 @@ def _case(case: Case, search: dict[str, Any] | None, judged: dict[str, Any] | No
     parts = [f"## {case.name}\n"]
     if search:
         patch = search["patch"].strip()
+        parts.append(f"Searched for {search['budget']}, ended with {search['exit_code']}.\n")
         parts.append(f"```diff\n{patch}\n```\n" if patch else "The patch is empty.\n")
         unsaid = [change for change in search["changes"] if change["how"] != "patched"]
         parts += [f"* `{change['strategy']}`: {change['how']}: {change['reason']}" for change in unsaid]

@@ -251,6 +251,7 @@ def test_the_page_shows_patches_in_full_and_what_was_not_measured() -> None:
         False,
     )
     searched = {"case": "ppo", "revision": "abc", "claim": figures_["claim"], "patch": "--- a\n+++ b\n", "changes": []}
+    searched |= {"budget": "4m", "exit_code": 0}
     row = {"case": "ppo", "revision": "abc", "patched": "search", "note": "", "words": [], "figures": figures_}
     row["runs"] = runs(untouched=[20.0], patched=[15.0], expert=[10.0])
     text = page.render({"searches": [searched], "judgements": [row]})
