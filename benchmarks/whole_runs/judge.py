@@ -86,7 +86,7 @@ def copies(sides: dict[str, Path]) -> Iterator[dict[str, Path]]:
 
 
 def whole_run(case: Case, command: Sequence[str], folder: Path) -> Run:
-    """One process from start to end: its seconds, metric, and the CPU seconds of other programs meanwhile."""
+    """One process from start to end: its seconds, metric, its own CPU seconds and those of other programs."""
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     before, began = cpu_times(with_children=False), time.monotonic()
     try:
@@ -94,16 +94,17 @@ def whole_run(case: Case, command: Sequence[str], folder: Path) -> Run:
             command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT
         )
     except subprocess.TimeoutExpired:
-        return _record(None, None, None, f"not at its end after {LIMIT:.0f} s")
-    seconds = time.monotonic() - began
-    foreign = foreign_seconds(before, cpu_times(with_children=False))
+        return {"seconds": None, "metric": None, "error": f"not at its end after {LIMIT:.0f} s"}
+    seconds, after = time.monotonic() - began, cpu_times(with_children=False)
+    record = {
+        "seconds": seconds,
+        "cpu_seconds": after.own - before.own,
+        "other_cpu_seconds": foreign_seconds(before, after),
+        "metric": None,
+    }
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        return _record(seconds, None, foreign, f"ended with {done.returncode}: {last}")
+        return {**record, "error": f"ended with {done.returncode}: {last}"}
     metric = case.read(done.stdout + done.stderr)
     error = None if metric is not None else f"printed no {case.metric!r}"
-    return _record(seconds, metric, foreign, error)
-
-
-def _record(seconds: float | None, metric: float | None, foreign: float | None, error: str | None) -> Run:
-    return {"seconds": seconds, "metric": metric, "other_cpu_seconds": foreign, "error": error}
+    return {**record, "metric": metric, "error": error}

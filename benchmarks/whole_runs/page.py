@@ -78,7 +78,7 @@ def _row(case: Case, search: dict[str, Any] | None, judged: dict[str, Any] | Non
 
 
 def _timed(run: dict[str, Any]) -> bool:
-    return bool(run["seconds"]) and run["other_cpu_seconds"] is not None
+    return bool(run["seconds"]) and run.get("other_cpu_seconds") is not None
 
 
 def _totals(document: dict[str, Any]) -> str:
