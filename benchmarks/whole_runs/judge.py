@@ -78,9 +78,10 @@ def copies(sides: dict[str, Path]) -> Iterator[dict[str, Path]]:
         for side, script in sides.items():
             folder = Path(place) / side
             folder.mkdir()
-            files = [script] if side != PATCHED else [file for file in script.parent.iterdir() if file.is_file()]
-            for file in files:
-                shutil.copy(file, folder)
+            if side == PATCHED:
+                shutil.copytree(script.parent, folder, dirs_exist_ok=True)
+            else:
+                shutil.copy(script, folder)
             found[side] = folder / script.name
         yield found
 

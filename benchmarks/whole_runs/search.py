@@ -40,7 +40,7 @@ def searched(case: Case, data: Path, budget: str, seed: int, number: int) -> dic
     for place in (tree, patched):
         place.mkdir(parents=True)
         shutil.copy(case.folder / "train.py", place)
-    command = ["optimize", "train.py", "--budget", budget, "--out", str(folder / "run"), "--metric", case.metric]
+    command = ["optimize", "train.py", "--budget", budget, "--out", str(folder / "run"), "--metric", case.watched]
     script = ["--data", str(data), "--seed", str(seed)]
     began = time.monotonic()
     with (folder / "log.txt").open("w", encoding="utf-8") as log:

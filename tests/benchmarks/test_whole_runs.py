@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autoopt.script.metric import direction_of
 from benchmarks.whole_runs import __main__ as command
 from benchmarks.whole_runs import figures, judge, page, search
 from benchmarks.whole_runs.cases import CASES, Case, CaseError, case_of, check_frozen, frozen, hashes
@@ -28,7 +29,7 @@ open("written", "w").close()
 print("final metric: 0.1")
 print(f"final metric: {0.5 + seed % 7}")
 """
-CASE = Case("made_up", "final metric", True, 0.01, "a test")
+CASE = Case("made_up", "final metric", "metric", True, 0.01, "a test")
 
 
 def runs(**seconds: list[float | None]) -> list[dict[str, Any]]:
@@ -139,7 +140,7 @@ def test_an_empty_patch_scores_zero_and_shows_one() -> None:
 
 @pytest.mark.parametrize(("higher", "worse"), [(True, 0.1), (False, -0.1)])
 def test_only_a_worse_metric_counts(higher: bool, worse: float) -> None:
-    assert Case("one", "metric", higher, 0.05, "").worse(0.9, 0.8) == pytest.approx(worse)
+    assert Case("one", "metric", "metric", higher, 0.05, "").worse(0.9, 0.8) == pytest.approx(worse)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +276,11 @@ def test_an_edited_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("benchmarks.whole_runs.cases.frozen", dict)
     with pytest.raises(CaseError, match="ppo is not frozen"):
         check_frozen(case)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_the_watched_metric_has_the_direction_of_the_judged_one(case: Case) -> None:
+    assert direction_of(case.watched) == direction_of(case.metric) == ("max" if case.higher else "min")
 
 
 LOSS = re.compile(r"loss\D{0,3}(\d+\.\d+)", re.I)

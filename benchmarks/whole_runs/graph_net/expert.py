@@ -180,7 +180,7 @@ def main():
         train_acc = test(model, eval_loader, device)
         test_acc = test(model, test_loader, device)
         print(f"Epoch: {epoch:03d}, Loss: {loss:.4f}, Train Acc: {train_acc:.4f}, Test Acc: {test_acc:.4f}")
-    print(f"Final test accuracy: {test_acc:.4f}")
+    print(f"final test accuracy: {test_acc:.4f}")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def main():
                 print(f"Batch[{steps}] - loss: {loss.item():.6f}  acc: {100.0 * corrects / len(labels):.4f}%")
             if steps % args.eval_interval == 0:
                 dev_loss, dev_acc = evaluate(model, dev_iter, device)
-                print(f"Evaluation - epoch {epoch} loss: {dev_loss:.6f}  acc: {dev_acc:.4f}%")
+                print(f"Evaluation - epoch {epoch} loss: {dev_loss:.6f}  dev acc: {dev_acc:.4f}%")
                 if dev_acc > best_acc:
                     best_acc = dev_acc
                     torch.save(model.state_dict(), "best.pt")
