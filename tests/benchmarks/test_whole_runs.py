@@ -1,0 +1,322 @@
+"""Whole runs: statistics of the judge, what it refuses, and that experts' edits train the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoopt.script.metric import direction_of
+from benchmarks.whole_runs import __main__ as command
+from benchmarks.whole_runs import figures, judge, page, search
+from benchmarks.whole_runs.cases import CASES, Case, CaseError, case_of, check_frozen, frozen, hashes
+from benchmarks.whole_runs.data import prepared
+
+SCRIPT = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--data")
+parser.add_argument("--seed", type=int)
+seed = parser.parse_args().seed
+open("written", "w").close()
+print("final metric: 0.1")
+print(f"final metric: {0.5 + seed % 7}")
+"""
+CASE = Case("made_up", "final metric", "metric", True, 0.01, "a test")
+
+
+def runs(**seconds: list[float | None]) -> list[dict[str, Any]]:
+    """Runs of several rounds, a list of seconds for each side; None fails."""
+    return [
+        {
+            "round": index,
+            "side": side,
+            "seconds": value,
+            "metric": None if value is None else 0.9,
+            "other_cpu_seconds": 0.0,
+            "error": "ended with 1: boom" if value is None else None,
+        }
+        for side, values in seconds.items()
+        for index, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("untouched", "other", "value", "low", "high"),
+    [
+        ([20.0], [10.0], 2.0, None, None),  # one round has no interval
+        ([20.0, 40.0], [10.0, 20.0], 2.0, 2.0, 2.0),  # a drift that both sides share cancels
+        ([20.0, 20.0], [10.0, 20.0], math.sqrt(2), 2**0.5 / 2**6.353, 2**0.5 * 2**6.353),  # 12.706 / sqrt(2) x s
+        ([10.0, 10.0, 10.0], [20.0, 20.0, 20.0], 0.5, 0.5, 0.5),
+    ],
+)
+def test_ratio_is_paired_by_round(
+    untouched: list[float | None], other: list[float | None], value: float, low: float | None, high: float | None
+) -> None:
+    found = figures.ratio(figures.logarithms(runs(untouched=untouched, expert=other), "expert"))
+    assert found is not None
+    assert found["value"] == pytest.approx(value)
+    assert found["n"] == len(untouched)
+    for bound, given in ((found["low"], low), (found["high"], high)):
+        assert bound == (None if given is None else pytest.approx(given, rel=1e-3))
+
+
+def test_rounds_of_one_side_alone_do_not_count() -> None:
+    found = figures.logarithms(runs(untouched=[20.0, 30.0], expert=[10.0, None]), "expert")
+    assert found == [pytest.approx(math.log(2))]
+
+
+@pytest.mark.parametrize(
+    ("patched", "expert", "value"),
+    [
+        ([0.0, 0.0, 0.0], [0.4, 0.5, 0.6], 0.0),  # an empty patch
+        ([0.4, 0.5, 0.6], [0.4, 0.5, 0.6], 1.0),  # the expert's own edit, whatever the machine did
+        ([-0.2, -0.25, -0.3], [0.4, 0.5, 0.6], -0.5),
+    ],
+)
+def test_score_of_proportional_logarithms_is_exact(patched: list[float], expert: list[float], value: float) -> None:
+    found = figures.score(patched, expert)
+    assert found is not None
+    assert found["value"] == found["low"] == found["high"] == pytest.approx(value)
+
+
+def test_score_interval_covers_the_truth_as_stated() -> None:
+    rng = random.Random(0)
+    covered = 0
+    for _ in range(1000):
+        common = [rng.gauss(0, 0.05) for _ in range(5)]
+        patched = [0.25 + one + rng.gauss(0, 0.05) for one in common]
+        expert = [0.5 + one + rng.gauss(0, 0.05) for one in common]
+        found = figures.score(patched, expert)
+        assert found is not None
+        covered += found["low"] is None or found["low"] <= 0.5 <= found["high"]
+    assert 0.93 <= covered / 1000 <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("patched", "expert"),
+    [([0.1], []), ([], [0.1]), ([0.1, 0.2], [-0.1, -0.2]), ([0.1, 0.2], [0.0, 0.0])],
+)
+def test_no_score_without_a_gain_of_the_expert(patched: list[float], expert: list[float]) -> None:
+    assert figures.score(patched, expert) is None
+
+
+def test_score_is_unbounded_where_the_expert_is_within_noise() -> None:
+    found = figures.score([0.1, 0.2, 0.3], [0.5, -0.3, 0.2])
+    assert found is not None
+    assert found["low"] is found["high"] is None
+
+
+@pytest.mark.parametrize(
+    ("claimed", "shown", "holds"),
+    [(1.5, 1.5, True), (1.64, 1.5, True), (1.66, 1.5, False), (1.34, 1.5, False), (None, 1.5, None), (1.5, None, None)],
+)
+def test_claim_holds_within_a_tenth(claimed: float | None, shown: float | None, holds: bool | None) -> None:
+    estimate = None if shown is None else {"value": shown}
+    assert figures.claim_holds(claimed, estimate) is holds
+
+
+def test_a_lost_metric_and_a_failed_side_have_no_score() -> None:
+    good = runs(untouched=[20.0, 20.0], patched=[15.0, 15.0], expert=[10.0, 10.0])
+    assert figures.summary(CASE, good, None, False)["score"]["value"] == pytest.approx(math.log(4 / 3) / math.log(2))
+    lost = [{**run, "metric": 0.8} if run["side"] == "patched" else run for run in good]
+    assert figures.summary(CASE, lost, None, False)["no_score"] == "patched: metric lost"
+    failed = runs(untouched=[20.0], patched=[None], expert=[10.0])
+    found = figures.summary(CASE, failed, None, False)
+    assert (found["score"], found["no_score"]) == (None, "patched: ended with 1: boom")
+
+
+def test_an_empty_patch_scores_zero_and_shows_one() -> None:
+    found = figures.summary(CASE, runs(untouched=[20.0, 21.0], expert=[10.0, 10.0]), {"value": 1.5}, True)
+    assert (found["score"]["value"], found["speedup"]["patched"]["value"], found["claim_holds"]) == (0.0, 1.0, False)
+
+
+@pytest.mark.parametrize(("higher", "worse"), [(True, 0.1), (False, -0.1)])
+def test_only_a_worse_metric_counts(higher: bool, worse: float) -> None:
+    assert Case("one", "metric", "metric", higher, 0.05, "").worse(0.9, 0.8) == pytest.approx(worse)
+
+
+@pytest.mark.parametrize(
+    ("result", "claim"),
+    [
+        ({"speedup": {"headline": {"kind": "same_steps", "value": 1.4}, "time_to_target": {"value": 2.0}}}, 1.4),
+        ({"speedup": {"headline": None, "time_to_target": {"value": 2.0}}}, 2.0),
+        ({"speedup": {}, "best": {"plan": {"changes": []}}}, 1.0),
+        ({"speedup": {}, "best": {"plan": {"changes": [{"strategy": "workers"}]}}}, None),
+    ],
+)
+def test_claim_is_the_headline_first(result: dict[str, Any], claim: float | None) -> None:
+    assert search.claim_of(result)["value"] == claim
+
+
+def made_up(folder: Path, patched: str | None = SCRIPT) -> dict[str, Path]:
+    """The sides of a case of small scripts."""
+    sides = {}
+    for side, text in (("untouched", SCRIPT), ("expert", SCRIPT), ("patched", patched)):
+        if text is not None:
+            (folder / side).mkdir()
+            sides[side] = folder / side / "train.py"
+            sides[side].write_text(text, encoding="utf-8")
+    return sides
+
+
+def test_a_round_shares_its_seed_and_leaves_the_scripts_folders_alone(tmp_path: Path) -> None:
+    sides = made_up(tmp_path)
+    kept: list[int] = []
+    found = judge.rounds(CASE, sides, tmp_path, 2, lambda runs: kept.append(len(runs)), rng=random.Random(1))
+    assert kept == [1, 2, 3, 4, 5, 6]
+    for index in (0, 1):
+        mine = [run for run in found if run["round"] == index]
+        assert {run["side"] for run in mine} == {"untouched", "patched", "expert"}
+        assert len({run["seed"] for run in mine}) == len({run["metric"] for run in mine}) == 1
+        assert all(run["seconds"] > 0 and run["other_cpu_seconds"] >= 0 for run in mine)
+        assert mine[0]["metric"] == pytest.approx(0.5 + mine[0]["seed"] % 7)  # the last one printed
+    assert found[0]["seed"] != found[3]["seed"]
+    assert not any((script.parent / "written").exists() for script in sides.values())
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [("raise SystemExit('no data')", "ended with 1: no data"), ("print('done')", "printed no 'final metric'")],
+)
+def test_a_patched_script_that_fails_ends_the_judging(tmp_path: Path, script: str, error: str) -> None:
+    found = judge.rounds(CASE, made_up(tmp_path, script), tmp_path, 3, lambda runs: None, rng=random.Random(0))
+    assert (found[-1]["side"], found[-1]["error"]) == ("patched", error)
+    assert found[-1]["round"] == 0
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results in a file of the test's own, by a revision of its own."""
+    monkeypatch.setattr(command, "RESULTS", tmp_path / "whole_runs.json")
+    monkeypatch.setattr(command, "revision", lambda: "abc")
+    return tmp_path / "whole_runs.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["judge", "nothing"], "unknown case 'nothing'; there are: graph_net, "),
+        (["judge", "ppo"], "no patch: ppo was not searched by abc"),
+        (["judge", "ppo", "--patched", "/nowhere"], "no patched script: /nowhere holds no train.py"),
+        (["search", "nothing"], "unknown case 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    words: list[str], said: str, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert not results.exists()
+
+
+def test_nothing_is_repeated_by_the_same_revision_unless_asked(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = {"exit_code": 0, "seconds": 1.0, "claim": None, "changes": [], "patch": "", "refused": None}
+    monkeypatch.setattr(command, "searched", lambda *_, **__: nothing)
+    monkeypatch.setattr(command, "check_frozen", lambda _: None)
+    assert command.main(["search", "ppo"]) == 0
+    assert command.main(["search", "ppo"]) == 2
+    assert "the first one counts" in capsys.readouterr().err
+    assert command.main(["search", "ppo", "--again"]) == 0
+    assert [row["again"] for row in json.loads(results.read_text(encoding="utf-8"))["searches"]] == [False, True]
+    with pytest.raises(CaseError, match="searches have run"):
+        command.freeze()
+
+
+def test_the_patch_of_a_run_is_put_on_a_copy(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("a = 1\n", encoding="utf-8")
+    patch = tmp_path / "patch.diff"
+    patch.write_text("--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n", encoding="utf-8")
+    assert search.put_on(tmp_path, tmp_path) is None
+    assert (tmp_path / "train.py").read_text(encoding="utf-8") == "a = 2\n"
+    assert "patch does not apply" in str(search.put_on(tmp_path, tmp_path))
+
+
+def test_the_page_shows_patches_in_full_and_what_was_not_measured() -> None:
+    empty = page.render({"searches": [], "judgements": []})
+    assert "No search has been judged yet." in empty
+    assert "| ppo | `-` | - | - | - | - | - | - |" in empty
+    figures_ = figures.summary(
+        CASES["ppo"],
+        runs(untouched=[20.0, 20.0], patched=[15.0, 15.0], expert=[10.0, 10.0]),
+        {"kind": "same_steps", "value": 1.9},
+        False,
+    )
+    searched = {"case": "ppo", "revision": "abc", "claim": figures_["claim"], "patch": "--- a\n+++ b\n", "changes": []}
+    searched |= {"budget": "4m", "exit_code": 0}
+    row = {"case": "ppo", "revision": "abc", "patched": "search", "note": "", "words": [], "figures": figures_}
+    row["runs"] = runs(untouched=[20.0], patched=[15.0], expert=[10.0])
+    text = page.render({"searches": [searched], "judgements": [row]})
+    assert "1.90× same_steps | 1.33× [1.33, 1.33] | 2.00× [2.00, 2.00] | 0.42 [0.42, 0.42] | no |" in text
+    assert "```diff\n--- a\n+++ b\n```" in text
+    assert "Median score 0.42 of 1 scripts, 0 below 0; 0 of 1 claims within 10 %." in text
+
+
+def test_scripts_are_the_frozen_ones() -> None:
+    assert set(frozen()["cases"]) == set(CASES)
+    for case in CASES.values():
+        check_frozen(case)
+
+
+def test_an_edited_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of("ppo")
+    edited = {**hashes(case), "train.py": "0" * 64}
+    monkeypatch.setattr("benchmarks.whole_runs.cases.frozen", lambda: {"date": "2026-01-01", "cases": {"ppo": edited}})
+    with pytest.raises(CaseError, match=r"ppo: train.py changed since it was frozen on 2026-01-01"):
+        check_frozen(case)
+    monkeypatch.setattr("benchmarks.whole_runs.cases.frozen", dict)
+    with pytest.raises(CaseError, match="ppo is not frozen"):
+        check_frozen(case)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_the_watched_metric_has_the_direction_of_the_judged_one(case: Case) -> None:
+    assert direction_of(case.watched) == direction_of(case.metric) == ("max" if case.higher else "min")
+
+
+LOSS = re.compile(r"loss\D{0,3}(\d+\.\d+)", re.I)
+PATHS = {"graph_net": 0.1, "unet_files": 0.15}
+"""How far apart printed losses may lie, relatively, where rounding is amplified or flips are drawn anew; else 1 %."""
+
+
+def short(case: Case, script: str, folder: Path, data: Path, length: int) -> tuple[float, list[float]]:
+    """The metric and the printed losses of a short run."""
+    command_ = [sys.executable, str(case.folder / script), "--data", str(data), "--seed", "3"]
+    done = subprocess.run(
+        [*command_, case.length[0], str(length)], cwd=folder, capture_output=True, text=True, timeout=280, check=False
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    metric = case.read(output)
+    assert metric is not None, output
+    return metric, [float(value) for value in LOSS.findall(output)]
+
+
+def check_same(name: str, folder: Path) -> None:
+    case = case_of(name)
+    data = prepared(name)
+    metric, losses = short(case, "train.py", folder, data, case.length[1])
+    other, its = short(case, "expert.py", folder, data, case.length[1])
+    assert abs(case.worse(metric, other)) <= case.tolerance
+    assert losses
+    assert its == pytest.approx(losses, rel=PATHS.get(name, 0.01), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ppo", "neural_ode"])
+def test_the_expert_trains_the_same(name: str, tmp_path: Path) -> None:
+    check_same(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("ppo", "neural_ode")])
+def test_every_other_expert_trains_the_same(name: str, tmp_path: Path) -> None:
+    check_same(name, tmp_path)
