@@ -74,7 +74,7 @@ class ImportClock:
                 self._inside = False
                 self.seconds += perf_counter() - began
 
-        self._timed = builtins.__import__ = timed  # type: ignore[assignment]
+        self._timed = builtins.__import__ = timed
 
     def stop(self) -> float:
         """Puts the import back as it was; seconds so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, log
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
@@ -12,6 +12,7 @@ from autoopt.search.at_once import compare_at_once, compared, differ, of_plans, 
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Decision, Mode, SideName
 from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.proof import stands_out
 from autoopt.search.required_time import FEWEST_PAIRS
@@ -78,7 +79,10 @@ def _unproved(state: SearchState, rows: list[Ablation]) -> list[str]:
 
 
 def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadline: float) -> list[Ablation]:
-    """The same rows with each change tried alone on the baseline, as far as time allows; announces them."""
+    """The same rows with each change tried alone on the baseline, as far as time allows; announces them.
+
+    All intervals of the ablation hold together.
+    """
     done = []
     plans = {row.strategy: _only(context, state, row) for row in rows}
     others = [p for name, p in plans.items() if p != state.incumbent and name not in state.evaluated_alone]
@@ -87,15 +91,30 @@ def alone(context: RunContext, state: SearchState, rows: list[Ablation], deadlin
         plan = plans[row.strategy]
         if row.strategy in state.evaluated_alone:
             done.append(row.model_copy(update={"alone": row.without}))
-            context.announce(AblationMeasured(at=context.now(), ablation=done[-1]))
             continue
         only = plan == state.incumbent  # then leaving it out and trying it alone are the same comparison
         if only:  # which the verification has made once more
             row = row.model_copy(update={"without": _again(state, row.strategy) or row.without})
         ratio = row.without if only else _ratio(context, state, state.baseline, plan, deadline, "ablation: alone")
         done.append(row.model_copy(update={"alone": ratio}))
-        context.announce(AblationMeasured(at=context.now(), ablation=done[-1]))
+    done = held_together(done)
+    for row in done:
+        context.announce(AblationMeasured(at=context.now(), ablation=row))
     return done
+
+
+def held_together(rows: Sequence[Ablation]) -> list[Ablation]:
+    """The same rows with intervals that hold together, with the confidence that each had by itself (Bonferroni)."""
+    shown = [figure for row in rows for figure in (row.without, row.alone) if figure is not None]
+    count = len(shown) - sum(row.without is not None and row.without == row.alone for row in rows)
+
+    def widened(figure: Estimate | None) -> Estimate | None:
+        if figure is None or not figure.low < figure.value < figure.high:
+            return figure
+        low, high = (wider(abs(log(bound / figure.value)), count) for bound in (figure.low, figure.high))
+        return figure.model_copy(update={"low": figure.value * exp(-low), "high": figure.value * exp(high)})
+
+    return [row.model_copy(update={"without": widened(row.without), "alone": widened(row.alone)}) for row in rows]
 
 
 def _only(context: RunContext, state: SearchState, row: Ablation) -> Plan:

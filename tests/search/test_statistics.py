@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius
+from autoopt.search.compare.statistics import BetweenProcess, TwoLevel, best_blocks, known_radius, wider
 
 logs = st.floats(-2.0, 2.0)
 errors = st.floats(1e-4, 0.5)
@@ -160,3 +160,9 @@ def test_two_pairs_tell_of_the_variance_between_processes_and_one_does_not() -> 
     assert known.after((0.3,), (0.001,)) == known
     assert known.after((0.3, -0.3), (0.001, 0.001)).sd > 0.1
     assert known.after((0.3,), (0.001,), around=0.0).sd > 0.1
+
+
+@pytest.mark.parametrize("error", [0.005, 0.05, 0.3])
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_intervals_that_hold_together_are_those_of_a_smaller_error_each(error: float, count: int) -> None:
+    assert wider(known_radius(error, 0.05), count) == pytest.approx(known_radius(error, 0.05 / count), rel=1e-6)

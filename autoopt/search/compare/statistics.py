@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.stats import chi2, norm
 
 Array = NDArray[np.float64]
@@ -222,6 +223,19 @@ def known_radius(error: float, alpha: float) -> float:
         ratio = (sd / error) ** 2
         radii.append(error * np.sqrt((1 + 1 / ratio) * (-2 * np.log(alpha * weight) + np.log1p(ratio))))
     return float(min(radii))
+
+
+def wider(radius: float, count: int, alpha: float = 0.05) -> float:
+    """Half-width of one of ``count`` intervals that hold together, where by itself it is ``radius`` (Bonferroni).
+
+    Args:
+        radius: in log speedup, with confidence ``1 - alpha``.
+        count: intervals that are shown together.
+    """
+    if radius <= 0 or count <= 1:
+        return radius
+    error = brentq(lambda error: known_radius(error, alpha) - radius, radius / 50, radius)
+    return known_radius(float(error), alpha / count)
 
 
 def best_blocks(
