@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.documents import RESULTS, load
 from benchmarks.truth import headline_coverage
+from benchmarks.whole_runs import page as whole_runs_page
 
 ROOT = Path(__file__).resolve().parents[1]
 README_MARKS = ("<!-- whole runs: made by python -m benchmarks.pages -->", "<!-- end -->")
@@ -69,23 +70,21 @@ def machine(*environments: Document) -> str:
 
 
 def whole_runs(results: Path) -> str:
-    """Whole runs of untouched and patched scripts, process start to process end."""
-    return "Whole runs: process start to process end, untouched and patched script interleaved.\n\n" + whole_rows(
-        results
-    )
+    """Whole runs of untouched, patched and expert's scripts, process start to process end."""
+    return whole_runs_page.render(load(results / "whole_runs.json"))
 
 
 def whole_rows(results: Path) -> str:
     """The table of whole runs alone, as the README shows it."""
     document = load(results / "whole_runs.json")
-    rows = document.get("rows", [])
-    if not rows:
+    cells = whole_runs_page.short_rows(document)
+    if not cells:
         return "No whole run has been measured at this revision yet. `python -m benchmarks.pages` fills this table."
-    cells = [
-        (f"`{row['script']}`", speedup(row.get("speedup")), row["changed"], f"`{row['reproduce']}`") for row in rows
-    ]
-    head = table(["script", "speedup of the whole run (95 % interval)", "what was changed", "how to reproduce"], cells)
-    return f"{head}\n\nRevision {str(document.get('revision', 'unknown'))[:7]}. {machine(document.get('environment'))}"
+    head = ["script", "speedup of the whole run (95 % interval)", "an expert's edit", "what was changed"]
+    return (
+        f"{table(head, cells)}\n\nReproduce: `python -m benchmarks.whole_runs search SCRIPT`, then `judge SCRIPT`. "
+        "Patches and all runs: [whole runs](docs/measurements/whole-runs.md)."
+    )
 
 
 def adoption(results: Path) -> str:

@@ -15,10 +15,10 @@ import time
 from typing import Any
 
 import numpy as np
+from scipy.stats import trim_mean
 
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.rounds import undisturbed
-from autoopt.search.compare.statistics import trimmed
 from benchmarks.documents import RESULTS, environment, load, save
 
 MOST_BIAS = 0.005
@@ -67,8 +67,8 @@ def measure(repeats: int = 2000) -> dict[str, Any]:
             for _ in range(repeats):
                 ratios, shares = pair(rng, cores, rate, share)
                 keep = undisturbed(shares, limit)
-                kept_values.append(trimmed([r for r, k in zip(ratios, keep, strict=True) if k]).value)
-                all_values.append(trimmed(ratios).value)
+                kept_values.append(trim_mean([r for r, k in zip(ratios, keep, strict=True) if k], 0.2))
+                all_values.append(trim_mean(ratios, 0.2))
                 left_out += keep.count(False)
             rows.append(
                 {

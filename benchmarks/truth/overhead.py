@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import t
+from scipy.stats import t, trim_mean
 from torch import nn
 
 from autoopt.benchmark.blocks import run_block, train_until
 from autoopt.benchmark.training import Training
 from autoopt.loading.importing import load
 from autoopt.loading.validation import build
-from autoopt.search.compare.statistics import trimmed
 
 SECONDS, RAMP = 0.15, 0.05
 """Of a block and of what is trained before it unmeasured: half of a comparison's, so that drift has less time and what
@@ -104,7 +103,7 @@ def one_process(workload: str, pairs: int) -> dict[str, Any]:
         ratios.append(log(seconds[0] / seconds[1]))
         bare.append(seconds[1])
     return {
-        "log_ratio": trimmed(ratios).value,
+        "log_ratio": float(trim_mean(ratios, 0.2)),
         "step_seconds": float(np.median(bare)),
         "steps_per_block": steps,
         "pairs": pairs,

@@ -5,7 +5,7 @@
     python -m benchmarks.whole_runs freeze                        # before the first search
     python -m benchmarks.whole_runs search CASE --budget 4m       # one search; the first one of a revision counts
     python -m benchmarks.whole_runs judge CASE --rounds 5         # its patch beside the expert's edit
-    python -m benchmarks.whole_runs table                         # docs/whole-runs.md
+    python -m benchmarks.pages                                    # docs/measurements/whole-runs.md
 
 Run it on a machine that does nothing else. WHOLE_RUNS_CACHE names the folder for data and searches.
 """
@@ -22,15 +22,13 @@ from typing import Any
 
 from benchmarks.documents import RESULTS as FOLDER
 from benchmarks.documents import environment, load, save
-from benchmarks.whole_runs import page
 from benchmarks.whole_runs.cases import CASES, FROZEN, CaseError, case_of, check_frozen, hashes
 from benchmarks.whole_runs.data import prepared
 from benchmarks.whole_runs.figures import summary
 from benchmarks.whole_runs.judge import Run, rounds, sides_of
-from benchmarks.whole_runs.search import ROOT, patched_folder, revision, searched
+from benchmarks.whole_runs.search import patched_folder, revision, searched
 
 RESULTS = FOLDER / "whole_runs.json"
-PAGE = ROOT / "docs" / "whole-runs.md"
 NONE = "none"
 
 
@@ -114,7 +112,6 @@ def main(given: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("prepare")
     commands.add_parser("freeze")
-    commands.add_parser("table")
     searching = commands.add_parser("search")
     searching.add_argument("case")
     searching.add_argument("--budget", default="4m")
@@ -140,8 +137,6 @@ def _done(asked: argparse.Namespace) -> int:
             print(name, prepared(name))
     elif asked.command == "freeze":
         freeze()
-    elif asked.command == "table":
-        PAGE.write_text(page.render(document()), encoding="utf-8")
     elif asked.command == "search":
         row = search(asked.case, asked.budget, asked.again)
         print(json.dumps({key: row[key] for key in ("case", "exit_code", "seconds", "claim", "refused")}))

@@ -1,4 +1,4 @@
-"""docs/whole-runs.md, made from benchmarks/results/whole_runs.json and the experts' notes alone."""
+"""docs/measurements/whole-runs.md, made from benchmarks/results/whole_runs.json and the experts' notes alone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 from benchmarks.whole_runs.cases import CASES, Case
 
-HEAD = """# Whole runs: the patch beside an expert's edit
-
-Made by `python -m benchmarks.whole_runs table`. Each script is searched once. Then whole
-runs of the untouched, the patched and the expert's script are timed from process start to end, interleaved in an order
-drawn by lot, with fresh seeds shared by the three. Ratios are untouched seconds over the side's seconds, above 1 is
-faster; brackets are 95 % intervals over the rounds. Score: log(patched) / log(expert). "-" is not measured.
+HEAD = """Each script is searched once. Then whole runs of the untouched, the patched and the expert's script are
+timed from process start to end, interleaved in random order, with fresh seeds shared by the three. Ratios are untouched seconds
+over the side's seconds, above 1 is faster; brackets are 95 % intervals over the rounds.
+Score: log(patched) / log(expert). "-" is not measured.
 """
 
 
@@ -32,13 +30,26 @@ def render(document: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def short_rows(document: dict[str, Any]) -> list[list[str]]:
+    """Cases that were judged: script, speedup of the patch, that of the expert's edit, changes of the patch."""
+    rows = []
+    for case in CASES.values():
+        search, judged = _latest(document, case.name)
+        if search is None or judged is None:
+            continue
+        speedup = judged["figures"]["speedup"]
+        made = [f"`{change['strategy']}`" for change in search["changes"] if change["how"] == "patched"]
+        rows.append([case.name, figure(speedup["patched"]), figure(speedup["expert"]), ", ".join(made) or "nothing"])
+    return rows
+
+
 def _latest(document: dict[str, Any], name: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The first search by the last revision that searched the case, and the first judgement of it.
 
     Before any search the judgement is the expert's alone. Runs with further words are trials, and on no page.
     """
-    searches = [row for row in document["searches"] if row["case"] == name]
-    judgements = [row for row in document["judgements"] if row["case"] == name and not row["words"]]
+    searches = [row for row in document.get("searches", []) if row["case"] == name]
+    judgements = [row for row in document.get("judgements", []) if row["case"] == name and not row["words"]]
     if not searches:
         alone = [row for row in judgements if row["patched"] == "none"]
         return None, alone[-1] if alone else None

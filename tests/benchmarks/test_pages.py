@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import pages
+from benchmarks.whole_runs import page as whole_runs_page
 
 README = f"before\n{pages.README_MARKS[0]}\nold\n{pages.README_MARKS[1]}\nafter\n"
 MACHINE = {"cpu": "a CPU", "cores": 2, "load": [0.5, 0.4, 0.3], "at": "2026-01-02T03:04:05+0000"}
@@ -31,13 +32,15 @@ def test_without_results_no_page_has_a_figure(tmp_path: Path) -> None:
 
 
 def test_whole_runs_fill_the_readme(tmp_path: Path) -> None:
-    estimate = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 4}
-    row = {"script": "train.py", "speedup": estimate, "changed": "workers | threads", "reproduce": "make demo"}
-    document = {"schema_version": 1, "revision": "0123456789", "environment": MACHINE, "rows": [row]}
-    (tmp_path / "whole_runs.json").write_text(json.dumps(document), encoding="utf-8")
-    text = pages.rendered(tmp_path, README)["README.md"]
-    assert "| `train.py` | 1.50× [1.40, 1.60] (4 pairs) | workers \\| threads | `make demo` |" in text
-    assert "Revision 0123456. Machine: 2 cores of a CPU; load 0.5 to 0.5; 2026-01-02." in text
+    estimate = {"value": 1.5, "low": 1.4, "high": 1.6, "n": 5}
+    changes = [{"strategy": "cache", "how": "patched"}, {"strategy": "allocator", "how": "by hand"}]
+    searched = {"case": "vae", "revision": "0123456", "changes": changes}
+    figures = {"speedup": {"patched": estimate, "expert": {**estimate, "value": 2.0}}, "score": None}
+    judged = {"case": "vae", "revision": "0123456", "words": [], "patched": "search", "figures": figures, "runs": []}
+    other = {**judged, "case": "ppo", "patched": "none"}
+    rows = whole_runs_page.short_rows({"searches": [searched], "judgements": [judged, other]})
+    assert rows == [["vae", "1.50× [1.40, 1.60]", "2.00× [1.40, 1.60]", "`cache`"]]
+    assert "| vae | 1.50× [1.40, 1.60] |" in pages.table(["script"] * 4, rows)
 
 
 def test_a_case_on_a_device_is_shown_and_a_toy_is_not(tmp_path: Path) -> None:
