@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from autoopt.search.compare.several import compare_several
 
 from autoopt.records import Change, Plan
+from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
-from autoopt.search.compare.contest import compare
+from autoopt.search.compare.contest import Contest, compare
 from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 from benchmarks.documents import RESULTS, environment, load, save
@@ -49,8 +49,9 @@ def measured(
     began = fake.clock()
     if at_once:
         rule = Rule(max_seconds=SECONDS * len(others))
-        several = compare_several(fake.start, Plan(), others, "incumbent", rule, clock=fake.clock, noise=noise, rng=rng)
-        found = [comparison for comparison in several.comparisons if comparison is not None]
+        source = Source(fake.start)
+        contest = Contest(source, Plan(), others, "incumbent", rule, clock=fake.clock, noise=noise, rng=rng)
+        found = [comparison for comparison in contest.run() if comparison is not None]
     else:
         rule = Rule(max_seconds=SECONDS)
         found = [compare(fake.start, Plan(), one, rule, clock=fake.clock, noise=noise, rng=rng) for one in others]

@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.whole_runs.cases import CASES, Case
 
 HEAD = """Each script is searched once. Then whole runs of the untouched, the patched and the expert's script are
-timed from process start to end, interleaved in random order, with fresh seeds shared by the three. Ratios are untouched seconds
-over the side's seconds, above 1 is faster; brackets are 95 % intervals over the rounds.
+timed from process start to end, interleaved in random order, with fresh seeds shared by the three. Ratios are
+untouched seconds over the side's seconds, above 1 is faster; brackets are 95 % intervals over the rounds.
 Score: log(patched) / log(expert). "-" is not measured.
 """
 
