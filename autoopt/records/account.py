@@ -7,6 +7,14 @@ from pydantic import Field
 from autoopt.records.base import Record
 
 
+class Account(Record):
+    """What was measured in all: blocks and processes, and the seconds of the blocks. The rows are in account.csv."""
+
+    blocks: int
+    processes: int
+    seconds: float
+
+
 class Row(Record):
     """One block: a process trained some whole cycles of steps under one plan. Seconds are wall-clock.
 

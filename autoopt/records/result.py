@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from autoopt.records.account import Account
 from autoopt.records.base import Change, Estimate, JsonDict, Record, StopReason
 from autoopt.records.distributed import Scaling
 from autoopt.records.machine import Environment
@@ -118,7 +119,8 @@ class Result(Record):
     a script as it is; None for a function that describes the run. ``scaling``: with processes, where the best trains in
     several. ``spent``: what its seconds went on; ``more_budget``: what more of them would buy, empty where time held
     nothing back. ``tuning``: of ``--tune``. ``sharing``: with ``--parallel``, what neighbours cost each incumbent.
-    ``model_scaling``: of models of several sizes, where others than the workload's own were tried.
+    ``model_scaling``: of models of several sizes, where others than the workload's own were tried. ``account``: the
+    blocks that every speed and ratio rests on, one line each in account.csv.
     """
 
     schema_version: Literal[1] = 1
@@ -155,6 +157,7 @@ class Result(Record):
     more_budget: str = ""
     tuning: Tuning | None = None
     model_scaling: ModelScaling | None = None
+    account: Account | None = None
 
     @property
     def fitted(self) -> bool:

@@ -33,7 +33,7 @@ from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
 from autoopt.search.trial_runner import TrialRunner
-from autoopt.storage.account import table
+from autoopt.storage.account import entries, summary, table
 from autoopt.storage.history import History
 from autoopt.storage.interrupts import Interrupts
 from autoopt.storage.run import Run
@@ -203,8 +203,10 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
         result = result.model_copy(update={"patch": patch})
         files.write(files.patch, patch.diff)
     files.write(files.plan, PlanDocument(changes=plan.changes).model_dump_json(indent=2) + "\n")
+    measured = list(entries(files.journal))
+    result = result.model_copy(update={"account": summary(measured)})
     files.write(files.result, result.model_dump_json(indent=2) + "\n")
-    files.write(files.account, table(files.journal))
+    files.write(files.account, table(measured))
     if result.sites is None:  # a script's result is a patch
         files.write(files.script, script(spec, plan, registry, facts=outcome.state.facts))
     interrupted = outcome.stop.reason is StopReason.INTERRUPTED

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autoopt.records import JsonDict, Plan
-from autoopt.records.account import Row
+from autoopt.records.account import Account, Row
 from autoopt.storage.journal import decode
 
 COLUMNS = (
@@ -76,9 +76,17 @@ def _comparisons(document: object) -> Iterator[JsonDict]:
             yield from _comparisons(value)
 
 
-def table(journal: Path) -> str:
+def summary(found: Sequence[Entry]) -> Account:
+    """What was measured in all."""
+    return Account(
+        blocks=len(found),
+        processes=len({entry.row.process for entry in found}),
+        seconds=sum(entry.row.seconds for entry in found),
+    )
+
+
+def table(found: Sequence[Entry]) -> str:
     """The text of account.csv: a column for each stage after :data:`COLUMNS`, in seconds."""
-    found = list(entries(journal))
     stages = sorted({name for entry in found for name in entry.row.stage_seconds})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

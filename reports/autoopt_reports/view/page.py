@@ -21,7 +21,7 @@ from autoopt_reports.view.stages import StagesView, stages_view
 from autoopt_reports.view.steps import Waterfall, waterfall_view
 from autoopt_reports.view.text import Name, Number, Phrase, name, number, say
 from autoopt_reports.view.tradeoff import Tradeoff, tradeoff_views
-from autoopt_reports.view.trials import TrialGroup, trial_groups
+from autoopt_reports.view.trials import TrialGroup, account_phrase, trial_groups
 from autoopt_reports.view.trust import Check, trust_checks
 from autoopt_reports.view.tuning import TuningView, tuning_view
 from autoopt_reports.view.verdict import VerdictView, verdict_view
@@ -51,6 +51,7 @@ class Report:
     predictions: Predictions | None
     search: SearchSection
     groups: tuple[TrialGroup, ...]
+    account: Phrase
     not_measured: tuple[Name, ...]
     warnings: tuple[Name, ...]
     notes: tuple[Name, ...]
@@ -90,6 +91,7 @@ def report_view(result: Result) -> Report:
         predictions=predictions_view(result),
         search=search_view(result),
         groups=trial_groups(result),
+        account=account_phrase(result),
         not_measured=tuple(name(item) for item in result.not_measured),
         warnings=tuple(name(item, 600) for item in result.warnings),
         notes=tuple(name(item, 600) for item in result.notes),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoopt.records import Result, Trial, Verdict
 from autoopt_reports.view import units
-from autoopt_reports.view.text import Interval, Name, Number, change_name, interval, name, number
+from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, interval, name, number, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,20 @@ GROUPS: tuple[tuple[Verdict, str, str, str], ...] = (
     (Verdict.NOT_TRIED, "Not tried", "left out, with the reason", "○"),
 )
 UNMEASURED = {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
+
+
+def account_phrase(result: Result) -> Phrase:
+    """Where the rows are that every speed and ratio is computed from; empty for a document without an account."""
+    account = result.account
+    if account is None or not account.blocks:
+        return Phrase()
+    return say(
+        "Every speed and ratio is computed from {} blocks of {} processes, {} of training: each block is one line of "
+        "account.csv in the run directory, and its column evidence names the trial.",
+        number(account.blocks, units.count, "/account/blocks"),
+        number(account.processes, units.count, "/account/processes"),
+        number(account.seconds, units.duration, "/account/seconds"),
+    )
 
 
 def trial_groups(result: Result) -> tuple[TrialGroup, ...]:
