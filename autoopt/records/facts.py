@@ -80,7 +80,9 @@ class OptimizerFacts(Record):
 class WorkloadFacts(WorkloadSummary):
     """All that strategies may know of a workload. Sizes in bytes; counts are counts.
 
-    ``wrapped``: options of the ``DistributedDataParallel`` that a script makes by itself; None where it makes none.
+    ``unpinned``, ``unmoved``: the type of an object in the batch whose tensors the loader cannot pin, and autoopt
+    cannot put on a device; "" where they reach all. ``wrapped``: options of the ``DistributedDataParallel`` that a
+    script makes by itself; None where it makes none.
     """
 
     dataset: DatasetFacts
@@ -89,6 +91,8 @@ class WorkloadFacts(WorkloadSummary):
     optimizer: OptimizerFacts
     batch: tuple[TensorFacts, ...] = ()
     batch_bytes: int = 0
+    unpinned: str = ""
+    unmoved: str = ""
     static_shapes: bool | None = None
     accumulation: int = 1
     valid_samples: int | None = None

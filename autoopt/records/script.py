@@ -85,10 +85,11 @@ class Sites(Record):
     of kind ``optimizer``. ``accumulation``: how often the same backward line runs for a step of an optimizer, on the
     mean (all calls of a closure are one). ``backwards``: all backward passes of a training step; None where none came
     to its end. ``seeded``: whether the script seeds torch.
-    ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
-    ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
-    torch may read as it is imported. ``step_seconds``: median of the watched steps; ``shares``: of the steps' time by
-    stage; a first look, while the script was listened to closely.
+    ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not
+    known. ``early``: what the script changes in its process before it imports torch (environment variables, its
+    cores), which torch may read as it is imported. ``unit``: steps where samples cannot be counted.
+    ``step_seconds``: median of the watched steps; ``shares``: of the steps' time by stage; a first look, while the
+    script was listened to closely.
     """
 
     command: tuple[str, ...]
@@ -104,6 +105,7 @@ class Sites(Record):
     early: tuple[str, ...] = ()
     step_seconds: float | None = None
     shares: dict[str, float] = Field(default_factory=dict)
+    unit: Literal["samples", "steps"] = "samples"
 
     def of(self, *kinds: SiteKind) -> tuple[Site, ...]:
         """The sites of these kinds, in the order in which they were met."""

@@ -72,7 +72,7 @@ class Joints:
         self._closures = False
         self.within_step = False
         self._before_step: Any = None
-        self._depth = 0
+        self._depth = self._own = 0
 
     def install(self) -> None:
         """Puts the listeners in place. Called once, when torch has been imported."""
@@ -199,23 +199,35 @@ class Joints:
     def _trains(self, args: Any, kwargs: Any) -> None:
         roles = self.roles
         samples = roles.trained()
+        if roles.known:
+            self.session.count(samples)
+        else:
+            self._made(args, kwargs)
         if self.within_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self.loaders.given and not roles.known)
-        self.session.samples += samples if roles.known else count_of(args) or count_of(kwargs)
         if self.around_forward is not None:
             self.around_forward()
 
     def _trains_on_own(self, args: Any, kwargs: Any) -> None:
         """The work of ``_trains`` in a plain step with a batch of no loader."""
         self.session.plain.prepared()
-        self.session.plain.samples.append(count_of(args) or count_of(kwargs))
+        self._made(args, kwargs)
+
+    def _made(self, args: Any, kwargs: Any) -> None:
+        """A model is called with a batch of no loader. What the calls before one backward pass get is one batch."""
+        self._own = max(self._own, count_of(args) or count_of(kwargs) or 0)
+
+    def _count_own(self) -> None:
+        self.session.count(self._own)
+        self._own = 0
 
     def _evaluates_plainly(self) -> None:
         """A plain step evaluates: what it was given may be for this alone."""
         plain = self.session.plain
-        if self.roles.known and plain.waited and plain.samples:
-            self.roles.given(0, None, plain.samples.pop())
+        if self.roles.known and plain.waited and plain.given:
+            self.roles.given(0, None, plain.given)
+            plain.given = 0
         self.session.leave_plain()
 
     def _evaluates(self, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -231,6 +243,8 @@ class Joints:
 
         @functools.wraps(plain)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if joints._own and not joints.within_step:  # a closure's passes are all on the same batch
+                joints._count_own()
             if steps.on and type(tensors) is torch.Tensor and tensors.numel() == 1:
                 if joints.before_backward is not None:
                     joints.before_backward()
@@ -315,6 +329,8 @@ class Joints:
     def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._nested:
             return
+        if self._own:
+            self._count_own()
         if self.session.plain.on and not self._in_scaler:
             if self.anchor is None or self._ends(optimizer):
                 self.within_step = False

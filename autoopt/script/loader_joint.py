@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from autoopt.script.roles import Roles, count_of
 from autoopt.script.session import Session
@@ -41,6 +42,7 @@ class LoaderJoint:
     def install(self) -> None:
         """Puts the listeners in place."""
         made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        drawn = _BaseDataLoaderIter._next_index
         joint, session, roles, watchers = self, self.session, self.roles, self.watchers
         plain = session.plain
 
@@ -75,6 +77,8 @@ class LoaderJoint:
                 session.aside("evaluate")
             for watcher in watchers:
                 watcher.loader_opened(self)
+            if getattr(self, "_iterator", None) is not None:  # workers that persist begin anew
+                self._iterator.__dict__.pop("_autoopt_sizes", None)
             iterator: Any = opened(self)
             iterator._autoopt_loader = weakref.ref(self)
             if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
@@ -91,8 +95,7 @@ class LoaderJoint:
                     batch = advanced(self)
                 finally:
                     plain.arrived.append(perf_counter())
-                first = batch[0] if type(batch) in (list, tuple) and batch else None
-                plain.samples.append(first.shape[0] if type(first) is torch.Tensor and first.ndim else count_of(batch))
+                plain.given = _counted(self, batch) or 0
                 return batch
             if session.standing or joint._changing:
                 return advanced(self)
@@ -115,13 +118,21 @@ class LoaderJoint:
                 finally:
                     session.data_end()
                 joint.given = True
-            roles.given(id(self), loader, count_of(batch))
+            roles.given(id(self), loader, _counted(self, batch))
             if watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in watchers if told is not None else ():
                     watcher.batch_given(told, batch, training)
             return batch
 
+        @functools.wraps(drawn)
+        def next_index(self: Any) -> Any:
+            index = drawn(self)
+            if self._dataset_kind == _DatasetKind.Map and isinstance(index, (list, tuple)):
+                self.__dict__.setdefault("_autoopt_sizes", deque()).append(len(index))
+            return index
+
+        _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
         DataLoader.__init__ = init  # type: ignore[method-assign]
         DataLoader.__iter__ = iterate  # type: ignore[method-assign]
         _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
@@ -131,3 +142,9 @@ class LoaderJoint:
         """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
         if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+
+def _counted(iterator: Any, batch: Any) -> int | None:
+    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it tells."""
+    sizes = iterator.__dict__.get("_autoopt_sizes")
+    return sizes.popleft() if sizes else count_of(batch)

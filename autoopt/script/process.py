@@ -36,7 +36,7 @@ class Script:
         self._start = {"path": path, "early": early}
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
-        self.session = Session(stops=stops)
+        self.session = Session(stops=stops, counts=sites is None or sites.unit == "samples")
         self.joints = Joints(self.session, anchor=anchor_of(sites.period) if sites is not None else None)
         if sites is not None:
             self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))

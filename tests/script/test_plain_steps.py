@@ -59,12 +59,12 @@ class Script:
             plain.opened.append(self.time())
             self.time.passes(seconds)
             plain.arrived.append(self.time())
-            plain.samples.append(4)
+            plain.given = 4
         else:
             self.session.data_begin()
             self.time.passes(seconds)
             self.session.data_end()
-            self.session.samples += 4
+            self.session.count(4)
 
     def compute(self, seconds: float, *losses: float) -> None:
         plain = self.session.plain

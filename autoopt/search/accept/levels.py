@@ -91,13 +91,19 @@ def level_of(
         return _quality(points, after, "identical", identical, passed=True)
     if not same_gradients or not same_update:
         why = _doubt(points, update)
-        return _quality(points, after, "undecided", why, passed=None)
+        return _quality(points, after, "undecided", why + _unseen(before.probe, after.probe), passed=None)
     worst = max(points, key=lambda point: point.error)
     detail = (
         f"the same training but for rounding: {worst.text} at worst of {_told(len(points), before.probe)} of "
-        f"{len(after.arrays.gradients[0])} batches, equal updates"
+        f"{len(after.arrays.gradients[0])} batches, equal updates{_unseen(before.probe, after.probe)}"
     )
     return _quality(points, after, "equivalent", detail, passed=True)
+
+
+def _unseen(one: Probe, other: Probe) -> str:
+    """What is said where a part of the batches tells nothing that can be compared."""
+    part = one.unseen or other.unseen
+    return f"; the samples' order could not be checked ({part} not seen)" if part else ""
 
 
 def _told(points: int, before: Probe) -> str:

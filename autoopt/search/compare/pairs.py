@@ -18,7 +18,7 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import Arm, Start
 from autoopt.search.compare.comparison import PairOfProcesses, Rule, SideFailure, SideName
-from autoopt.search.compare.side_statistics import SideStatistics, rate
+from autoopt.search.compare.side_statistics import SideStatistics, rates
 from autoopt.search.compare.statistics import MIN_BLOCKS, Level, trimmed
 
 Clock = Callable[[], float]
@@ -133,7 +133,8 @@ class Blocks:
     settled: int = 0
 
     def add(self, incumbent: Block, candidate: Block) -> None:
-        self.log_ratios.append(log(rate(candidate)) - log(rate(incumbent)))
+        before, after = rates(incumbent, candidate)
+        self.log_ratios.append(log(after) - log(before))
         self.shares.append((_foreign(incumbent), _foreign(candidate)))
         if incumbent.late_seconds or candidate.late_seconds:
             self.settled = len(self.log_ratios)
@@ -147,11 +148,15 @@ class Blocks:
             late: where it lies between the two, from 0 to 1.
             incumbent: it is the incumbent's, and the two are the candidate's.
         """
-        usual = (1 - late) * log(rate(before)) + late * log(rate(after))
+        if incumbent:
+            own, first, last = rates(block, before, after)
+        else:
+            first, own, last = rates(before, block, after)
+        usual = (1 - late) * log(first) + late * log(last)
         shares = [share for share in (_foreign(before), _foreign(after)) if share is not None]
         around = sum(shares) / len(shares) if shares else None
         sign = -1.0 if incumbent else 1.0
-        self.log_ratios.append(sign * (log(rate(block)) - usual))
+        self.log_ratios.append(sign * (log(own) - usual))
         self.shares.append((_foreign(block), around) if incumbent else (around, _foreign(block)))
         if any(one.late_seconds for one in (before, block, after)):
             self.settled = len(self.log_ratios)

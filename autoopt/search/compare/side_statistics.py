@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoopt.errors import TrialFailed
 from autoopt.records import Percentiles, Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.comparison import LossPath, Side
@@ -14,14 +15,28 @@ _PATHS = 2
 
 
 def rate(block: Block) -> float:
-    """Samples per second of a block.
+    """Samples per second of a block; steps, where samples cannot be counted.
 
     Raises:
-        ValueError: the block holds no samples or no time.
+        ValueError: the block holds none of them or no time.
     """
-    if block.samples <= 0 or block.seconds <= 0:
-        raise ValueError(f"a block needs samples and time, got {block.samples} samples in {block.seconds} s")
-    return block.samples / block.seconds
+    count = block.steps if block.samples is None else block.samples
+    if count <= 0 or block.seconds <= 0:
+        raise ValueError(f"a block needs samples and time, got {count} samples in {block.seconds} s")
+    return count / block.seconds
+
+
+def rates(baseline: Block, *others: Block) -> list[float]:
+    """The rates of blocks that are compared, in the unit of the first.
+
+    Raises:
+        TrialFailed: its samples are counted, and those of another are not.
+    """
+    if baseline.samples is None:
+        return [rate(block.model_copy(update={"samples": None})) for block in (baseline, *others)]
+    if any(block.samples is None for block in others):
+        raise TrialFailed("error", "the candidate's samples cannot be counted, and the baseline's are")
+    return [rate(block) for block in (baseline, *others)]
 
 
 def percentiles(seconds: list[float]) -> Percentiles | None:
@@ -79,7 +94,7 @@ class SideStatistics:
 
     def side(self) -> Side:
         blocks = self.blocks
-        steps = sum(block.steps for block in blocks)
+        steps, counted = sum(block.steps for block in blocks), all(block.samples is not None for block in blocks)
         stages = {name for block in blocks for name in block.stage_seconds}
         device, held, host = None, None, None
         for block in blocks:
@@ -87,8 +102,9 @@ class SideStatistics:
             held = _most(held, block.allocated_memory_bytes)
         return Side(
             plan=self.plan,
-            samples_per_second=float(np.median([rate(block) for block in blocks])) if blocks else None,
-            samples_per_step=sum(block.samples for block in blocks) / steps if steps else None,
+            samples_per_second=float(np.median([rate(block) for block in blocks])) if blocks and counted else None,
+            samples_per_step=_of_a_step([block.samples for block in blocks], steps),
+            steps_per_second=float(np.median([block.steps / block.seconds for block in blocks])) if blocks else None,
             step_seconds=percentiles([s for block in blocks for s in block.step_seconds]),
             block_step_seconds=tuple(block.seconds / max(block.steps, 1) for block in blocks),
             stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / steps for n in sorted(stages)}

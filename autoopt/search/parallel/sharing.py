@@ -21,7 +21,7 @@ from autoopt.records.parallel import Sharing
 from autoopt.search.compare.arm import Arm
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.compare.pairs import Clock, LiveArm, block_length
-from autoopt.search.compare.side_statistics import SideStatistics, rate
+from autoopt.search.compare.side_statistics import SideStatistics, rates
 from autoopt.search.compare.statistics import MIN_BLOCKS, known_radius, trimmed
 from autoopt.trial.places import Workers
 
@@ -83,7 +83,8 @@ class Neighbours:
         beside = self._beside() if beside_first else []
         alone = [self._block(number) for number in range(len(self.arms))]
         for number, (one, other) in enumerate(zip(alone, beside or self._beside(), strict=True)):
-            self._logs[number].append(log(rate(other) / rate(one)))
+            before, after = rates(one, other)
+            self._logs[number].append(log(after / before))
 
     def _block(self, number: int) -> Block:
         arm, side = self.arms[number], self._sides[number]
