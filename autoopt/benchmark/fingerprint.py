@@ -163,7 +163,7 @@ def sample_keys(batch: Any) -> list[int]:
     found = [tensor for tensor in found if tensor.shape[0] == count]
     if found:
         largest = max(found, key=lambda tensor: tensor.numel())
-        rows = largest.detach().reshape(largest.shape[0], -1)
+        rows = largest.detach().resolve_conj().resolve_neg().reshape(largest.shape[0], -1)
         rows = rows[:, :: max(rows.shape[1] // _PER_SAMPLE, 1)].contiguous().cpu()
         return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]
     if isinstance(batch, (list, tuple)) and all(isinstance(item, str) for item in batch):
