@@ -154,15 +154,14 @@ def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def sample_keys(batch: Any) -> list[int]:
-    """A key for each sample of a batch, from evenly spaced elements of its largest tensor that has a row for each.
+    """A key for each sample of a batch, from evenly spaced elements of its largest tensor.
 
-    Where no tensor has, each text of a list of texts has one; else the batch has one as a whole, if it can be hashed.
+    Where that has no row for each, a list of texts has one for each text, and any other batch one as a whole.
     """
     count = samples_of(batch)
     found = [tensor for _, tensor in tensors(batch) if _dense(tensor) and tensor.dim() and tensor.numel()]
-    found = [tensor for tensor in found if tensor.shape[0] == count]
-    if found:
-        largest = max(found, key=lambda tensor: tensor.numel())
+    largest = max(found, key=lambda tensor: tensor.numel(), default=None)
+    if largest is not None and largest.shape[0] == count:
         rows = largest.detach().resolve_conj().resolve_neg().reshape(largest.shape[0], -1)
         rows = rows[:, :: max(rows.shape[1] // _PER_SAMPLE, 1)].contiguous().cpu()
         return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autoopt.script.loader_joint import LoaderJoint
+from autoopt.script.period import anchor_of
 from autoopt.script.refusals import no_model, no_optimizer
 from autoopt.script.roles import Roles, count_of
 from autoopt.script.session import Session
@@ -33,8 +34,8 @@ class Joints:
     Args:
         session: told of stages and steps.
         watchers: told of objects.
-        anchor: which of the optimizers, in the order in which they are made, ends a training step; the last one
-            of the first steps where None.
+        period: the optimizers that take turns in a training step, by the order in which they are made; where it is
+            empty, each one's step ends one.
 
     Attributes:
         roles: which loaders serve the training.
@@ -51,10 +52,13 @@ class Joints:
         evaluating: makes a root's call outside of training, in place of the call itself.
     """
 
-    def __init__(self, session: Session, *, anchor: int | None = None) -> None:
+    def __init__(self, session: Session, *, period: tuple[int, ...] = ()) -> None:
         self.session = session
         self.watchers: list[Watcher] = []
-        self.anchor = anchor
+        self._period, self._anchor = period, anchor_of(period)
+        self._later: list[Optimizer] = []
+        self._settled = SETTLED
+        self._looking: Any = None
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.roles = Roles()
@@ -97,9 +101,10 @@ class Joints:
                 joints._outermost(self)
                 return plain(self, *args, **kwargs)
             finally:
-                if joints.session.steps < SETTLED:
+                if joints.session.steps < joints._settled:
                     nn.Module.__call__ = call  # type: ignore[method-assign]
 
+        self._looking = call
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _outermost(self, module: nn.Module) -> None:
@@ -183,7 +188,7 @@ class Joints:
             for watcher in joints.watchers:
                 watcher.forward(module, args, kwargs, training)
             if not training:
-                return joints._evaluates(inner, args, kwargs)
+                return joints._evaluates(module, inner, args, kwargs)
             joints._depth = 1
             try:
                 output = inner(*args, **kwargs)
@@ -230,9 +235,12 @@ class Joints:
             plain.given = 0
         self.session.leave_plain()
 
-    def _evaluates(self, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _evaluates(self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.roles.evaluated()
-        self.session.aside("evaluate")
+        if self.roles.known or not module.training:
+            self.session.aside("evaluate")
+        else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves
+            self.session.train_again()
         return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
 
     # gradients
@@ -332,7 +340,7 @@ class Joints:
         if self._own:
             self._count_own()
         if self.session.plain.on and not self._in_scaler:
-            if self.anchor is None or self._ends(optimizer):
+            if self._anchor is None or self._ends(optimizer):
                 self.within_step = False
                 self.session.plain.ended()
             return
@@ -387,11 +395,20 @@ class Joints:
     def _ends(self, optimizer: Optimizer) -> bool:
         """Whether a training step ends with this optimizer's.
 
-        Of several that take turns one is told to be the ``anchor``; until then each one's step counts.
+        Of several that take turns one does (the anchor). One that was not among them is of a later loop, where the
+        anchor may never step again.
         """
-        if self.anchor is None or self.anchor >= len(self.optimizers):
+        if self._anchor is None or self._anchor >= len(self.optimizers):
             return True
-        return optimizer is self.optimizers[self.anchor]
+        if optimizer is self.optimizers[self._anchor]:
+            return True
+        if any(optimizer is self.optimizers[each] for each in self._period if each < len(self.optimizers)):
+            return False
+        if all(optimizer is not known for known in self._later):  # its models are looked for as the first ones were
+            self._later.append(optimizer)
+            self._settled = self.session.steps + 1 + SETTLED
+            nn.Module.__call__ = self._looking  # type: ignore[method-assign]
+        return True
 
     # checkpoints
 

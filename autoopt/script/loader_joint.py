@@ -70,7 +70,7 @@ class LoaderJoint:
                 return opened(self)
             if session.stops:  # compared with others; a training for real draws what the script's lines draw
                 joint._draw(self)
-            training = roles.serves_training(self)
+            training = roles.serves_training(self) and not joint._evaluated()
             if training:
                 session.data_begin()
             else:
@@ -108,6 +108,10 @@ class LoaderJoint:
                 training = roles.serves_training(loader)
                 if roles.trains(loader):  # it is not looked up in every step
                     self._autoopt_trains, loader = True, None
+            if training and joint._evaluated():
+                batch = advanced(self)
+                _counted(self, batch)
+                return batch
             if not training:
                 session.aside("evaluate")
                 batch = advanced(self)
@@ -136,6 +140,10 @@ class LoaderJoint:
         DataLoader.__init__ = init  # type: ignore[method-assign]
         DataLoader.__iter__ = iterate  # type: ignore[method-assign]
         _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+
+    def _evaluated(self) -> bool:
+        """Whether what is read now is evaluated, though the training reads it too: a pass over the training data."""
+        return self.session.evaluates and not torch.is_grad_enabled()
 
     @staticmethod
     def _draw(loader: Any) -> None:

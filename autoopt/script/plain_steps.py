@@ -63,8 +63,9 @@ class PlainSteps:
         now = perf_counter()
         ends = self.ends
         if len(self.arrived) == len(ends):  # nothing was waited for
-            self.opened.append(now)
-            self.arrived.append(now)
+            began = ends[-1] if ends else self._since
+            self.opened.append(began)
+            self.arrived.append(began)
         ends.append(now)
         self.samples.append(self.given)
         self.given = 0

@@ -314,6 +314,11 @@ class Session:
             self._goal.away_now += self.device.now() - began
             self.clock.start()
 
+    @property
+    def evaluates(self) -> bool:
+        """An evaluation is under way."""
+        return self._aside is not None and self._aside[0] == "evaluate"
+
     def train_again(self) -> None:
         """Training goes on; nothing to do where it never stopped."""
         if self._aside is None:
