@@ -18,7 +18,7 @@ from autoopt.benchmark.clock import Lap, StageClock, clock_for
 from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.script.endings import ScriptEnded
+from autoopt.script.endings import ScriptEnded, of_training
 from autoopt.script.found_metric import Told, told_again
 from autoopt.script.goal import Enough, Goal
 from autoopt.script.plain_steps import PlainSteps
@@ -340,7 +340,7 @@ class Session:
             return
         self.leave_plain()
         self.over = self.standing = True
-        told = _Raised(error if error is not None else ScriptEnded(self.steps))
+        told = _Raised(of_training(error, self.steps))
         if self._goal is not None and self.clock is not None and self._aside is None:
             self._goal.put(self.clock.stop())
         self._answers.put(told)

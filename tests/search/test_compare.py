@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Noise, Plan
+from autoopt.records import Change, Estimate, Noise, Plan
 from autoopt.records.messages import Block
+from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.compare.compare import compare
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.noise import control
@@ -315,6 +316,27 @@ def test_a_block_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="0 samples"):
         rate(Block(steps=1, samples=0, seconds=1.0))
     assert rate(Block(steps=1, samples=1, seconds=0.5)) == 2.0
+
+
+def test_the_baseline_says_in_what_both_sides_are_counted() -> None:
+    from autoopt.search.compare.side_statistics import SideStatistics, rate, rates
+
+    steps, counted = Block(steps=10, samples=None, seconds=2.0), Block(steps=10, samples=320, seconds=1.0)
+    assert rate(steps) == 5.0
+    assert rates(steps, counted) == [5.0, 10.0]
+    assert rates(counted, counted) == [320.0, 320.0]
+    with pytest.raises(TrialFailed, match="cannot be counted"):
+        rates(counted, steps)
+    measured = SideStatistics(A, blocks=[steps]).side()
+    assert (measured.samples_per_second, measured.samples_per_step) == (None, None)
+    assert (measured.rate, measured.per_step) == (5.0, 1.0)
+    comparison = Comparison(
+        decision=Decision.ACCEPT,
+        estimate=Estimate(value=2.0, low=1.9, high=2.1, n=2),
+        incumbent=measured,
+        candidate=SideStatistics(A, blocks=[steps.model_copy(update={"seconds": 1.0})]).side(),
+    )
+    assert step_times(comparison) == (0.2, 0.1)
 
 
 def test_a_comparison_that_goes_on_counts_the_pairs_it_has_and_decides_as_one_that_was_never_left() -> None:

@@ -11,7 +11,7 @@ from autoopt.records import Change, Estimate, Result, StopReason, Verdict
 from autoopt_reports.view import units
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase, quality_view
-from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say
+from autoopt_reports.view.text import Interval, Number, Phrase, code, interval, name, number, say, throughput
 
 TRIED = set(Verdict) - {Verdict.NOT_APPLICABLE, Verdict.NOT_TRIED}
 Status = Literal["faster", "unsure", "none", "slower", "unmeasured"]
@@ -251,7 +251,7 @@ def _facts(result: Result) -> tuple[Fact, ...]:
             number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
             number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
         ),
-        _pair(result, "throughput", "samples_per_second", units.rate),
+        Fact("throughput", throughput(before, "/baseline"), throughput(after, "/best")),
         _pair(result, "peak memory", "peak_memory_bytes", units.bytes_),
         _metric(result, str(name(metric, 24))),
     ]
