@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import default_collate
 
 from autoopt.benchmark.compiling import repeated_blocks
-from autoopt.benchmark.contents import bytes_of, shape_of, tensors, unmoved, unpinned
+from autoopt.benchmark.contents import bytes_of, leaves, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.lengths import user_batch_size
 from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.samples import Samples
@@ -53,6 +53,9 @@ def workload_facts(training: Training, spec: str) -> WorkloadFacts:
         batch_bytes=sum(each.bytes for each in batch),
         unpinned=unpinned(samples.batch),
         unmoved=unmoved(samples.batch),
+        beside_tensors=next(
+            (type(leaf).__name__ for _, leaf in leaves(samples.batch) if not isinstance(leaf, torch.Tensor)), ""
+        ),
         static_shapes=samples.static_shapes(),
         accumulation=workload.accumulation,
         valid_samples=_length(_of_loader(workload.valid_data)),
@@ -173,6 +176,7 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
         custom_batch_sampler=custom_batches,
         custom_collate=data._auto_collation and data.collate_fn is not default_collate,
         own_loader=True,
+        own_class="" if type(data) is DataLoader else type(data).__name__,
     )
 
 
