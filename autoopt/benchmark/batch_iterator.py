@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.clock import StageClock
+from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.copy_ahead import END, CopyAhead
 from autoopt.benchmark.epoch_order import tell_epoch
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.sizes import Sizes, sizes_of
-from autoopt.benchmark.transfer import Move, samples_of
+from autoopt.benchmark.transfer import Move
 from autoopt.errors import WorkloadError
 
 
@@ -28,12 +29,12 @@ class BatchIterator:
         prefetch: batches that are copied ahead on a stream of their own (CUDA alone).
 
     Attributes:
-        latest, taken: the group that was given last, and the samples in it.
+        latest, taken: the group that was given last, and the samples in it; None where they cannot be counted.
         epoch, batch: the epoch that is read, from 0, and the batches that it gave so far.
         openings: seconds until each epoch's first batch was there; until its iterator was, where ``open`` began it.
         single: whether each batch is a step's whole group and needs no moving.
         sizes: of the epoch's batches; None where only the batches tell.
-        sizes_hold: False once a batch was not as large as the loader told.
+        sizes_hold: False once a batch was smaller than the loader told.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class BatchIterator:
         self._iterator: Iterator[Any] | None = None
         self._states: list[torch.Tensor] = []
         self.latest: list[Any] | None = None
-        self.taken = 0
+        self.taken: int | None = 0
         self.openings: list[float] = []
         self.sizes: Sizes | None = None
         self.sizes_hold = True
@@ -90,7 +91,7 @@ class BatchIterator:
             if following is END:
                 break
             group.append(following)
-            self.taken += self._size(following)
+            self.taken = added(self.taken, self._size(following))
         return group
 
     def open(self) -> Iterator[Any]:
@@ -113,7 +114,7 @@ class BatchIterator:
             raise self._no_batch()
 
     def size_mismatch(self) -> None:
-        """A batch was not as large as the loader tells: sizes are looked up in the batches ever after."""
+        """A batch was smaller than the loader tells: sizes are looked up in the batches ever after."""
         self.sizes, self.sizes_hold = None, False
 
     def _no_batch(self) -> WorkloadError:
@@ -122,18 +123,21 @@ class BatchIterator:
             hint="check the length of the dataset, drop_last, and that an iterable dataset can be read again",
         )
 
-    def _size(self, batch: Any) -> int:
+    def _size(self, batch: Any) -> int | None:
         """Samples of the next batch, as the loader tells; looked up in the batch where the clock has time for it.
 
-        What once was not as the loader tells (bad samples that ``collate_fn`` leaves out) is looked up ever after.
+        What once was fewer than the loader tells (bad samples that ``collate_fn`` leaves out) is looked up ever after.
         """
         index, sizes = self.batch, self.sizes
         self.batch += 1
         if sizes is not None and not self._clock.fine:
             return sizes.of(index)
-        seen = samples_of(batch) or 1
-        if sizes is not None and seen != sizes.of(index):
-            self.size_mismatch()
+        seen = samples_of(batch)
+        if sizes is None:
+            return seen
+        if seen is None or seen >= sizes.of(index):
+            return sizes.of(index)
+        self.size_mismatch()
         return seen
 
     def refill(self) -> None:

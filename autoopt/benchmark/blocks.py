@@ -56,7 +56,7 @@ def run_block(
     lap, paid = training.deferred_cost.settled(lap) if settle else (lap, 0.0)
     block = Block(
         steps=training.steps - first,
-        samples=training.samples - samples,
+        samples=None if samples is None or training.samples is None else training.samples - samples,
         seconds=lap.seconds,
         stage_seconds=lap.stages,
         step_seconds=tuple(lap.steps),

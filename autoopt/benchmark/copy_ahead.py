@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.transfer import tensors
+from autoopt.benchmark.transfer import mapped
 
 END = object()
 """In place of a batch where there is no further one."""
@@ -51,10 +51,11 @@ class CopyAhead:
         moved, event, _ = self._ready.popleft()
         current = torch.cuda.current_stream()
         current.wait_event(event)
-        for _, tensor in tensors(moved):
-            if tensor.is_cuda:
-                tensor.record_stream(current)
-        for part in moved if isinstance(moved, (list, tuple)) else (moved,):
-            if not isinstance(part, torch.Tensor) and hasattr(part, "record_stream"):
-                part.record_stream(current)  # of a graph, whose tensors nobody else sees
+
+        def used(part: Any) -> Any:  # a tensor, or an object that moved by itself
+            if hasattr(part, "record_stream") and getattr(part, "is_cuda", True):
+                part.record_stream(current)
+            return part
+
+        mapped(moved, used, used)
         return moved

@@ -15,7 +15,7 @@ import torch
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import compilations
-from autoopt.benchmark.transfer import tensors
+from autoopt.benchmark.contents import shape_of, tensors
 
 _FOLLOWING = 2
 """CUDA graphs of what was compiled are warmed up and recorded in the steps after."""
@@ -52,7 +52,7 @@ class DeferredCost:
         graphs = self._count()
         paid, self._graphs = graphs > self._graphs, graphs
         if self._searches:
-            shapes = tuple(tensor.shape for batch in batches for _, tensor in tensors(batch))
+            shapes = tuple(shape_of(tensor) for batch in batches for _, tensor in tensors(batch))
             paid = paid or shapes not in self._shapes
             self._shapes.add(shapes)
         if paid:

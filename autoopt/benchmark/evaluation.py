@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.seeding import kept_random_state
-from autoopt.benchmark.transfer import Move, samples_of
+from autoopt.benchmark.transfer import Move
 from autoopt.errors import WorkloadError
 
 

@@ -15,11 +15,11 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.dataloader import default_collate
 
 from autoopt.benchmark.compiling import repeated_blocks
+from autoopt.benchmark.contents import bytes_of, leaves, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.lengths import user_batch_size
 from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.samples import Samples
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import tensors
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.workload import Workload
@@ -51,6 +51,11 @@ def workload_facts(training: Training, spec: str) -> WorkloadFacts:
         optimizer=_optimizer_facts(training),
         batch=batch,
         batch_bytes=sum(each.bytes for each in batch),
+        unpinned=unpinned(samples.batch),
+        unmoved=unmoved(samples.batch),
+        beside_tensors=next(
+            (type(leaf).__name__ for _, leaf in leaves(samples.batch) if not isinstance(leaf, torch.Tensor)), ""
+        ),
         static_shapes=samples.static_shapes(),
         accumulation=workload.accumulation,
         valid_samples=_length(_of_loader(workload.valid_data)),
@@ -171,6 +176,7 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
         custom_batch_sampler=custom_batches,
         custom_collate=data._auto_collation and data.collate_fn is not default_collate,
         own_loader=True,
+        own_class="" if type(data) is DataLoader else type(data).__name__,
     )
 
 
@@ -205,14 +211,15 @@ def _plain(value: Any) -> Any:
 
 def _tensor_facts(path: str, tensor: torch.Tensor, scale: float) -> TensorFacts:
     """``scale``: a batch of the user's over what was read of a slow dataset."""
-    shape = tuple(tensor.shape)
+    shape = shape_of(tensor)
     if scale != 1.0 and shape:
         shape = (round(shape[0] * scale), *shape[1:])
+    ragged = tensor.is_nested or tensor.layout != torch.strided
     return TensorFacts(
         path=path,
         shape=shape,
         dtype=str(tensor.dtype).removeprefix("torch."),
-        bytes=prod(shape) * tensor.element_size(),
+        bytes=round(bytes_of(tensor) * scale) if ragged else prod(shape) * tensor.element_size(),
     )
 
 

@@ -12,9 +12,9 @@ from operator import sub
 from time import perf_counter
 from typing import Any
 
+from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import samples_of
 
 Enough = Callable[[int, float], bool]
 """``enough(steps, seconds)``: whether a lap may end."""
@@ -97,10 +97,11 @@ class FastPath:
         return clock.distance()
 
     def _further_samples(self, batch: Any, further: int) -> int:
-        """Samples of a batch, so many further on, beyond those that the loader tells; 0 where it is right."""
+        """Samples of a batch, so many further on, over those that the loader tells: below 0 where some are left out."""
         sizes = self._batches.sizes
         assert sizes is not None
-        return (samples_of(batch) or 1) - sizes.of(self._batches.batch + further)
+        told = sizes.of(self._batches.batch + further)
+        return min((samples_of(batch) or told) - told, 0)
 
     def _account(self, arrivals: list[float], ends: list[float], left: int, further: int) -> None:
         """Books the steps of an epoch at once, in place of ``mark("data")`` and ``step_done`` for each.
@@ -115,7 +116,7 @@ class FastPath:
         sizes, first = batches.sizes, batches.batch
         assert sizes is not None
         training.steps += len(ends)
-        training.samples += sizes.of_first(first + len(ends)) - sizes.of_first(first) + further
+        training.samples = added(training.samples, sizes.of_first(first + len(ends)) - sizes.of_first(first) + further)
         batches.batch += len(arrivals)
         if further:
             batches.size_mismatch()

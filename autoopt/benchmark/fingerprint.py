@@ -6,7 +6,7 @@ Two processes that train the same give the same fingerprints; whole weights and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from autoopt.benchmark.contents import PLAIN, Leaf, array_of, leaves, samples_of, tensors
 from autoopt.benchmark.seeding import mix
-from autoopt.benchmark.transfer import tensors
 
 Array = NDArray[np.float32]
 
@@ -30,12 +30,28 @@ _PER_SAMPLE = 64
 
 
 def digest(batch: Any, *, whole_numbers: bool = False) -> str:
-    """A digest of a batch's tensors: small ones (labels) whole, of large ones evenly spaced elements.
+    """A digest of what a batch holds: small tensors (labels) whole, of large ones evenly spaced elements.
 
     Args:
-        whole_numbers: of tensors of whole numbers alone; empty where there is none.
+        whole_numbers: of whole numbers and texts alone.
+
+    Returns:
+        Empty where there is nothing that can be hashed.
     """
-    return _hash(tensors(batch), whole_numbers)
+    return _hash(leaves(batch), whole_numbers)
+
+
+def digests(batch: Any) -> tuple[str, str, str]:
+    """The digest of a batch, that of its whole numbers and texts, and the type of a part that neither holds.
+
+    Taken as it is given: what a script does to its batch, such as keeping an answer in it, comes after.
+    """
+    return digest(batch), digest(batch, whole_numbers=True), unhashed(batch)
+
+
+def unhashed(batch: Any) -> str:
+    """The type of a part of a batch that no digest holds; "" where it holds all, or where there is nothing to hold."""
+    return next((type(leaf).__name__ for _, leaf in leaves(batch) if _bytes_of(leaf) is None), "")
 
 
 def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
@@ -50,40 +66,109 @@ def step_digest(group: list[Any], *, whole_numbers: bool = False) -> str:
     )
 
 
-def _joined(group: list[Any]) -> list[tuple[str, torch.Tensor]]:
-    found = [tensors(batch) for batch in group]
+def _joined(group: list[Any]) -> list[Leaf]:
+    found = [list(leaves(batch)) for batch in group]
     if len({tuple(path for path, _ in one) for one in found}) != 1:
         return []
     columns = [(path, [one[place][1] for one in found]) for place, (path, _) in enumerate(found[0])]
-    if any(not part.dim() or part.shape[1:] != parts[0].shape[1:] for _, parts in columns for part in parts):
-        return []
-    return [(path, torch.cat([part.detach() for part in parts])) for path, parts in columns]
+    joined = [(path, _join(parts)) for path, parts in columns]
+    return [] if any(part is _APART for _, part in joined) else joined
 
 
-def _hash(found: list[tuple[str, torch.Tensor]], whole_numbers: bool) -> str:
-    if whole_numbers:
-        found = [(path, tensor) for path, tensor in found if not tensor.is_floating_point()]
-        if not found:
-            return ""
-    hashed = hashlib.blake2b(digest_size=8)
-    for path, tensor in found:
-        hashed.update(f"{path}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        flat = (tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()).reshape(-1)
-        if flat.numel() > _WHOLE:
-            flat = flat[:: flat.numel() // _STRIDED]
-        hashed.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
-    return hashed.hexdigest()
+_APART = object()
+
+
+def _join(parts: list[Any]) -> Any:
+    """Rows of tensors below each other; what is no tensor, where it is the same in all parts."""
+    first = parts[0]
+    if not isinstance(first, torch.Tensor):
+        own = _bytes_of(first)
+        return first if own is not None and all(_bytes_of(part) == own for part in parts) else _APART
+    if any(not _dense(part) or not part.dim() or part.shape[1:] != first.shape[1:] for part in parts):
+        return _APART
+    return torch.cat([part.detach() for part in parts])
+
+
+def _hash(found: Iterable[Leaf], whole_numbers: bool) -> str:
+    hashed, some = hashlib.blake2b(digest_size=8), False
+    for path, leaf in found:
+        content = None if whole_numbers and has_fractions(leaf) else _bytes_of(leaf)
+        if content is not None:
+            hashed.update(path.encode() + content)
+            some = some or leaf is not None
+    return hashed.hexdigest() if some else ""
+
+
+def has_fractions(leaf: Any) -> bool:
+    """Whether a leaf holds numbers that augmentation or rounding may change."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.is_floating_point() or leaf.is_complex()
+    found = leaf if isinstance(leaf, np.generic) else array_of(leaf)
+    return isinstance(leaf, (float, complex)) or (found is not None and found.dtype.kind in "fc")
+
+
+def _bytes_of(leaf: Any) -> bytes | None:
+    """What is hashed of a leaf; None where it cannot be read."""
+    if isinstance(leaf, torch.Tensor):
+        try:
+            return _bytes_of_tensor(leaf.detach())
+        except (RuntimeError, NotImplementedError):  # a kind of tensor that has no numbers here (meta)
+            return None
+    if isinstance(leaf, PLAIN):
+        return f"{type(leaf).__name__}{leaf!r}".encode(errors="surrogatepass")
+    array = array_of(leaf)
+    if array is None:
+        return None
+    flat = array.reshape(-1)
+    return f"{array.shape}{array.dtype}".encode() + np.ascontiguousarray(_thinned(flat, flat.size)).tobytes()
+
+
+def _bytes_of_tensor(tensor: torch.Tensor) -> bytes:
+    if not _dense(tensor):
+        return b"".join(map(_bytes_of_tensor, _dense_parts(tensor)))
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+    flat = _thinned(flat, flat.numel()).contiguous().cpu()
+    return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + bytes(flat.view(torch.uint8).numpy().tobytes())
+
+
+def _thinned(flat: Any, size: int) -> Any:
+    return flat[:: size // _STRIDED] if size > _WHOLE else flat
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
+def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """A tensor of another layout in its parts, which together take as much memory as it does."""
+    if tensor.is_nested:
+        return tuple(tensor.unbind())
+    if tensor.is_quantized:
+        return (tensor.int_repr(),)
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    places = (tensor.crow_indices(), tensor.col_indices()) if rows else (tensor.ccol_indices(), tensor.row_indices())
+    return (*places, tensor.values())
 
 
 def sample_keys(batch: Any) -> list[int]:
-    """A key for each sample of a batch, from evenly spaced elements of its largest tensor; empty without one."""
-    found = [tensor for _, tensor in tensors(batch) if tensor.dim() and tensor.numel()]
-    if not found:
-        return []
-    largest = max(found, key=lambda tensor: tensor.numel())
-    rows = largest.detach().reshape(largest.shape[0], -1)
-    rows = rows[:, :: max(rows.shape[1] // _PER_SAMPLE, 1)].contiguous().cpu()
-    return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]
+    """A key for each sample of a batch, from evenly spaced elements of its largest tensor.
+
+    Where that has no row for each, a list of texts has one for each text, and any other batch one as a whole.
+    """
+    count = samples_of(batch)
+    found = [tensor for _, tensor in tensors(batch) if _dense(tensor) and tensor.dim() and tensor.numel()]
+    largest = max(found, key=lambda tensor: tensor.numel(), default=None)
+    if largest is not None and largest.shape[0] == count:
+        rows = largest.detach().resolve_conj().resolve_neg().reshape(largest.shape[0], -1)
+        rows = rows[:, :: max(rows.shape[1] // _PER_SAMPLE, 1)].contiguous().cpu()
+        return [hash(row.tobytes()) for row in rows.view(torch.uint8).numpy()]
+    if isinstance(batch, (list, tuple)) and all(isinstance(item, str) for item in batch):
+        return [hash(item) for item in batch]
+    whole = digest(batch)
+    return [hash(whole)] if whole else []
 
 
 class Coordinates:

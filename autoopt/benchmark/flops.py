@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import samples_of
 from autoopt.records import JsonDict
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.transfer import tensors
+from autoopt.benchmark.contents import tensors
 
 MASKS = ("attention_mask", "padding_mask", "mask")
 LEAST_WIDTH = 8

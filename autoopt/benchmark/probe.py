@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from autoopt.benchmark.contents import samples_of, tensors
 from autoopt.benchmark.distributed.shares import part_of, whole_of
 from autoopt.benchmark.epoch_order import epoch_order
 from autoopt.benchmark.evaluation import TimeUpError
@@ -26,12 +27,12 @@ from autoopt.benchmark.fingerprint import (
     dropouts,
     sample_keys,
     step_digest,
+    unhashed,
     without_draws,
 )
 from autoopt.benchmark.kept_weights import KeptWeights
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import samples_of, tensors
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
@@ -142,7 +143,7 @@ class _Recorder:
         self.digests: list[str] = []
         self.orders: list[str] = []
         self.rolled: list[str] = []
-        self._roll, self._count = "", 0
+        self._roll, self._count, self._unhashed = "", 0, ""
         self.losses: list[float | None] = []
         self.weights = [self.coordinates.weights()]
         self.rates: list[float] = []
@@ -270,6 +271,7 @@ class _Recorder:
         return [whole_of(batch, weight, self.training.group) for batch, (weight, _) in zip(group, weights, strict=True)]
 
     def _read(self, group: list[Any]) -> None:
+        self._unhashed = self._unhashed or next((found for batch in group if (found := unhashed(batch))), "")
         self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
         if self._count % _ROLLED == 0:  # counted from the first step: how many of them were trained may differ
             self.rolled.append(self._roll)
@@ -391,6 +393,7 @@ class _Recorder:
             points=len(self.metrics),
             metrics=tuple(self.metrics),
             evaluated_samples=self.evaluated,
+            unseen=self._unhashed or ("" if all(self.digests) else "batches"),
             trained=self.trained,
             until=until,
             own_metric=self.own_metric,

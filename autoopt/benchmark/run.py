@@ -242,7 +242,7 @@ def _document(live: TrialContext, training: Training, log: _Log, wanted: float |
         evaluations=log.evaluations,
         evaluated_samples=training.group.agree(evaluation.samples) if log.evaluations else None,
         steps=training.steps,
-        samples=sum(training.group.gather(training.samples)),
+        samples=total(training.group.gather(training.samples)),
         fixed_seconds=max(training.group.gather(live.build_seconds + live.setup_seconds)) + once,
         once_seconds=once,
         reached=reached,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import default_collate, default_convert
 
+from autoopt.benchmark.contents import array_of, bytes_of, leaves, shape_of, tensors
+from autoopt.benchmark.fingerprint import digest, unhashed
 from autoopt.benchmark.lengths import user_batch_size
 from autoopt.benchmark.seeding import kept_random_state, seed_everything
-from autoopt.benchmark.transfer import tensors
 from autoopt.workload import Workload
 
 _HANDFUL = 4
@@ -36,7 +38,10 @@ class Samples:
         self._batches = bool(self._size) or (self._loader is not None and self._loader.batch_sampler is not None)
         with kept_random_state():
             self._items = self._read()
-        self.batch = self._collated(self._items if self._batches else self._items[0]) if self._items else None
+        self.batch: Any = None
+        if self._items:
+            with suppress(Exception):  # whatever a collate function insists on, training shows it
+                self.batch = self._collated(self._items if self._batches else self._items[0])
 
     def _read(self) -> list[Any]:
         self._wanted = count = self._size or (_HANDFUL if self._batches else 1)
@@ -51,8 +56,8 @@ class Samples:
             return []
         try:
             return self._in_time(self._dataset[index] for index in range(count))
-        except (KeyError, TypeError):
-            return []  # a dataset whose keys come from its own sampler
+        except Exception:
+            return []  # a dataset whose keys come from its own sampler, and what it raises at others
 
     def _in_time(self, items: Iterable[Any]) -> list[Any]:
         """The items, or as many as a slow dataset gives in a few seconds, a handful at least."""
@@ -77,8 +82,8 @@ class Samples:
             return collate(items)
 
     def deterministic(self) -> bool | None:
-        """Whether the same index gives the same sample under other random numbers."""
-        if not self._items or isinstance(self._dataset, IterableDataset):
+        """Whether the same index gives the same sample under other random numbers; None where that cannot be told."""
+        if not self._items or isinstance(self._dataset, IterableDataset) or unhashed(self._items[0]):
             return None
         with kept_random_state():
             for index in range(min(2, len(self._dataset))):  # the first alone may draw from a seed of its own
@@ -103,19 +108,23 @@ class Samples:
             one, other = self._collated(self._items[:half]), self._collated(self._items[half : 2 * half])
         except Exception:  # a collate function that insists on its own batch
             return None
-        return [t.shape for _, t in tensors(one)] == [t.shape for _, t in tensors(other)]
+        return [shape_of(t) for _, t in tensors(one)] == [shape_of(t) for _, t in tensors(other)]
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two samples are the same, tensors and arrays compared by value."""
+    """Whether two samples are the same, by the value of all that they hold."""
+    left, right = list(leaves(one)), list(leaves(other))
+    same = [path for path, _ in left] == [path for path, _ in right]
+    return same and all(_same(mine, theirs) for (_, mine), (_, theirs) in zip(left, right, strict=True))
+
+
+def _same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and bool(torch.equal(one, other))
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
+        plain = one.layout == other.layout == torch.strided and not one.is_nested and not other.is_nested
+        return bool(torch.equal(one, other)) if plain else digest(one) == digest(other)
+    arrays = array_of(one), array_of(other)
+    if arrays[0] is not None and arrays[1] is not None:
+        return np.array_equal(*arrays)
     try:
         return bool(one == other)
     except (TypeError, ValueError, RuntimeError):
@@ -123,15 +132,14 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def size_of(sample: Any) -> int:
-    """Bytes of a sample's tensors, arrays, and byte strings; a number counts as 8."""
-    if isinstance(sample, torch.Tensor):
-        return sample.numel() * sample.element_size()
-    if isinstance(sample, np.ndarray):
-        return int(sample.nbytes)
-    if isinstance(sample, (bytes, bytearray, str)):
-        return len(sample)
-    if isinstance(sample, Mapping):
-        return sum(size_of(value) for value in sample.values())
-    if isinstance(sample, (list, tuple)):
-        return sum(size_of(value) for value in sample)
-    return 8
+    """Bytes of a sample's tensors, arrays, and byte strings; whatever else it holds counts as 8."""
+    total = 0
+    for _, leaf in leaves(sample):
+        array = array_of(leaf)
+        if isinstance(leaf, torch.Tensor):
+            total += bytes_of(leaf)
+        elif isinstance(leaf, (bytes, bytearray, str)):
+            total += len(leaf)
+        else:
+            total += 8 if array is None else int(array.nbytes)
+    return total

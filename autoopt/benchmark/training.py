@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from autoopt.benchmark.batch_iterator import BatchIterator
 from autoopt.benchmark.clock import StageClock, clock_for
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
+from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.deferred_cost import deferred_cost_for
 from autoopt.benchmark.device import Device, host_peak_bytes, open_device
 from autoopt.benchmark.distributed.group import Group, present
@@ -28,7 +30,7 @@ from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.training_step import TrainingStep
-from autoopt.benchmark.transfer import mover, samples_of
+from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt.workload import Workload
@@ -59,7 +61,8 @@ class Training:
         model: on the device, transformed, compiled.
         group: of the processes that train together; of one where the setup asks for no more.
         optimizer, loss: as the steps use them; ``loss(model, batch)``. ``factory``: what makes the user's optimizer.
-        steps, samples: trained so far; total_steps, steps_per_epoch, evaluate_every: with this setup's batch.
+        steps, samples: trained so far; ``samples`` None where batches cannot be counted. total_steps, steps_per_epoch,
+            evaluate_every: with this setup's batch.
         clock: what measures the stages.
         deferred_cost: which steps compiled again, or searched.
         plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
@@ -88,7 +91,8 @@ class Training:
         apply_flags(setup)
         self.clock: StageClock = clock_for(self.device)
         self.deferred_cost = deferred_cost_for(self.device.torch, compiles=setup.compile is not None)
-        self.steps = self.samples = 0
+        self.steps = 0
+        self.samples: int | None = 0
         self.users_optimizer: Any = None
         with self.device.watched():
             self._assemble()
@@ -244,7 +248,7 @@ class Training:
         Of several processes each has its own part of the loss: their mean is that of the step.
         """
         read = self.batch_iterator
-        samples = read.taken if batches is read.latest else sum(samples_of(batch) or 1 for batch in batches)
+        samples = read.taken if batches is read.latest else reduce(added, map(samples_of, batches))
         if self.shared is not None and batches is read.latest:
             samples = self._weigh(self.shared.weights[read.batch - len(batches) : read.batch])
         if self.device.tensors is None:
@@ -254,7 +258,7 @@ class Training:
                 self.device.tensors.add(batches)
                 loss = self.compute(batches)
         self.steps += 1
-        self.samples += samples
+        self.samples = added(self.samples, samples)
         read.latest = None
         if read.ahead is not None:
             read.refill()

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.clock import StageClock
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.losses import Loss, check_loss
-from autoopt.benchmark.transfer import samples_of
 
 _CHECKED_STEPS = 3
 

@@ -59,32 +59,3 @@ def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], whole: Mo
         fields = {f.name: mapped(getattr(batch, f.name), change, whole) for f in dataclasses.fields(batch) if f.init}
         return dataclasses.replace(batch, **fields)
     return batch
-
-
-def tensors(batch: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
-    """Every tensor in a batch with its path, such as ``[0]`` or ``['image']``."""
-    if isinstance(batch, torch.Tensor):
-        return [(path, batch)]
-    if isinstance(batch, Mapping):
-        return [found for key, value in batch.items() for found in tensors(value, f"{path}[{key!r}]")]
-    if isinstance(batch, (list, tuple)):
-        return [found for index, value in enumerate(batch) for found in tensors(value, f"{path}[{index}]")]
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        fields = [(f.name, getattr(batch, f.name)) for f in dataclasses.fields(batch)]
-        return [found for name, value in fields for found in tensors(value, f"{path}.{name}")]
-    return []
-
-
-def samples_of(batch: Any) -> int | None:
-    """Samples in a batch: the first dimension of its first tensor, or the length of what else it is."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else None
-    if isinstance(batch, (list, tuple)):
-        for item in batch:
-            if (found := samples_of(item)) is not None:
-                return found
-        return None
-    if isinstance(batch, Mapping):
-        return samples_of(list(batch.values()))
-    first = next((tensor for _, tensor in tensors(batch) if tensor.dim()), None)
-    return first.shape[0] if first is not None else None

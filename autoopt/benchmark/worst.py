@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoopt.benchmark.contents import bytes_of, shape_of, tensors
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import tensors
 from autoopt.records import JsonDict
 
 
@@ -21,7 +21,7 @@ def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
     for _ in range(max(1, looks)):
         for batch in training.next():
             seen += 1
-            size = sum(t.numel() * t.element_size() for _, t in tensors(batch))
+            size = sum(bytes_of(tensor) for _, tensor in tensors(batch))
             if size > most:
                 largest, most = batch, size
     group = [largest] * training.lengths.accumulation
@@ -34,7 +34,7 @@ def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
     device.synchronize()
     return {
         "bytes": most,
-        "shapes": {path: list(tensor.shape) for path, tensor in tensors(largest)},
+        "shapes": {path: list(shape_of(tensor)) for path, tensor in tensors(largest)},
         "looked_at": seen,
         "peak_memory_bytes": device.peak_bytes(),
         "allocated_memory_bytes": device.allocated_bytes(),

@@ -97,7 +97,8 @@ def scalars_of(tracker: Tracker) -> Callable[[Progress], None]:
 
     def tell(progress: Progress) -> None:
         values = {"train/loss": progress.loss} if progress.loss is not None else {}
-        values["train/samples_per_second"] = progress.samples / max(progress.seconds, 1e-9)
+        if progress.samples is not None:
+            values["train/samples_per_second"] = progress.samples / max(progress.seconds, 1e-9)
         tracker.scalars(progress.step, {**values, **{f"valid/{k}": v for k, v in progress.metrics.items()}})
 
     return tell

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autoopt.benchmark.contents import added
 from autoopt.comparing.evaluating import Evaluating
 from autoopt.comparing.rounding import Rounding
 from autoopt.errors import TrialFailed
@@ -51,7 +52,7 @@ class Trained:
 
     weights: list[Path] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
+    samples: list[int | None] = field(default_factory=list)
     first: Path | None = None
     middle: Path | None = None
 
@@ -173,14 +174,14 @@ class Judge:
         number = len(trained.weights)
         out = self._folder / f"{name}-{number}.pt"
         losses: list[float | None] = []
-        samples = 0
+        samples: int | None = 0
         with runner.trial(self._plans[name], f"train-{name}") as process:
 
             def step(steps: int) -> None:
                 nonlocal samples
                 found = process.call(_STEPS, timeout=self._patience(), steps=steps)
                 losses.extend(found["losses"])
-                samples += found.get("samples", 0)
+                samples = added(samples, found.get("samples"))
 
             def keep(path: Path) -> Path:
                 process.call(f"{_TASKS}:keep", timeout=300.0, out=str(path))

@@ -50,9 +50,9 @@ def _counted(found: Comparison, judge: Judge) -> str:
     if one and two and one[0] != two[0]:
         return f"it counts {two[0]} samples where the baseline came to the same weights with {one[0]}"
     before, after, rate = (
-        found.incumbent.samples_per_step,
-        found.candidate.samples_per_step,
-        found.candidate.samples_per_second,
+        found.incumbent.per_step,
+        found.candidate.per_step,
+        found.candidate.rate,
     )
     if not before or not after:
         return ""
@@ -77,11 +77,10 @@ def whole_ratio(watches: dict[str, SideSeconds]) -> float | None:
 def step_seconds(found: Comparison, name: str) -> float | None:
     """Seconds of a step; the candidate's follows from the baseline's and the paired ratio."""
     one = found.incumbent
-    if not one.samples_per_second or not one.samples_per_step:
+    each = one.per_step if name == "baseline" else found.candidate.per_step
+    if not one.rate or not each or found.estimate is None:
         return None
-    samples = one.samples_per_step if name == "baseline" else found.candidate.samples_per_step
-    rate = rate_of(found, name)
-    return samples / rate if samples and rate else None
+    return each / (one.rate * (1.0 if name == "baseline" else found.estimate.value))
 
 
 def rate_of(found: Comparison | None, name: str) -> float | None:

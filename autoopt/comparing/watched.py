@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoopt.benchmark.contents import added
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
 from autoopt.search.compare.arm import TrialArm, TrialProcess
@@ -18,16 +19,19 @@ _ASKED = 3
 
 @dataclass
 class SideSeconds:
-    """One side as the judging process saw it: seconds of its starts, and samples and seconds of all its blocks."""
+    """One side as the judging process saw it: seconds of its starts; samples (None where they cannot be counted), steps
+    and seconds of all its blocks."""
 
     starts: list[float] = field(default_factory=list)
-    samples: int = 0
+    samples: int | None = 0
+    steps: int = 0
     seconds: float = 0.0
 
     @property
     def rate(self) -> float | None:
-        """Samples per second over all blocks together, however long any of them took."""
-        return self.samples / self.seconds if self.samples and self.seconds else None
+        """Samples, or steps where those are the unit, per second over all blocks together, however long any took."""
+        count = self.steps if self.samples is None else self.samples
+        return count / self.seconds if count and self.seconds else None
 
 
 class WatchedArm(TrialArm):
@@ -82,7 +86,8 @@ class WatchedArm(TrialArm):
         began = self._clock()
         block = super().block(seconds, min_steps, 0.0, cycle)
         spent = self._clock() - began
-        self.watch.samples += block.samples
+        self.watch.samples = added(self.watch.samples, block.samples)
+        self.watch.steps += block.steps
         self.watch.seconds += spent
         return block.model_copy(update={"seconds": spent, "late_seconds": 0.0})
 

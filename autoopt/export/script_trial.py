@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
 from autoopt.benchmark.loss_recorder import finite_losses
 from autoopt.benchmark.steady import excess
-from autoopt.benchmark.transfer import samples_of
 from autoopt.errors import WorkloadError
 from autoopt.records import Curve, CurvePoint, JsonDict
 from autoopt.records.messages import Block, Startup, TrainingRun

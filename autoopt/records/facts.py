@@ -36,7 +36,7 @@ class DatasetFacts(Record):
 
 
 class LoaderFacts(Record):
-    """The user's own loader options, and what it was made of."""
+    """The user's own loader options, and what it was made of. ``own_class``: its name where it is none of torch's."""
 
     num_workers: int = 0
     pin_memory: bool = False
@@ -49,6 +49,7 @@ class LoaderFacts(Record):
     custom_batch_sampler: bool = False
     custom_collate: bool = False
     own_loader: bool = False
+    own_class: str = ""
 
 
 class ModelFacts(Record):
@@ -81,7 +82,10 @@ class WorkloadFacts(WorkloadSummary):
     """All that strategies may know of a workload. Sizes in bytes; counts are counts.
 
     ``run``: the parts of a whole run of the baseline, as far as a script was watched, or a first profile has shown.
-    ``wrapped``: options of the ``DistributedDataParallel`` that a script makes by itself; None where it makes none.
+    ``unpinned``, ``unmoved``: the type of an object in the batch whose tensors the loader cannot pin, and autoopt
+    cannot put on a device; "" where they reach all. ``beside_tensors``: the type of something else that the batch
+    holds. ``wrapped``: options of the ``DistributedDataParallel`` that a script makes by itself; None where it
+    makes none.
     """
 
     dataset: DatasetFacts
@@ -90,6 +94,9 @@ class WorkloadFacts(WorkloadSummary):
     optimizer: OptimizerFacts
     batch: tuple[TensorFacts, ...] = ()
     batch_bytes: int = 0
+    unpinned: str = ""
+    unmoved: str = ""
+    beside_tensors: str = ""
     static_shapes: bool | None = None
     accumulation: int = 1
     valid_samples: int | None = None

@@ -13,6 +13,7 @@ from autoopt.records.facts import WorkloadFacts
 class Block(Record):
     """A short run of training steps. Seconds are wall-clock, without the ramp after a thaw.
 
+    ``samples``: trained on; None where they cannot be counted, so that a step is the unit of all that divides by them.
     ``stage_seconds``: exposed seconds by stage over the whole block; they sum to ``seconds`` with
     ``other``. ``losses``: one per optimizer step, mean over its micro-batches; None where not finite.
     ``foreign_cpu_seconds``: CPU seconds of other processes and stolen time during the block.
@@ -22,7 +23,7 @@ class Block(Record):
     """
 
     steps: int
-    samples: int
+    samples: int | None
     seconds: float
     stage_seconds: dict[str, float] = Field(default_factory=dict)
     step_seconds: tuple[float, ...] = ()
@@ -100,7 +101,7 @@ class TrainingRun(Record):
     evaluations: int
     evaluated_samples: int | None = None
     steps: int
-    samples: int
+    samples: int | None
     fixed_seconds: float
     once_seconds: float = 0.0
     reached: bool | None

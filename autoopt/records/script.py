@@ -88,8 +88,9 @@ class Sites(Record):
     to its end. ``seeded``: whether the script seeds torch.
     ``path``: the interpreter's ``sys.path`` before the script's own folder stands in it; empty where it is not known.
     ``early``: what the script changes in its process before it imports torch (environment variables, its cores), which
-    torch may read as it is imported. ``step_seconds``: median of the watched steps; ``shares``: of the steps' time by
-    stage; a first look, while the script was listened to closely. ``run``: the parts of its whole run by that look.
+    torch may read as it is imported. ``unit``: steps where samples cannot be counted. ``step_seconds``: median of the
+    watched steps; ``shares``: of the steps' time by stage; a first look, while the script was listened to closely.
+    ``run``: the parts of its whole run by that look.
     """
 
     command: tuple[str, ...]
@@ -106,6 +107,7 @@ class Sites(Record):
     step_seconds: float | None = None
     shares: dict[str, float] = Field(default_factory=dict)
     run: RunParts | None = None
+    unit: Literal["samples", "steps"] = "samples"
 
     def of(self, *kinds: SiteKind) -> tuple[Site, ...]:
         """The sites of these kinds, in the order in which they were met."""

@@ -202,7 +202,7 @@ class ScriptTraining:
         self.batches: list[MicroBatch] = script.recording.batches
         loaders = script.joints.roles.training
         self.loader = SimpleNamespace(
-            loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size() or 1),
+            loader=loaders[0] if loaders else DataLoader(NoBatches(), batch_size=self._size()),
             batch_size=self._size(),
             warnings=(),
             length=None,
@@ -250,8 +250,8 @@ class ScriptTraining:
         return self.session.steps
 
     @property
-    def samples(self) -> int:
-        return self.session.samples
+    def samples(self) -> int | None:
+        return self.session.samples if self.session.counts else None
 
     @property
     def openings(self) -> list[float]:

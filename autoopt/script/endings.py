@@ -20,6 +20,16 @@ class ScriptEnded(TrialFailed):
         )
 
 
+def of_training(error: BaseException | None, steps: int) -> BaseException:
+    """What those are told who wait for a script that has ended after so many training steps.
+
+    One that leaves by itself has come to its end, whatever it leaves with.
+    """
+    if error is None or (isinstance(error, SystemExit) and steps):
+        return ScriptEnded(steps)
+    return of_reading(error) or error
+
+
 def of_reading(error: BaseException) -> WorkloadError | None:
     """The message on a script that asks its user; None of any other error."""
     if isinstance(error, EOFError) and "reading a line" in str(error):

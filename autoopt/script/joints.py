@@ -19,6 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from autoopt.script.between import Interruption
 from autoopt.script.frames import user_place
 from autoopt.script.loader_joint import LoaderJoint
+from autoopt.script.period import anchor_of
 from autoopt.script.refusals import no_model, no_optimizer
 from autoopt.script.roles import Roles, count_of
 from autoopt.script.session import Session
@@ -36,8 +37,8 @@ class Joints:
     Args:
         session: told of stages and steps.
         watchers: told of objects.
-        anchor: which of the optimizers, in the order in which they are made, ends a training step; the last one
-            of the first steps where None.
+        period: the optimizers that take turns in a training step, by the order in which they are made; where it is
+            empty, each one's step ends one.
 
     Attributes:
         roles: which loaders serve the training.
@@ -54,10 +55,13 @@ class Joints:
         evaluating: makes a root's call outside of training, in place of the call itself.
     """
 
-    def __init__(self, session: Session, *, anchor: int | None = None) -> None:
+    def __init__(self, session: Session, *, period: tuple[int, ...] = ()) -> None:
         self.session = session
         self.watchers: list[Watcher] = []
-        self.anchor = anchor
+        self._period, self._anchor = period, anchor_of(period)
+        self._later: list[Optimizer] = []
+        self._settled = SETTLED
+        self._looking: Any = None
         self.roots: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.roles = Roles()
@@ -75,7 +79,7 @@ class Joints:
         self._closures = False
         self.within_step = False
         self._before_step: Any = None
-        self._depth = 0
+        self._depth = self._own = 0
 
     def install(self) -> None:
         """Puts the listeners in place. Called once, when torch has been imported."""
@@ -100,9 +104,10 @@ class Joints:
                 joints._outermost(self)
                 return plain(self, *args, **kwargs)
             finally:
-                if joints.session.steps < SETTLED:
+                if joints.session.steps < joints._settled:
                     nn.Module.__call__ = call  # type: ignore[method-assign]
 
+        self._looking = call
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _outermost(self, module: nn.Module) -> None:
@@ -203,32 +208,47 @@ class Joints:
         roles = self.roles
         self.loaders.trains()
         samples = roles.trained()
+        if roles.known:
+            self.session.count(samples)
+        else:
+            self._made(args, kwargs)
         if self.within_step:
             self.session.mark("optimizer")
         self.session.forward_begin(prepared=not self.loaders.given and not roles.known)
-        self.session.samples += samples if roles.known else count_of(args) or count_of(kwargs)
         if self.around_forward is not None:
             self.around_forward()
 
     def _trains_on_own(self, args: Any, kwargs: Any) -> None:
         """The work of ``_trains`` in a plain step with a batch of no loader."""
         self.session.plain.prepared()
-        self.session.plain.samples.append(count_of(args) or count_of(kwargs))
+        self._made(args, kwargs)
+
+    def _made(self, args: Any, kwargs: Any) -> None:
+        """A model is called with a batch of no loader. What the calls before one backward pass get is one batch."""
+        self._own = max(self._own, count_of(args) or count_of(kwargs) or 0)
+
+    def _count_own(self) -> None:
+        self.session.count(self._own)
+        self._own = 0
 
     def _evaluates_plainly(self) -> None:
         """A plain step evaluates: what it was given may be for this alone."""
         plain = self.session.plain
-        if self.roles.known and plain.waited and plain.samples:
-            self.roles.given(0, None, plain.samples.pop())
+        if self.roles.known and plain.waited and plain.given:
+            self.roles.given(0, None, plain.given)
+            plain.given = 0
         self.session.leave_plain()
 
     def _evaluates(self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.roles.evaluated()
-        self.session.aside("evaluate")
-        under_way = self.session.evaluating
-        if under_way is not None:
-            self._first_called(under_way, module)
-            self.loaders.evaluates()
+        if self.roles.known or not module.training:
+            self.session.aside("evaluate")
+            under_way = self.session.evaluating
+            if under_way is not None:
+                self._first_called(under_way, module)
+                self.loaders.evaluates()
+        else:  # without a loader: what it is called for in training mode is trained on, such as a policy's moves
+            self.session.train_again()
         return inner(*args, **kwargs) if self.evaluating is None else self.evaluating(inner, *args, **kwargs)
 
     @staticmethod
@@ -250,6 +270,8 @@ class Joints:
 
         @functools.wraps(plain)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if joints._own and not joints.within_step:  # a closure's passes are all on the same batch
+                joints._count_own()
             if steps.on and type(tensors) is torch.Tensor and tensors.numel() == 1:
                 if joints.before_backward is not None:
                     joints.before_backward()
@@ -334,8 +356,10 @@ class Joints:
     def _optimizer_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._nested:
             return
+        if self._own:
+            self._count_own()
         if self.session.plain.on and not self._in_scaler:
-            if self.anchor is None or self._ends(optimizer):
+            if self._anchor is None or self._ends(optimizer):
                 self.within_step = False
                 self.session.plain.ended()
             return
@@ -390,11 +414,20 @@ class Joints:
     def _ends(self, optimizer: Optimizer) -> bool:
         """Whether a training step ends with this optimizer's.
 
-        Of several that take turns one is told to be the ``anchor``; until then each one's step counts.
+        Of several that take turns one does (the anchor). One that was not among them is of a later loop, where the
+        anchor may never step again.
         """
-        if self.anchor is None or self.anchor >= len(self.optimizers):
+        if self._anchor is None or self._anchor >= len(self.optimizers):
             return True
-        return optimizer is self.optimizers[self.anchor]
+        if optimizer is self.optimizers[self._anchor]:
+            return True
+        if any(optimizer is self.optimizers[each] for each in self._period if each < len(self.optimizers)):
+            return False
+        if all(optimizer is not known for known in self._later):  # its models are looked for as the first ones were
+            self._later.append(optimizer)
+            self._settled = self.session.steps + 1 + SETTLED
+            nn.Module.__call__ = self._looking  # type: ignore[method-assign]
+        return True
 
     # checkpoints
 

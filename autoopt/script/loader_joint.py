@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from autoopt.script.roles import Roles, count_of
 from autoopt.script.session import Session
@@ -43,6 +44,7 @@ class LoaderJoint:
     def install(self) -> None:
         """Puts the listeners in place."""
         made, opened, advanced = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        drawn = _BaseDataLoaderIter._next_index
         joint, session, roles, watchers = self, self.session, self.roles, self.watchers
         plain = session.plain
 
@@ -77,6 +79,8 @@ class LoaderJoint:
                 session.aside("evaluate")
             for watcher in watchers:
                 watcher.loader_opened(self)
+            if getattr(self, "_iterator", None) is not None:  # workers that persist begin anew
+                self._iterator.__dict__.pop("_autoopt_sizes", None)
             iterator: Any = opened(self)
             iterator._autoopt_loader = weakref.ref(self)
             if getattr(self, "_iterator", None) is not iterator:  # one made in a loop's header is held by nothing
@@ -96,8 +100,7 @@ class LoaderJoint:
                     batch = advanced(self)
                 finally:
                     plain.arrived.append(perf_counter())
-                first = batch[0] if type(batch) in (list, tuple) and batch else None
-                plain.samples.append(first.shape[0] if type(first) is torch.Tensor and first.ndim else count_of(batch))
+                plain.given = _counted(self, batch) or 0
                 return batch
             if session.standing or joint._changing:
                 return advanced(self)
@@ -108,7 +111,7 @@ class LoaderJoint:
                 except StopIteration:
                     joint._reads_training_data()
                     raise
-                joint._evaluated(batch)
+                joint._evaluated(_counted(self, batch))
                 return batch
             loader = None
             training = "_autoopt_trains" in self.__dict__
@@ -122,32 +125,41 @@ class LoaderJoint:
             if not training:
                 session.aside("evaluate")
                 batch = advanced(self)
-                joint._evaluated(batch)
+                count = _counted(self, batch)
+                joint._evaluated(count)
             else:
                 session.data_begin()
                 try:
                     batch = advanced(self)
                 finally:
                     session.data_end()
-                joint.given = True
+                count, joint.given = _counted(self, batch), True
             joint.latest = weakref.ref(self)
-            roles.given(id(self), loader, count_of(batch))
+            roles.given(id(self), loader, count)
             if watchers:
                 told = loader if loader is not None else getattr(self, "_autoopt_loader", lambda: None)()
                 for watcher in watchers if told is not None else ():
                     watcher.batch_given(told, batch, training)
             return batch
 
+        @functools.wraps(drawn)
+        def next_index(self: Any) -> Any:
+            index = drawn(self)  # type: ignore[no-untyped-call]
+            if self._dataset_kind == _DatasetKind.Map and isinstance(index, (list, tuple)):
+                self.__dict__.setdefault("_autoopt_sizes", deque()).append(len(index))
+            return index
+
+        _BaseDataLoaderIter._next_index = next_index  # type: ignore[method-assign]
         DataLoader.__init__ = init  # type: ignore[method-assign]
         DataLoader.__iter__ = iterate  # type: ignore[method-assign]
         _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
 
-    def _evaluated(self, batch: Any) -> None:
-        """A batch is read by an evaluation."""
+    def _evaluated(self, samples: int | None) -> None:
+        """A batch is read by an evaluation; its samples, None where they cannot be counted."""
         found = self.session.evaluating
         if found is not None:
             found.batches += 1
-            found.samples += count_of(batch)
+            found.samples += samples or 0
 
     def _reads_training_data(self) -> None:
         if self.session.evaluating is not None:
@@ -174,3 +186,9 @@ class LoaderJoint:
         """Workers that persist are not given a seed again; drawing it all the same keeps the order of samples."""
         if loader.persistent_workers and loader._iterator is not None and loader.generator is not None:
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+
+def _counted(iterator: Any, batch: Any) -> int | None:
+    """Samples of the batch that an iterator has just given: as many as its batch sampler drew, else as it tells."""
+    sizes = iterator.__dict__.get("_autoopt_sizes")
+    return sizes.popleft() if sizes else count_of(batch)

@@ -263,6 +263,7 @@ class Observer(Watcher):
             accumulation=self._passes.accumulation,
             backwards=self._passes.per_turn(max(len(period), 1)),
             seeded=self.seeded,
+            unit="samples" if self.joints.session.counts else "steps",
         )
         return found.model_copy(update={"not_found": not_found(found)})
 

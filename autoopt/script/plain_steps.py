@@ -22,7 +22,8 @@ class PlainSteps:
     Attributes:
         on: whether the step under way is plain; the joints write into the lists only then.
         opened, arrived, ends: when a batch was asked for, had come, and when the step ended, by ``perf_counter``.
-        losses, samples: of backward passes and of batches, in their order.
+        losses: of backward passes, in their order.
+        samples: of each step that has ended; given: of the step under way; 0 where none were counted.
         most: of them, until one is split or the last is reached.
         rests_until: nobody is to be asked before, by ``perf_counter``.
     """
@@ -35,6 +36,7 @@ class PlainSteps:
         self.ends: list[float] = []
         self.losses: list[float | list[float]] = []
         self.samples: list[int] = []
+        self.given = 0
         self.most = self.rests_until = self._since = 0.0
         self._note: Callable[[list[object]], None] | None = None
 
@@ -61,9 +63,12 @@ class PlainSteps:
         now = perf_counter()
         ends = self.ends
         if len(self.arrived) == len(ends):  # nothing was waited for
-            self.opened.append(now)
-            self.arrived.append(now)
+            began = ends[-1] if ends else self._since
+            self.opened.append(began)
+            self.arrived.append(began)
         ends.append(now)
+        self.samples.append(self.given)
+        self.given = 0
         done = len(ends)
         if self._note is not None:
             self._note([])

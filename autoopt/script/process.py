@@ -12,7 +12,6 @@ from autoopt.script.frames import folder
 from autoopt.script.joints import Joints
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
-from autoopt.script.period import anchor_of
 from autoopt.script.planned import planned_steps
 from autoopt.script.recording import Recording
 from autoopt.script.refusals import refuse_processes
@@ -48,8 +47,8 @@ class Script:
         self._imports = ImportClock()
         self.spec, self.command = spec, spec.script
         sites = spec.script.sites
-        self.session = Session(stops=stops)
-        self.joints = Joints(self.session, anchor=anchor_of(sites.period) if sites is not None else None)
+        self.session = Session(stops=stops, counts=sites is None or sites.unit == "samples")
+        self.joints = Joints(self.session, period=sites.period if sites is not None else ())
         if sites is not None:
             self.joints.trains_in_eval = any(site.options.get("mode") == "eval" for site in sites.of("model"))
         self.observer = Observer(self.joints) if sites is None else None

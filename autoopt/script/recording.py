@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.fingerprint import digests
 from autoopt.benchmark.losses import takes_probabilities
-from autoopt.benchmark.transfer import samples_of
 from autoopt.script.watcher import Watcher
 
 
@@ -37,7 +38,8 @@ class MicroBatch(list[ModelCall]):
 
 
 class Recording(Watcher):
-    """Holds the calls of the script's first training step, the host batch that it began with, and what its losses are.
+    """Holds the calls of the script's first training step, digests of the host batch that it began with, and what its
+    losses are.
 
     Attributes:
         takes_probabilities: a loss is made of probabilities (``benchmark.losses``).
@@ -45,7 +47,7 @@ class Recording(Watcher):
 
     def __init__(self) -> None:
         self.batches: list[MicroBatch] = []
-        self.host_batch: Any = None
+        self.host_digests: tuple[str, str, str] | None = None
         self.takes_probabilities = False
         self._over = False
         self._next = True
@@ -57,7 +59,7 @@ class Recording(Watcher):
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
         if not self._over and training:
             self._next = self._loads = True
-            self.host_batch = batch if self.host_batch is None else self.host_batch
+            self.host_digests = digests(batch) if self.host_digests is None else self.host_digests
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
         if self._over or not training:

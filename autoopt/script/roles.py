@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autoopt.benchmark.transfer import samples_of
+from autoopt.benchmark.contents import samples_of
 from autoopt.script.frames import maker_place
 
-_Given = tuple[int, Any, int]
+_Given = tuple[int, Any, int | None]
 """A batch that no training call has taken yet: identity of its iterator, its loader (None where that is known to
-train), samples."""
+train), samples (None where they cannot be counted)."""
 
 
 class Roles:
@@ -79,7 +79,7 @@ class Roles:
             if loader is not None:
                 self._note(loader, False)
 
-    def given(self, reader: int, loader: Any, samples: int) -> None:
+    def given(self, reader: int, loader: Any, samples: int | None) -> None:
         """A batch was read; ``loader`` is None where it is known to train."""
         self._given.append((reader, loader, samples))
 
@@ -87,13 +87,13 @@ class Roles:
         """A model was called, and not in training: what was given so far may be for this alone."""
         self._evaluated = len(self._given)
 
-    def trained(self) -> int:
+    def trained(self) -> int | None:
         """A training call takes what was given; its samples: batches of several loaders belong together."""
         given = self._given
         if len(given) == 1 and given[0][1] is None:  # nearly always
             self._evaluated = 0
             return given.pop()[2]
-        return self._taken() if given else 0
+        return self._taken() if given else None
 
     def step_ended(self) -> None:
         """Forgets batches that nobody has taken, but for one that is read ahead."""
@@ -101,10 +101,10 @@ class Roles:
             self._given = [given for given in self._given if given[1] is None][-1:]
             self._evaluated = 0
 
-    def _taken(self) -> int:
+    def _taken(self) -> int | None:
         fresh = self._given[self._evaluated :] or self._given
         ahead: dict[int, _Given] = {}  # who reads a batch ahead has two when the first of them is trained on
-        first: dict[int, int] = {}
+        first: dict[int, int | None] = {}
         for reader, loader, samples in fresh:
             if loader is not None:
                 self._trains(loader)
@@ -112,7 +112,7 @@ class Roles:
                 ahead[reader] = (reader, None, samples)
             first.setdefault(reader, samples)
         self._given, self._evaluated = [*ahead.values()], 0
-        return max(first.values())
+        return max((samples for samples in first.values() if samples is not None), default=None)
 
     def _trains(self, loader: Any) -> None:
         self.known = True
@@ -126,9 +126,9 @@ class Roles:
             self._of_line[self._lines[loader]].add(role)
 
 
-def count_of(batch: Any) -> int:
-    """Samples of a batch; those of the usual forms without a walk through them."""
+def count_of(batch: Any) -> int | None:
+    """Samples of a batch, None where they cannot be counted; those of the usual forms without a walk through them."""
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and first.ndim:
         return first.shape[0]  # len() takes three times as long
-    return samples_of(batch) or 0
+    return samples_of(batch)

@@ -19,7 +19,7 @@ from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.script.between import Between, Interruption
-from autoopt.script.endings import ScriptEnded
+from autoopt.script.endings import ScriptEnded, of_training
 from autoopt.script.found_metric import Told, told_again
 from autoopt.script.goal import Enough, Goal
 from autoopt.script.plain_steps import PlainSteps
@@ -31,7 +31,10 @@ class Session:
     """The session of a script: what the joints tell, and who waits for it.
 
     Attributes:
-        steps, samples: trained so far.
+        steps, samples: trained so far. A step of which none were counted has as many as the one before: it trains on
+            the same batch once more, or on one that does not tell.
+        counts: whether samples are the unit, as the first step shows; False from the start where the baseline's are
+            not.
         device: where the model is; None before the first training call of one.
         evaluations: seen so far.
         between: what it did besides steps.
@@ -43,9 +46,9 @@ class Session:
         watched: whether somebody but the session listens at the joints.
     """
 
-    def __init__(self, *, stops: bool = True) -> None:
-        self.stops = stops
-        self.steps = self.samples = 0
+    def __init__(self, *, stops: bool = True, counts: bool = True) -> None:
+        self.stops, self.counts = stops, counts
+        self.steps = self.samples = self._given = self._latest = 0
         self.evaluations = 0
         self.between = Between()
         self.plain = PlainSteps(self._plain_over)
@@ -177,6 +180,17 @@ class Session:
             on_cpu = self.device is not None and self.device.kind == "cpu"
             self._losses.append(value.tolist() if on_cpu else value.detach())
 
+    def count(self, samples: int | None) -> None:
+        """Samples that the step under way is given; None or 0 where they cannot be counted."""
+        if samples and self.plain.on:
+            self.plain.given += samples
+        elif samples:
+            self._given += samples
+
+    def _counted(self, given: int) -> None:
+        self._latest = given or self._latest
+        self.samples += self._latest
+
     def metric(self, value: float) -> None:
         """The script has told its metric."""
         self.leave_plain()
@@ -198,6 +212,9 @@ class Session:
     def step_end(self) -> None:
         """A training step has ended: counts, and stops here where that was asked for."""
         self.steps += 1
+        self.counts = self.counts and bool(self._given or self._latest)
+        self._counted(self._given)
+        self._given = 0
         if self.clock is None:
             return
         self.mark("optimizer")
@@ -258,7 +275,9 @@ class Session:
         goal.steps += steps
         goal.away += [0.0] * steps
         self.steps += steps
-        self.samples += sum(plain.samples)
+        for given in plain.samples:
+            self._counted(given)
+        self._given, plain.given = plain.given, 0
         goal.captured.extend(plain.losses[:single])
         self._losses += plain.losses[single:]
         plain.samples.clear()
@@ -345,7 +364,7 @@ class Session:
             return
         self.leave_plain()
         self.over = self.standing = True
-        told = _Raised(error if error is not None else ScriptEnded(self.steps))
+        told = _Raised(of_training(error, self.steps))
         if self._goal is not None and self.clock is not None and self._aside is None:
             self._goal.put(self.clock.stop())
         self._answers.put(told)

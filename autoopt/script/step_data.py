@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from autoopt.benchmark.fingerprint import digest, sample_keys
-from autoopt.benchmark.transfer import tensors
+from autoopt.benchmark.contents import PLAIN, leaves
+from autoopt.benchmark.fingerprint import digests, has_fractions, sample_keys
 from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.watcher import Watcher
 
@@ -32,9 +32,11 @@ class StepData(Watcher):
         self.orders: list[str] = []
         self.epochs: list[EpochRead] = []
         self.given = False
-        self._labels, self._own_loss = True, False
+        self._labels, self._own_loss, self._unhashed = True, False, ""
         self._keys: list[set[int]] = [set()]
-        self._batches: list[Any] = [live.script.recording.host_batch]
+        self._taken: list[tuple[str, str]] = []
+        if live.script.recording.host_digests is not None:
+            self._hold(*live.script.recording.host_digests)
         self._called: set[int] = set()
         self._outputs: list[torch.Tensor] = []
         self._outputs_before: list[torch.Tensor] = []
@@ -54,7 +56,7 @@ class StepData(Watcher):
     @property
     def unseen(self) -> str:
         """Data that the digests may not hold; "" where they hold all of them."""
-        return "" if self._labels and all(self.digests) else "labels"
+        return self._unhashed or ("" if self._labels and all(self.digests) else "labels")
 
     def loader_opened(self, loader: Any) -> None:
         if self._roles.of(loader) and self._keys[-1]:
@@ -63,7 +65,7 @@ class StepData(Watcher):
     def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
         if training:
             self.given = True
-            self._batches.append(batch)
+            self._hold(*digests(batch))
             self._read(batch)
 
     def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
@@ -83,17 +85,22 @@ class StepData(Watcher):
         known what was computed before it, where the data show otherwise.
         """
         self._called.add(id(model))
-        given = tree_map(self._without_own, (args, kwargs))
-        whole = tree_map(_whole_numbers, given)
-        shown = not self.digests and (self.given or tensors(whole))
-        self._batches.append(whole if shown or len(self._called) > 1 else given)
+        options = [value for value in (*args, *kwargs.values()) if isinstance(value, PLAIN)]
+        given = [(path, leaf) for path, leaf in leaves((args, kwargs)) if not self._is_own(leaf)]
+        given = [(path, leaf) for path, leaf in given if all(leaf is not option for option in options)]
+        whole = [(path, leaf) for path, leaf in given if not has_fractions(leaf)]
+        shown = not self.digests and (self.given or any(isinstance(leaf, torch.Tensor) for _, leaf in whole))
+        self._hold(*digests(dict(whole if shown or len(self._called) > 1 else given)))
 
-    def _without_own(self, value: Any) -> Any:
-        """None for what a model computed in this step or the one before, such as a state that is handed on."""
+    def _hold(self, whole: str, order: str, unhashed: str) -> None:
+        self._taken.append((whole, order))
+        self._unhashed = self._unhashed or unhashed
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a model computed it in this step or the one before, such as a state that is handed on."""
         if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
-            return value
-        outputs = (*self._outputs, *self._outputs_before)
-        return None if any(_same_numbers(value, output) for output in outputs) else value
+            return False
+        return any(_same_numbers(value, output) for output in (*self._outputs, *self._outputs_before))
 
     def _read(self, batch: Any) -> None:
         epoch = self.epoch
@@ -110,10 +117,10 @@ class StepData(Watcher):
 
     def step_ended(self) -> None:
         """Takes the digests of the step that has ended."""
-        self.digests.append("".join(digest(batch) for batch in self._batches))
-        self.orders.append("".join(digest(batch, whole_numbers=True) for batch in self._batches))
+        self.digests.append("".join(whole for whole, _ in self._taken))
+        self.orders.append("".join(order for _, order in self._taken))
         self._labels = self._labels and (self.given or self._own_loss)
-        self._batches.clear()
+        self._taken.clear()
         self._called.clear()
         self._outputs_before, self._outputs = self._outputs, []
         self._own_loss = False
@@ -141,13 +148,10 @@ class StepData(Watcher):
 
 def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors share their memory, or hold equal numbers."""
-    if one.device != other.device or one.layout != torch.strided or other.layout != torch.strided:
+    if one.device != other.device or one.is_nested or other.is_nested:
+        return False
+    if one.layout != torch.strided or other.layout != torch.strided:
         return False
     if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
         return True
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-
-
-def _whole_numbers(value: Any) -> Any:
-    """A tensor of numbers with fractions is left out."""
-    return None if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value

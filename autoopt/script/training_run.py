@@ -170,7 +170,7 @@ class ScriptRun:
 
     def _document(self) -> TrainingRun:
         live, session, metric, wanted = self.live, self.session, self.metric, self.wanted
-        own = (session.samples, live.build_seconds, session.device.peak_bytes(), live.training.host_peak_bytes())
+        own = (live.training.samples, live.build_seconds, session.device.peak_bytes(), live.training.host_peak_bytes())
         ranks = self.group.gather(own)
         losses = tuple(self.losses)
         once = self.late_seconds + excess(self.times)
@@ -197,7 +197,7 @@ class ScriptRun:
             evaluation_seconds=self.seconds - self.training_seconds,
             evaluations=len(self.told) or session.evaluations,
             steps=session.steps,
-            samples=sum(each[0] for each in ranks),
+            samples=total([each[0] for each in ranks]),
             fixed_seconds=max(each[1] for each in ranks) + once,
             once_seconds=once,
             reached=None if wanted is None else first is not None,

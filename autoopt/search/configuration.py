@@ -43,7 +43,8 @@ def configuration(
     rate = side.samples_per_second if side else None
     if profile is not None:
         step = step or percentiles(list(profile.block.step_seconds))
-        rate = rate or profile.block.samples / profile.block.seconds
+        if rate is None and profile.block.samples is not None:
+            rate = profile.block.samples / profile.block.seconds
     flops = _flops(profile)
     return Configuration(
         plan=plan,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import tensors
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify import advice
 from autoopt.simplify.batches import Fetch, few, nbytes

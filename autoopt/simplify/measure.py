@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.padding import padding_share
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import samples_of
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
 from autoopt.simplify.batches import cached_batches, doubled_batch, nbytes

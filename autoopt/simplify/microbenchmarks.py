@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import samples_of
 from autoopt.records import JsonDict
 from autoopt.simplify.ceilings import PRODUCT
 from autoopt.simplify.drift import ReferenceSpeed

@@ -14,20 +14,22 @@ from autoopt.records import Record
 
 
 class Progress(Record):
-    """``seconds`` and ``samples`` since the first step; ``metrics`` where it was evaluated just now."""
+    """``seconds`` and ``samples`` since the first step; ``samples`` None where batches cannot be counted; ``metrics``
+    where it was evaluated just now."""
 
     step: int
     total: int
     seconds: float
-    samples: int
+    samples: int | None
     loss: float | None
     metrics: dict[str, float]
 
 
 def told(progress: Progress) -> str:
     """One line."""
-    rate = progress.samples / progress.seconds if progress.seconds > 0 else 0.0
-    parts = [f"step {progress.step}/{progress.total}", f"{progress.seconds:.1f} s", f"{rate:.0f} samples/s"]
+    parts = [f"step {progress.step}/{progress.total}", f"{progress.seconds:.1f} s"]
+    if progress.samples is not None and progress.seconds > 0:
+        parts.append(f"{progress.samples / progress.seconds:.0f} samples/s")
     parts += [f"loss {progress.loss:.4f}"] if progress.loss is not None else []
     return "  ".join([*parts, *(f"{name} {value:.4f}" for name, value in progress.metrics.items())])
 

@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from autoopt.benchmark.device import open_device
+from autoopt.benchmark.distributed.merging import total
 from autoopt.benchmark.distributed.places import device_of
 from autoopt.benchmark.monitors import Monitor
 from autoopt.benchmark.seeding import seed_everything
@@ -40,7 +41,7 @@ class Trained(Record):
     plan: Plan
     seed: int
     steps: int
-    samples: int
+    samples: int | None
     seconds: float
     samples_per_second: float | None
     loss: float | None
@@ -177,7 +178,7 @@ class _Run:
                 step=training.steps,
                 total=training.total_steps,
                 seconds=self.seconds,
-                samples=sum(training.group.gather(training.samples)),
+                samples=total(training.group.gather(training.samples)),
                 loss=self.loss,
                 metrics=dict(self.metrics) if evaluated else {},
             )
@@ -247,13 +248,14 @@ def train(
         first = training.samples
         with Monitor(opened) as monitor:
             stopped = run.go()
-        count = sum(training.group.gather(training.samples - first))
+        here = None if training.samples is None or first is None else training.samples - first
+        count = total(training.group.gather(here))
         return _document(run, stopped, count, monitor.summary(), price_per_hour)
     finally:
         training.close()
 
 
-def _document(run: _Run, stopped: str, samples: int, seen: JsonDict, price: float | None) -> Trained:
+def _document(run: _Run, stopped: str, samples: int | None, seen: JsonDict, price: float | None) -> Trained:
     training, target = run.training, run.target
     seconds = run.seconds
     here = seconds - run.before
@@ -266,7 +268,7 @@ def _document(run: _Run, stopped: str, samples: int, seen: JsonDict, price: floa
         plan=run.plan,
         seed=training.seed,
         steps=training.steps,
-        samples=sum(training.group.gather(training.samples)),
+        samples=total(training.group.gather(training.samples)),
         seconds=seconds,
         samples_per_second=samples / here if samples and here > 0 else None,
         loss=run.loss,

@@ -43,7 +43,7 @@ from autoopt_reports.terminal import (
     trial_outcome,
 )
 from autoopt_reports.view import units
-from autoopt_reports.view.text import change_name, name
+from autoopt_reports.view.text import change_name, name, throughput
 
 HEARTBEAT_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
@@ -186,9 +186,9 @@ def _phase(event: Event) -> str:
 
 def _baseline(event: Event) -> str:
     assert isinstance(event, BaselineMeasured)
-    step, rate = event.baseline.step_seconds, event.baseline.samples_per_second
+    step, rate = event.baseline.step_seconds, throughput(event.baseline, "/baseline")
     measured = [units.duration(step.p50) + " a step in the control"] if step else []
-    measured += [units.rate(rate)] if rate else []
+    measured += [] if rate.missing else [str(rate)]
     return "baseline: " + (", ".join(measured) or units.NOT_MEASURED)
 
 

@@ -63,6 +63,7 @@ def derived(document: Any, how: str, paths: list[str]) -> Any:
         "share_less_all": lambda: 1 - sum(values[1:]) / values[0],
         "share_all": lambda: sum(values[1:]) / values[0],
         "per_thousand": lambda: 1000 / values[0],
+        "per_second": lambda: 1 / values[0],
         "miss": lambda: max(values) / min(values) - 1,
     }
     if how in simple:

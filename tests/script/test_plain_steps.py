@@ -59,12 +59,12 @@ class Script:
             plain.opened.append(self.time())
             self.time.passes(seconds)
             plain.arrived.append(self.time())
-            plain.samples.append(4)
+            plain.given = 4
         else:
             self.session.data_begin()
             self.time.passes(seconds)
             self.session.data_end()
-            self.session.samples += 4
+            self.session.count(4)
 
     def compute(self, seconds: float, *losses: float) -> None:
         plain = self.session.plain
@@ -124,6 +124,14 @@ def with_second_batches(script: Script) -> None:
         script.step(number, batches=2 if number % 4 == 0 else 1)
 
 
+def with_the_same_batch_again(script: Script) -> None:
+    for number in range(40):
+        if number % 3 == 0:
+            script.wait(0.002)
+        script.compute(0.01, float(number))
+        script.end()
+
+
 def with_evaluations(script: Script) -> None:
     for number in range(40):
         script.step(number)
@@ -144,7 +152,14 @@ def with_a_metric(script: Script) -> None:
 
 @pytest.mark.parametrize(
     "train",
-    [all_steps, with_other_losses, with_second_batches, with_evaluations, with_a_metric],
+    [
+        all_steps,
+        with_other_losses,
+        with_second_batches,
+        with_the_same_batch_again,
+        with_evaluations,
+        with_a_metric,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_plain_steps_are_booked_as_the_clock_would_have_told_them(time: Time, train: Callable[[Script], None]) -> None:

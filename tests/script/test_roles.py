@@ -38,7 +38,7 @@ def test_a_single_batch_of_validation_shows_when_there_is_no_other() -> None:
     read(roles, valid)
     roles.evaluated()
     roles.reads_on(id(valid), valid)  # which has none left
-    assert roles.trained() == 0
+    assert roles.trained() is None
     assert roles.of(valid) is False
 
 

@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Noise, Plan
+from autoopt.records import Change, Estimate, Noise, Plan
+from autoopt.records.messages import Block
+from autoopt.search.accept.time_to_target import step_times
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control
 from autoopt.search.compare.rounds import undisturbed
+from autoopt.search.compare.side_statistics import SideStatistics
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 A = Plan()
@@ -306,6 +309,37 @@ def test_a_burst_is_left_out_and_steady_load_is_not() -> None:
     assert undisturbed([calm] * 7 + [burst], 0.15) == [True] * 7 + [False]
     assert all(undisturbed([(0.9, 0.9)] * 8, 0.15))
     assert all(undisturbed([(None, None)] * 8, 0.15))
+
+
+def test_steps_are_the_unit_where_samples_cannot_be_counted() -> None:
+    steps = Block(steps=10, samples=None, seconds=2.0)
+    measured = SideStatistics(A, blocks=[steps]).side()
+    assert (measured.samples_per_second, measured.samples_per_step) == (None, None)
+    assert (measured.rate, measured.per_step) == (5.0, 1.0)
+    comparison = Comparison(
+        decision=Decision.ACCEPT,
+        estimate=Estimate(value=2.0, low=1.9, high=2.1, n=2),
+        incumbent=measured,
+        candidate=SideStatistics(A, blocks=[steps.model_copy(update={"seconds": 1.0})]).side(),
+    )
+    assert step_times(comparison) == (0.2, 0.1)
+
+
+def test_a_candidate_whose_samples_cannot_be_counted_fails_where_the_baselines_are() -> None:
+    fake = machine(1.5)
+    start = fake.start
+
+    def uncounted(plan: Plan, label: str) -> Any:
+        arm = start(plan, label)
+        block = arm.block
+        if label == "candidate":
+            arm.block = lambda *length: block(*length).model_copy(update={"samples": None})
+        return arm
+
+    fake.start = uncounted
+    found = run(fake)
+    assert found.decision is Decision.FAILED
+    assert "cannot be counted" in found.reason
 
 
 def test_a_comparison_that_goes_on_counts_the_pairs_it_has_and_decides_as_one_that_was_never_left() -> None:

@@ -78,6 +78,16 @@ def test_the_same_plan_is_identical(probes) -> None:
     assert found.gradient_error == 0.0
 
 
+def test_batches_that_tell_nothing_are_never_called_identical(probes) -> None:
+    blind = [
+        ProbeResult(each.probe.model_copy(update={"unseen": "Molecule"}), each.arrays)
+        for each in (probes.before, probes.of(Plan()))
+    ]
+    found = level_of(later_breakers.HONEST[1].risk, *blind, OBJECTIVE)
+    assert found.level != "identical"
+    assert "the samples' order could not be checked (Molecule not seen)" in found.detail
+
+
 @pytest.mark.parametrize("steps", [STEPS - 7, STEPS - 16])
 def test_a_probe_of_fewer_steps_is_of_the_same_batches(steps: int, probes) -> None:
     """A candidate whose steps took longer under the probe (it compiles) trains fewer of them and reads on earlier."""

@@ -36,7 +36,7 @@ def merged(blocks: Sequence[Block]) -> Block:
     ]
     return slowest.model_copy(
         update={
-            "samples": sum(block.samples for block in blocks),
+            "samples": total([block.samples for block in blocks]),
             "step_seconds": slowest_steps([block.step_seconds for block in blocks]),
             "losses": mean_losses([block.losses for block in blocks]),
             "cpu_seconds": sum(own),

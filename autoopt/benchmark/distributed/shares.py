@@ -15,10 +15,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from autoopt.benchmark.contents import samples_of, tensors
 from autoopt.benchmark.distributed.group import Group
 from autoopt.benchmark.loader import Loader
 from autoopt.benchmark.order import Shielded
-from autoopt.benchmark.transfer import mapped, samples_of, tensors
+from autoopt.benchmark.transfer import mapped
 from autoopt.errors import WorkloadError
 
 

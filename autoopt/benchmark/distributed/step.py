@@ -12,10 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from autoopt.benchmark.clock import StageClock
+from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.distributed.group import Group, alone
 from autoopt.benchmark.losses import Loss
 from autoopt.benchmark.training_step import TrainingStep
-from autoopt.benchmark.transfer import samples_of
 from autoopt.errors import TrialFailed, WorkloadError
 
 Weights = list[tuple[float, int]]

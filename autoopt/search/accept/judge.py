@@ -197,7 +197,7 @@ def _trained_anyway(risk: Risk, comparison: Comparison) -> bool:
     """
     if not risk.trains_otherwise or comparison.decision is Decision.HARMFUL:
         return False
-    before, after = comparison.incumbent.samples_per_step, comparison.candidate.samples_per_step
+    before, after = comparison.incumbent.per_step, comparison.candidate.per_step
     if before is None or after is None:
         return False  # no process of it was measured: what goes on from an earlier trial was not worth another pair
     return isclose(before, after, rel_tol=SAME_BATCH)

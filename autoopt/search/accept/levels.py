@@ -70,13 +70,19 @@ def level_of(
         return found.quality("equivalent" if drawn else "identical", identical, passed=True)
     doubt = _doubt(before, after, points, update)
     if doubt:
-        return found.quality("undecided", doubt, passed=None)
+        return found.quality("undecided", doubt + _unseen(before.probe, after.probe), passed=None)
     worst = max(points, key=lambda point: point.bias_bound)
     detail = (
         f"the same training but for rounding: {worst.text} at worst of {_told(len(points), before.probe)} of "
-        f"{worst.batches} batches, equal updates{found.price}"
+        f"{worst.batches} batches, equal updates{found.price}{_unseen(before.probe, after.probe)}"
     )
     return found.quality("equivalent", detail, passed=True)
+
+
+def _unseen(one: Probe, other: Probe) -> str:
+    """What is said where a part of the batches tells nothing that can be compared."""
+    part = one.unseen or other.unseen
+    return f"; the samples' order could not be checked ({part} not seen)" if part else ""
 
 
 def _told(points: int, before: Probe) -> str:

@@ -224,7 +224,10 @@ def _more_often(before: TrainingRun, after: TrainingRun) -> str:
     if min(len(befores), len(afters)) < 2:
         return ""
     old, new = float(np.median(befores)), max(afters)  # the last one of a run that was cut off is shorter
-    samples = new * after.samples / after.steps, old * before.samples / before.steps
+    if after.samples is None or before.samples is None:
+        samples = new, old
+    else:
+        samples = new * after.samples / after.steps, old * before.samples / before.steps
     if new >= _OFTEN * old or samples[0] >= _OFTEN * samples[1]:
         return ""
     return f"evaluated every {new:g} steps where the baseline was evaluated every {old:g}"

@@ -22,12 +22,11 @@ def step_times(comparison: Comparison) -> tuple[float, float] | None:
     None where the comparison measured too little.
     """
     before, after = comparison.incumbent, comparison.candidate
-    if comparison.estimate is None or not before.samples_per_second:
+    if comparison.estimate is None or not before.rate:
         return None
-    if not before.samples_per_step or not after.samples_per_step:
+    if not before.per_step or not after.per_step:
         return None
-    step = before.samples_per_step / before.samples_per_second
-    return step, after.samples_per_step / (before.samples_per_second * comparison.estimate.value)
+    return before.per_step / before.rate, after.per_step / (before.rate * comparison.estimate.value)
 
 
 def parts_to(run: TrainingRun, objective: Objective, step_seconds: float | None = None) -> Parts | None:

@@ -136,7 +136,7 @@ class TrialArm:
             **arguments,
         )
         block = Block.model_validate(answer)
-        if not block.samples:
+        if block.samples == 0:
             raise TrialFailed("error", f"{block.steps} steps trained on no sample")
         return block
 

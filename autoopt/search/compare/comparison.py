@@ -78,7 +78,8 @@ class LossPath(Record):
 
 
 class Side(Record):
-    """One arm over all its processes. Rates: totals over total seconds. Sizes in bytes.
+    """One arm over all its processes. Rates: totals over total seconds. Sizes in bytes. ``samples_per_second`` and
+    ``samples_per_step`` are None where samples cannot be counted: a step is the unit then.
 
     ``evaluated_samples``: those that an evaluation reads, counted where a change is accepted. ``page_faults``: minor
     faults of a step, the mean of all blocks; None where the system does not count them.
@@ -87,6 +88,7 @@ class Side(Record):
     plan: Plan = Plan()
     samples_per_second: float | None = None
     samples_per_step: float | None = None
+    steps_per_second: float | None = None
     step_seconds: Percentiles | None = None
     block_step_seconds: tuple[float, ...] = ()
     stage_seconds: dict[str, float] = Field(default_factory=dict)
@@ -103,6 +105,18 @@ class Side(Record):
     page_faults: float | None = None
     blocks: int = 0
     seconds: float = 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second; steps, where samples cannot be counted."""
+        return self.steps_per_second if self.samples_per_second is None else self.samples_per_second
+
+    @property
+    def per_step(self) -> float | None:
+        """Of a step, in the unit of :attr:`rate`; None where nothing was measured."""
+        if self.samples_per_second is None and self.steps_per_second is not None:
+            return 1.0
+        return self.samples_per_step
 
 
 class PairOfProcesses(Record):
@@ -141,7 +155,8 @@ class SideFailure(Record):
 
 
 class Comparison(Record):
-    """Candidate against incumbent. ``estimate`` is of the ratio of speeds, above 1 is faster.
+    """Candidate against incumbent. ``estimate`` is of the ratio of speeds (samples per second, or steps where those are
+    the unit), above 1 is faster.
 
     ``estimate`` holds at all times with its confidence, however often it was looked at. ``rows``: the blocks that it is
     made of, apart from those of earlier pairs. ``seconds`` is wall-clock; ``measured_seconds`` is block time of both

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from autoopt.errors import TrialFailed
 from autoopt.records import Estimate, Noise, Plan, Record
 from autoopt.records.account import Row
 from autoopt.records.messages import Block
@@ -319,6 +320,12 @@ class Contest:
         for rival in running:
             own = found.get(id(rival.seat))
             if shared is None or own is None or not rival.waits:
+                continue
+            incumbent, candidate = self._in_order(shared, own)
+            if incumbent[-1].samples is not None and candidate[-1].samples is None:
+                failed = TrialFailed("error", "the candidate's samples cannot be counted, and the baseline's are")
+                rival.failure = failure_of("candidate", failed)
+                rival.decided = Decision.FAILED, rival.failure.reason
                 continue
             if self._mode == SWITCHED and rival.side.broke and not self._shared.side.broke:
                 rival.lost = True

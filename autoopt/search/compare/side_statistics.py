@@ -86,6 +86,7 @@ class SideStatistics:
             plan=self.plan,
             samples_per_second=samples / seconds if samples else None,
             samples_per_step=samples / steps if samples else None,
+            steps_per_second=steps / seconds if steps else None,
             step_seconds=percentiles([s for block in blocks for s in block.step_seconds]),
             block_step_seconds=tuple(block.seconds / max(block.steps, 1) for block in blocks),
             stage_seconds={n: sum(b.stage_seconds.get(n, 0.0) for b in blocks) / steps for n in sorted(stages)}

@@ -12,7 +12,19 @@ from autoopt_reports.view.closing import AdviceView, Detail, advice_views, comma
 from autoopt_reports.view.pipeline import Lanes, lanes_views, pipeline_headline, with_kind
 from autoopt_reports.view.roofline import Roofline, roofline_view
 from autoopt_reports.view.stages import StagesView, stages_view
-from autoopt_reports.view.text import Interval, Name, Number, Phrase, change_name, code, interval, name, number, say
+from autoopt_reports.view.text import (
+    Interval,
+    Name,
+    Number,
+    Phrase,
+    change_name,
+    code,
+    interval,
+    name,
+    number,
+    say,
+    throughput,
+)
 
 MOST_OF_A_SUMMARY = 6_000
 _PROFILE = "autoopt profile "
@@ -155,7 +167,7 @@ def _facts(profile: Profile) -> tuple[tuple[str, Number], ...]:
             "step, slowest hundredth",
             number(step.p99 if step else None, units.duration, "/baseline/step_seconds" + ("/p99" if step else "")),
         ),
-        ("throughput", number(base.samples_per_second, units.rate, "/baseline/samples_per_second")),
+        ("throughput", throughput(base, "/baseline")),
         ("peak memory", number(base.peak_memory_bytes, units.bytes_, "/baseline/peak_memory_bytes")),
         ("device busy", number(base.device_utilization, units.percent, "/baseline/device_utilization")),
         ("CPU busy", number(base.cpu_utilization, units.percent, "/baseline/cpu_utilization")),

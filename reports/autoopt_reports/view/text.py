@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoopt.records import Change, Estimate, EstimateKind
+from autoopt.records import Change, Configuration, Estimate, EstimateKind
 from autoopt_reports.view import units
 
 LONGEST_NAME = 240
@@ -98,6 +98,14 @@ def join(phrases: list[Phrase] | tuple[Phrase, ...], between: str = ", ", last: 
 def number(value: float | None, form: units.Formatter, path: str, *more: str, how: str = "") -> Number:
     """A number at ``path``; None reads "not measured"."""
     return Number(units.NOT_MEASURED if value is None else form(value), value, (path, *more), how)
+
+
+def throughput(configuration: Configuration, path: str) -> Number:
+    """Samples per second; steps, where samples cannot be counted and the steps were timed."""
+    step = configuration.step_seconds
+    if configuration.samples_per_second is None and step is not None:
+        return Number(units.step_rate(1.0 / step.p50), 1.0 / step.p50, (f"{path}/step_seconds/p50",), "per_second")
+    return number(configuration.samples_per_second, units.rate, f"{path}/samples_per_second")
 
 
 def clean(text: str) -> str:

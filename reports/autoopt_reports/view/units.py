@@ -73,6 +73,10 @@ def rate(value: float) -> str:
     return f"{significant(value)} samples/s"
 
 
+def step_rate(value: float) -> str:
+    return f"{significant(value)} steps/s"
+
+
 def percent(value: float) -> str:
     return f"{significant(value * 100, 2 if abs(value) < 0.1 else 3)} %" if value else "0 %"
 

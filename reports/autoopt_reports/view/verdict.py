@@ -19,7 +19,7 @@ from autoopt_reports.view.claims import (
 )
 from autoopt_reports.view.pipeline import with_kind
 from autoopt_reports.view.quality import metric_pair, metric_phrase
-from autoopt_reports.view.text import Interval, Number, Phrase, code, name, number, say
+from autoopt_reports.view.text import Interval, Number, Phrase, code, name, number, say, throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,8 @@ def _compared(result: Result) -> Iterator[Fact]:
         number(b_step.p50 if b_step else None, units.duration, _at("baseline", b_step, "step_seconds", "p50")),
         number(a_step.p50 if a_step else None, units.duration, _at("best", a_step, "step_seconds", "p50")),
     )
-    yield _pair(result, "throughput in interleaved blocks", "samples_per_second", units.rate)
+    rates = throughput(result.baseline, "/baseline"), throughput(result.best, "/best")
+    yield Fact("throughput in interleaved blocks", *rates)
 
 
 def _at(configuration: str, present: object, field: str, inner: str) -> str:

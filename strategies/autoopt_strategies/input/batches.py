@@ -121,5 +121,7 @@ def equal(one: Any, other: Any) -> bool:
 
 def dataset_of(workload: Any) -> Any:
     """The training dataset, taken out of its loader."""
+    from torch.utils.data import DataLoader
+
     data = workload.train_data
-    return getattr(data, "dataset", data) if type(data).__module__.startswith("torch.utils.data.dataloader") else data
+    return data.dataset if isinstance(data, DataLoader) else data

@@ -43,6 +43,8 @@ class DeviceDataset(Strategy):
             return Applies.no("samples are random, or not known to be the same every time")
         if not facts.batch_bytes:
             return Applies.no("batches hold no tensors")
+        if facts.beside_tensors:
+            return Applies.no(f"batches hold more than tensors, which cannot be put into one ({facts.beside_tensors})")
         if facts.static_shapes is False:
             return Applies.no("samples differ in shape, so that they do not fit into one tensor")
         size = (facts.dataset.sample_bytes or facts.batch_bytes // (facts.batch_size or 1)) * (facts.train_samples or 0)

@@ -29,6 +29,8 @@ class DevicePrefetch(Strategy):
             return Applies.no(f"copies beside the computation need CUDA streams; the device is {case.device}")
         if not case.workload.batch_bytes:
             return Applies.no("batches hold no tensors that could be copied ahead")
+        if case.workload.unmoved:
+            return Applies.no(f"a {case.workload.unmoved} of the batch has no to(device), by which it could be copied")
         return Applies.yes()
 
     def predict(self, case: Case, setting: Setting) -> Estimate | None:

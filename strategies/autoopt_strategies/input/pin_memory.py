@@ -29,6 +29,8 @@ class PinMemory(Strategy):
             return Applies.no(f"page-locked memory speeds up copies to CUDA devices, not to {case.device}")
         if not case.workload.batch_bytes:
             return Applies.no("batches hold no tensors that could be pinned")
+        if case.workload.unpinned:
+            return Applies.no(f"the loader does not pin what a {case.workload.unpinned} holds: it has no pin_memory()")
         if case.loader_option("pin_memory") and case.setup.transfer.non_blocking:
             return Applies.no("batches are pinned and copied without blocking already")
         return Applies.yes()

@@ -41,8 +41,10 @@ class BatchSize(Strategy):
         facts = case.workload
         if facts.loader.custom_batch_sampler:
             return Applies.no("the loader's own batch sampler decides the batch")
+        if facts.loader.own_class and case.sites is None:
+            return Applies.no(f"a {facts.loader.own_class} makes its batches in a way of its own: their size stays")
         if not facts.batch_size:
-            return Applies.no("the batch size is not known: the loader does not batch")
+            return Applies.no("the batch size is not known: the loader does not batch, or samples cannot be counted")
         if facts.optimizer.type == "LBFGS":
             return Applies.no("LBFGS has no rule for another batch")
         if case.plan.setting("accumulation") is not None:

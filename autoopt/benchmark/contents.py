@@ -1,0 +1,197 @@
+"""What a batch holds, whatever it is: containers, dataclasses and objects are walked through to their leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import weakref
+from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import date, time, timedelta
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+Leaf = tuple[str, Any]
+"""A leaf with its path, such as ``[0]``, ``['image']`` or ``.nodes``."""
+
+PLAIN = (
+    str, bytes, bytearray, int, float, complex, type(None), enum.Enum, np.generic,
+    date, time, timedelta, PurePath, torch.Size, torch.dtype, torch.device,
+)  # fmt: skip
+"""Leaves beside tensors and arrays whose value is their text."""
+
+_NO_DATA = (type, ModuleType, weakref.ref, nn.Module, torch.Generator)
+"""Things that an object holds to work with; they are no part of what it holds of the data."""
+
+
+def leaves(batch: Any) -> Iterator[Leaf]:
+    """Every leaf of a batch in a fixed order: tensors, arrays, plain values, and objects that tell nothing of theirs.
+
+    What refers to itself is walked through once.
+    """
+    return _leaves(batch, "", set())
+
+
+def _leaves(value: Any, path: str, seen: set[int]) -> Iterator[Leaf]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+        return
+    parts = parts_of(value)
+    if parts is None:
+        if not isinstance(value, _NO_DATA) and not callable(value):
+            yield path, value
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    for name, part in parts:
+        yield from _leaves(part, path + name, seen)
+    seen.discard(id(value))
+
+
+def parts_of(value: Any) -> list[Leaf] | None:
+    """The parts of a container or an object, each with its part of the path; None of a leaf."""
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return [(f"[{index}]", item) for index, item in enumerate(value)]
+    if isinstance(value, (torch.Tensor, np.ndarray, *PLAIN, *_NO_DATA)):
+        return None
+    if dataclasses.is_dataclass(value):
+        return [(f".{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    if isinstance(value, Set):
+        return [("{}", item) for item in sorted(value, key=repr)]  # in an order that every process has
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        return None  # a picture, a column of a table
+    held = fields_of(value)
+    return [(f".{name}", item) for name, item in held.items()] if held else None
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """What an object keeps in its ``__dict__`` and its slots."""
+    slots = (name for kind in type(value).__mro__ for name in _slots(kind))
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return {**found, **getattr(value, "__dict__", {})}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names = kind.__dict__.get("__slots__", ())
+    names = (names,) if isinstance(names, str) else tuple(names)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def tensors(batch: Any) -> list[tuple[str, torch.Tensor]]:
+    """Every tensor in a batch with its path."""
+    if isinstance(batch, torch.Tensor):
+        return [("", batch)]
+    return [(path, leaf) for path, leaf in leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Its sizes; of a nested one, whose rows differ, how many rows there are."""
+    return (tensor.size(0),) if tensor.is_nested else tuple(tensor.shape)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of its numbers, as many as it stores."""
+    if tensor.is_nested:
+        return sum(part.numel() * part.element_size() for part in tensor.unbind())
+    stored = tensor._nnz() if tensor.layout != torch.strided else tensor.numel()
+    return stored * tensor.element_size()
+
+
+def array_of(leaf: Any) -> Any:
+    """A leaf as an array of numbers, where it is one or gives one without computing; else None."""
+    if isinstance(leaf, PLAIN) or not (hasattr(leaf, "__array__") or hasattr(leaf, "__array_interface__")):
+        return None
+    try:
+        found = np.asarray(leaf)
+    except Exception:  # whatever an object of the user's raises, it tells nothing
+        return None
+    return None if found.dtype.hasobject else found
+
+
+def samples_of(batch: Any) -> int | None:
+    """Samples in a batch, as it tells them itself, or by its length or first dimension; None where that is not known.
+
+    A graph's batch tells its graphs, a packed one its sequences. Of several parts the first that can be counted does.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.size(0) if batch.dim() else None
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])
+    if isinstance(batch, PLAIN):
+        return None
+    if isinstance(batch, np.ndarray):
+        return len(batch) if batch.ndim else None
+    if isinstance(batch, (list, tuple)):
+        return _of_sequence(batch)
+    told = _told(batch)
+    if told is not None:
+        return told
+    if not isinstance(batch, Mapping) and hasattr(type(batch), "__len__") and not hasattr(type(batch), "keys"):
+        return _length(batch)
+    return _first(item for _, item in parts_of(batch) or ())
+
+
+def added(samples: int | None, more: int | None) -> int | None:
+    """The sum of two counts; None where one of them is not known."""
+    return None if samples is None or more is None else samples + more
+
+
+def _of_sequence(batch: Sequence[Any]) -> int | None:
+    """The first part that can be counted; of a list of things that cannot, and of texts, how many there are."""
+    found = _first(item for item in batch if not isinstance(item, (str, bytes)))
+    if found is None and batch and (isinstance(batch, list) or all(isinstance(item, (str, bytes)) for item in batch)):
+        return len(batch)
+    return found
+
+
+def _first(parts: Iterator[Any]) -> int | None:
+    return next((found for part in parts if (found := samples_of(part)) is not None), None)
+
+
+def _told(batch: Any) -> int | None:
+    """An object's own count: ``num_graphs`` (PyTorch Geometric), ``batch_size`` (DGL, samplers of neighbours)."""
+    for name in ("num_graphs", "batch_size"):
+        try:
+            value = getattr(batch, name, None)
+        except Exception:  # a property that fails is none
+            continue
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        if isinstance(value, torch.Size) and value:  # tensordict
+            return value[0]
+    return None
+
+
+def _length(batch: Any) -> int | None:
+    try:
+        return len(batch) or None
+    except Exception:  # as above
+        return None
+
+
+def unpinned(batch: Any) -> str:
+    """The type of an object whose tensors ``torch.utils.data`` does not pin: it looks into containers and asks objects
+    for ``pin_memory``. "" where it reaches all."""
+    if isinstance(batch, torch.Tensor) or callable(getattr(batch, "pin_memory", None)):
+        return ""
+    if isinstance(batch, (Mapping, list, tuple)):
+        return next((found for _, part in parts_of(batch) or () if (found := unpinned(part))), "")
+    return type(batch).__name__ if tensors(batch) else ""
+
+
+def unmoved(batch: Any) -> str:
+    """The type of an object whose tensors ``transfer.mapped`` does not reach: neither a container nor with a ``to`` of
+    its own. "" where it reaches all."""
+    if isinstance(batch, torch.Tensor) or callable(getattr(batch, "to", None)):
+        return ""
+    if isinstance(batch, (Mapping, list, tuple)) or dataclasses.is_dataclass(batch):
+        return next((found for _, part in parts_of(batch) or () if (found := unmoved(part))), "")
+    return type(batch).__name__ if tensors(batch) else ""

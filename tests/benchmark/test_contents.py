@@ -1,0 +1,189 @@
+"""Batches of any kind: how many samples they hold, what is hashed of them, and whether they can be put on a device."""
+
+from __future__ import annotations
+
+import weakref
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from autoopt.benchmark.contents import samples_of, shape_of, tensors, unmoved, unpinned
+from autoopt.benchmark.fingerprint import digest, sample_keys, step_digest, unhashed
+from autoopt.benchmark.samples import equal, size_of
+from autoopt.benchmark.transfer import mover
+
+Pair = namedtuple("Pair", "image label")
+
+
+@dataclass
+class Sequences:
+    tokens: torch.Tensor
+    lengths: list[int]
+    names: list[str] = field(default_factory=list)
+
+
+class GraphBatch:
+    """In the shape of PyTorch Geometric's: a store that knows its owner weakly, and ``num_graphs``."""
+
+    def __init__(self, **values: Any) -> None:
+        self._store = Store(values)
+        self._store.owner = weakref.ref(self)
+
+    @property
+    def num_graphs(self) -> int:
+        return int(self._store["batch"].max()) + 1
+
+    def __len__(self) -> int:
+        return len(self._store)  # of keys, as there
+
+    def to(self, device: Any) -> GraphBatch:
+        return GraphBatch(**{key: value.to(device) for key, value in self._store.items()})
+
+
+class Store(UserDict):  # type: ignore[type-arg]
+    owner: Any = None
+
+
+class Rows:
+    """An object of a script's own, with a length."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = torch.tensor(values).repeat(7, 1)
+        self.loss = nn.MSELoss()
+
+    def __len__(self) -> int:
+        return self.values.shape[1]
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+class Silent:
+    """Tells nothing of what it holds."""
+
+    __slots__ = ()
+
+
+def linked(values: list[float]) -> Any:
+    """Refers to itself."""
+    found = SimpleNamespace(x=torch.tensor(values))
+    found.itself = found
+    return found
+
+
+def graph(x: list[float]) -> GraphBatch:
+    return GraphBatch(x=torch.tensor(x), batch=torch.tensor([0, 0, 1]), edge_index=torch.tensor([[0, 1], [1, 0]]))
+
+
+Make = Callable[[list[float]], Any]
+KINDS: dict[str, tuple[Make, int | None, str, str]] = {
+    # name: (batch of three numbers, samples, not pinned, not moved)
+    "tensor": (torch.tensor, 3, "", ""),
+    "scalar": (lambda v: torch.tensor(v[0]), None, "", ""),
+    "pair": (lambda v: [torch.tensor(v), torch.zeros(3)], 3, "", ""),
+    "time first, then rows": (lambda v: (torch.tensor(0.5), torch.tensor(v)), 3, "", ""),
+    "dict": (lambda v: {"id": 7, "x": torch.tensor(v)}, 3, "", ""),
+    "dict of objects": (lambda v: {"graphs": graph(v), "kind": "train"}, 2, "GraphBatch", ""),
+    "named tuple": (lambda v: Pair(torch.tensor(v), torch.arange(3)), 3, "", ""),
+    "dataclass": (lambda v: Sequences(torch.tensor(v), [1, 2, 3]), 3, "Sequences", ""),
+    "texts": (lambda v: [f"text {x}" for x in v], 3, "", ""),
+    "texts and labels": (lambda v: (tuple(map(str, v)), torch.arange(3)), 3, "", ""),
+    "numbers": (lambda v: list(v), 3, "", ""),
+    "arrays": (lambda v: (np.array(v), np.arange(3)), 3, "", ""),
+    "graph": (graph, 2, "GraphBatch", ""),
+    "list of objects": (lambda v: [Slotted(torch.tensor(x)) for x in v], 3, "Slotted", "Slotted"),
+    "slots": (lambda v: Slotted(torch.tensor(v)), 3, "Slotted", "Slotted"),
+    "plain object": (lambda v: SimpleNamespace(x=torch.tensor(v)), 3, "SimpleNamespace", "SimpleNamespace"),
+    "object with a length": (Rows, 3, "Rows", "Rows"),
+    "refers to itself": (linked, 3, "SimpleNamespace", "SimpleNamespace"),
+    "packed": (lambda v: pack_sequence([torch.tensor(v), torch.tensor(v[:1])]), 2, "", ""),
+    "nested": (lambda v: torch.nested.nested_tensor([torch.tensor(v), torch.tensor(v[:2])]), 2, "", ""),
+    "jagged": (
+        lambda v: torch.nested.nested_tensor([torch.tensor(v), torch.tensor(v[:2])], layout=torch.jagged),
+        2, "", "",
+    ),
+    "sparse": (lambda v: torch.diag(torch.tensor(v)).to_sparse(), 3, "", ""),
+    "compressed": (lambda v: torch.diag(torch.tensor(v)).to_sparse_csr(), 3, "", ""),
+    "complex": (lambda v: torch.tensor(v).to(torch.complex64).conj(), 3, "", ""),
+    "half": (lambda v: torch.tensor(v, dtype=torch.bfloat16), 3, "", ""),
+    "set": (lambda v: {str(x) for x in v}, 3, "", ""),
+    "nothing": (lambda v: None, None, "", ""),
+    "silent": (lambda v: Silent(), None, "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested tensors|[Ss]parse).*")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_batch_tells(kind: str) -> None:
+    make, samples, not_pinned, not_moved = KINDS[kind]
+    one, again, other = make([1.0, 2.0, 3.0]), make([1.0, 2.0, 3.0]), make([1.0, 2.0, 4.0])
+    assert samples_of(one) == samples
+    assert (unpinned(one), unmoved(one)) == (not_pinned, not_moved)
+    hashed = kind not in ("nothing", "silent")
+    assert bool(digest(one)) is hashed
+    assert unhashed(one) == ("Silent" if kind == "silent" else "")
+    assert digest(one) == digest(again)
+    if kind not in ("nothing", "silent", "scalar"):
+        assert digest(one) != digest(other)
+        assert equal(one, again)
+        assert not equal(one, other)
+    assert step_digest([one, again]) == step_digest([again, one])
+    assert len(sample_keys(one)) in ({samples or 1, 1} if hashed else {0})
+    assert size_of(one) >= 0
+    assert all(shape_of(tensor) is not None for _, tensor in tensors(one))
+
+
+def test_what_is_no_data_is_no_part_of_a_digest() -> None:
+    """The loss that an object carries, and the weak reference of a store, differ from process to process."""
+    with_loss, without = Rows([1.0, 2.0]), Rows([1.0, 2.0])
+    del without.loss
+    assert digest(with_loss) == digest(without)
+    assert not unhashed(graph([1.0, 2.0, 3.0]))
+
+
+def test_whole_numbers_and_texts_are_what_augmentation_leaves_as_it_is() -> None:
+    def batch(noise: float, label: int, name: str) -> Any:
+        return SimpleNamespace(x=torch.full((2,), noise), y=torch.tensor([label]), name=name, weight=noise)
+
+    order = digest(batch(0.1, 3, "a"), whole_numbers=True)
+    assert order == digest(batch(0.2, 3, "a"), whole_numbers=True) != ""
+    assert order != digest(batch(0.1, 4, "a"), whole_numbers=True)
+    assert order != digest(batch(0.1, 3, "b"), whole_numbers=True)
+    assert digest(torch.ones(3), whole_numbers=True) == ""
+
+
+def test_micro_batches_with_texts_are_joined_where_these_are_the_same() -> None:
+    def batch(first: float, text: str) -> Any:
+        return {"x": torch.tensor([first, first + 1]), "source": text}
+
+    halves = [batch(0.0, "a"), batch(2.0, "a")]
+    assert step_digest(halves) == digest({"x": torch.arange(4.0), "source": "a"})
+    assert len(step_digest([batch(0.0, "a"), batch(2.0, "b")])) > len(step_digest(halves))
+
+
+def test_a_list_of_texts_has_a_key_for_each_of_them() -> None:
+    assert len(set(sample_keys(["a", "b", "a"]))) == 2
+
+
+@pytest.mark.parametrize("kind", [name for name, (_, _, _, not_moved) in KINDS.items() if not not_moved])
+def test_what_is_said_to_be_moved_is(kind: str) -> None:
+    if kind in ("jagged", "nested", "sparse", "compressed"):
+        pytest.skip("torch has none of these without numbers")
+    move = mover(torch.device("meta"))
+    assert move is not None
+    found = [
+        tensor for path, tensor in tensors(move(KINDS[kind][0]([1.0, 2.0, 3.0]))) if kind != "packed" or path == "[0]"
+    ]
+    assert all(tensor.device.type == "meta" for tensor in found)

@@ -1,0 +1,132 @@
+"""Trainings of every form, in real processes: what their samples are, whose their time is, and how they end."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoopt.errors import TrialFailed, WorkloadError
+from autoopt.records import Sites
+from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block
+from autoopt.registry import load_strategies
+from autoopt.script.endings import of_training
+from autoopt.script.session import Session
+from tests.script.conftest import StartScript, sites_of
+
+
+def steps_of(process: object, steps: int) -> Block:
+    return Block.model_validate(process.call("autoopt.benchmark.tasks:probe_losses", timeout=60.0, steps=steps))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "samples"),
+    [
+        ("graphs.py", 32),
+        ("shapes.py texts", 12),
+        ("shapes.py wrapped", 12),
+        ("shapes.py silent", None),
+        ("shapes.py nothing_counted", None),
+        ("shapes.py physics", 64),
+        ("shapes.py ode", 20),
+        ("shapes.py policy", 16),
+        ("shapes.py compiled", 12),
+        ("shapes.py taken_by_hand", 12),
+        ("shapes.py cycled", 12),
+        ("shapes.py evaluates_long", 12),
+        ("shapes.py forks", 12),
+        ("-m package.train", 12),
+    ],
+)
+def test_a_step_of_every_form(start_script: StartScript, words: str, samples: int | None) -> None:
+    name, *more = words.split()
+    with start_script(name, *more) as process:
+        sites = sites_of(process)
+    assert sites.unit == ("steps" if samples is None else "samples")
+    with start_script(name, *more, sites=sites) as process:
+        facts = WorkloadFacts.model_validate(process.call("autoopt.benchmark.tasks:ready", timeout=60.0)["facts"])
+        found = process.call("autoopt.benchmark.facts:inspected", timeout=120.0, names=list(load_strategies([])))
+        assert not {name: said["error"] for name, said in found.items() if "error" in said}
+        block = steps_of(process, 40)
+    assert facts.batch_size == samples
+    assert block.samples == (None if samples is None else 40 * samples)
+    assert sum(block.stage_seconds.values()) == pytest.approx(block.seconds, rel=1e-3)
+    if words.endswith("cycled"):
+        assert block.stage_seconds["other"] < 0.8 * block.seconds, "steps that read nothing are split all the same"
+    if words.endswith("evaluates_long"):
+        assert block.stage_seconds["data"] < 0.6 * block.seconds
+        assert sum(block.step_seconds) < 1.5 * block.seconds
+    if words.endswith("policy"):
+        assert block.stage_seconds["data"] > 0.2 * block.seconds, "the rollouts make the batches"
+        lines = {site.line for site in sites.of("batch_without_loader")}
+        assert lines, "where they are trained on"
+
+
+def test_a_side_counts_in_the_unit_of_the_baseline(start_script: StartScript) -> None:
+    with start_script("shapes.py", "wrapped") as process:
+        sites = sites_of(process)
+    with start_script("shapes.py", "wrapped", sites=sites.model_copy(update={"unit": "steps"})) as process:
+        assert steps_of(process, 5).samples is None
+
+
+def test_a_later_loop_with_another_model_ends_steps_of_its_own(start_script: StartScript) -> None:
+    with start_script("shapes.py", "in_two", "300") as process:
+        sites = sites_of(process)
+    assert sites.period == (1,)
+    with start_script("shapes.py", "in_two", "300", sites=sites) as process:
+        assert steps_of(process, 35).samples == 35 * 8, "the first loop, which has taken one step of 36 before"
+        steps_of(process, 10)
+        later = steps_of(process, 20)
+    assert later.samples == 20 * 12
+    assert len(later.losses) == 20
+
+
+def ending(start_script: StartScript, *words: str) -> TrialFailed | WorkloadError:
+    with start_script("shapes.py", *words) as process:
+        sites = sites_of(process)
+    with (
+        start_script("shapes.py", *words, sites=sites) as process,
+        pytest.raises((TrialFailed, WorkloadError)) as caught,
+    ):
+        steps_of(process, 1000)
+    return caught.value
+
+
+@pytest.mark.parametrize("how", ["leaves", "leaves_with_words", "leaves_within", "tells_nothing"])
+def test_a_script_that_leaves_in_its_own_way_has_ended(start_script: StartScript, how: str) -> None:
+    error = ending(start_script, how, "60")
+    assert "the script ended after" in error.message
+    assert getattr(error, "where", "") == "script ended"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("fails_after", "no plot without a display"), ("asks_after", "asks for something on standard input")],
+)
+def test_a_script_that_fails_after_its_training_says_at_what(start_script: StartScript, how: str, said: str) -> None:
+    assert said in ending(start_script, how, "60").message
+
+
+def test_who_leaves_before_the_first_step_has_not_trained() -> None:
+    left = SystemExit("wrong words")
+    assert of_training(left, 0) is left
+    assert "after 3 training steps" in str(of_training(left, 3))
+
+
+def test_a_step_that_reads_nothing_new_trains_on_as_many_samples_again() -> None:
+    session = Session(stops=False)
+    for given in (8, None, 4, 0):
+        session.count(given)
+        session.step_end()
+    assert (session.samples, session.counts) == (8 + 8 + 4 + 4, True)
+
+
+def test_samples_are_no_unit_where_the_first_step_does_not_tell() -> None:
+    session = Session(stops=False)
+    for given in (None, 8):
+        session.count(given)
+        session.step_end()
+    assert not session.counts
+
+
+def test_sites_of_an_earlier_record_count_samples() -> None:
+    assert Sites(command=("python", "train.py"), cwd=".").unit == "samples"

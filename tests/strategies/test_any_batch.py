@@ -1,0 +1,111 @@
+"""Strategies on batches of any kind: each says clearly whether it applies, and what applies does not crash a trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset
+
+from autoopt.benchmark.facts import inspected
+from autoopt.benchmark.training import Training
+from autoopt.benchmark.trial_context import TrialContext
+from autoopt.registry import load_strategies
+from autoopt.testing.strategies import sample_case
+from autoopt.trial.protocol import TrialSpec
+from autoopt.workload import Workload
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+import graphs
+
+REGISTRY = load_strategies([])
+ON_BATCHES = {"storage", "preparation", "collate", "pin", "copy"}
+"""Stages of strategies that touch batches. What another precision does to a model's own lines is the model's affair."""
+
+
+class Objects(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(16):
+            draw = torch.Generator().manual_seed(number)
+            x = torch.randn(8, 6, generator=draw)
+            yield SimpleNamespace(inner=SimpleNamespace(x=x), y=(x.sum(1) > 0).long())
+
+
+def of_graphs() -> Workload:
+    loader = graphs.GraphLoader([graphs.graph(number) for number in range(800)], 8, True)
+    return workload(graphs.Net(), loader, lambda model, batch: F.cross_entropy(model(batch), batch.y))
+
+
+def of_objects() -> Workload:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    loader: DataLoader[Any] = DataLoader(Objects(), batch_size=None)
+    return workload(model, loader, lambda model, batch: F.cross_entropy(model(batch.inner.x), batch.y))
+
+
+def of_texts() -> Workload:
+    model = nn.EmbeddingBag(64, 2)
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        texts, labels = batch
+        return F.cross_entropy(model(torch.tensor([[ord(text[0]) % 64, len(text)] for text in texts])), labels)
+
+    data: Any = [("ab" * (1 + number % 9), number % 2) for number in range(800)]
+    return workload(model, DataLoader(data, 8, shuffle=True), loss)
+
+
+def workload(model: nn.Module, loader: Any, loss: Any) -> Workload:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return Workload(model=model, train_data=loader, loss=loss, optimizer=optimizer, max_steps=100)
+
+
+def context(make: Callable[[], Workload]) -> TrialContext:
+    return TrialContext(TrialSpec(workload=f"{__file__}:{make.__name__}", device="cpu"), REGISTRY)
+
+
+@pytest.mark.parametrize(("make", "samples"), [(of_graphs, 8), (of_objects, 8), (of_texts, 8)])
+def test_no_strategy_crashes_on_a_batch_that_it_does_not_know(make: Callable[[], Workload], samples: int) -> None:
+    live = context(make)
+    training = live.training
+    for _ in range(3):
+        training.step(training.next())
+    assert training.samples == 3 * samples
+    found = inspected(live, list(REGISTRY))
+    assert not {name: said["error"] for name, said in found.items() if "error" in said}
+    facts = live.facts.model_copy(update={"inspected": found})
+    live.close()
+    for device in ("cpu", "cuda:0"):
+        case = dataclasses.replace(sample_case(device), workload=facts)
+        for name in REGISTRY:
+            strategy = REGISTRY[name]
+            applies = strategy.applies(case)
+            if not applies.ok or device != "cpu" or not strategy.stages & ON_BATCHES:
+                continue
+            setting = next(iter(strategy.settings(case)), None)
+            if setting is None:
+                continue
+            changed = Training(make(), strategy.apply(case.setup, setting), device="cpu")
+            try:
+                for _ in range(2):
+                    changed.step(changed.next())
+            except Exception as error:
+                raise AssertionError(f"{name} {setting}") from error
+            finally:
+                changed.close()
+
+
+def test_what_cannot_be_put_on_a_device_is_said_with_its_type() -> None:
+    facts = context(of_graphs).facts
+    case = dataclasses.replace(sample_case("cuda:0"), workload=facts)
+    assert "what a Batch holds" in REGISTRY["pin_memory"].applies(case).reason
+    assert REGISTRY["device_prefetch"].applies(case).ok
+    lost = dataclasses.replace(case, workload=facts.model_copy(update={"unmoved": "Molecule"}))
+    assert "a Molecule of the batch" in REGISTRY["device_prefetch"].applies(lost).reason
