@@ -100,7 +100,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def bytes_of(tensor: torch.Tensor) -> int:
     """Bytes of its numbers, as many as it stores."""
     if tensor.is_nested:
-        return sum(part.numel() * part.element_size() for part in tensor.unbind())  # type: ignore[no-untyped-call]
+        return sum(part.numel() * part.element_size() for part in tensor.unbind())
     stored = tensor._nnz() if tensor.layout != torch.strided else tensor.numel()
     return stored * tensor.element_size()
 

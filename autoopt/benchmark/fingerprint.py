@@ -126,9 +126,10 @@ def _bytes_of(leaf: Any) -> bytes | None:
 def _bytes_of_tensor(tensor: torch.Tensor) -> bytes:
     if not _dense(tensor):
         return b"".join(map(_bytes_of_tensor, _dense_parts(tensor)))
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+    flat: torch.Tensor = tensor.resolve_conj().resolve_neg().reshape(-1)
     flat = _thinned(flat, flat.numel()).contiguous().cpu()
-    return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + flat.view(torch.uint8).numpy().tobytes()
+    content: bytes = flat.view(torch.uint8).numpy().tobytes()
+    return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + content
 
 
 def _thinned(flat: Any, size: int) -> Any:
@@ -142,7 +143,7 @@ def _dense(tensor: torch.Tensor) -> bool:
 def _dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A tensor of another layout in its parts, which together take as much memory as it does."""
     if tensor.is_nested:
-        return tuple(tensor.unbind())  # type: ignore[no-untyped-call]
+        return tuple(tensor.unbind())
     if tensor.is_quantized:
         return (tensor.int_repr(),)
     if tensor.layout == torch.sparse_coo:

@@ -131,7 +131,7 @@ class LoaderJoint:
 
         @functools.wraps(drawn)
         def next_index(self: Any) -> Any:
-            index = drawn(self)
+            index = drawn(self)  # type: ignore[no-untyped-call]
             if self._dataset_kind == _DatasetKind.Map and isinstance(index, (list, tuple)):
                 self.__dict__.setdefault("_autoopt_sizes", deque()).append(len(index))
             return index
