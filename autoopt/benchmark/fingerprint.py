@@ -126,9 +126,10 @@ def _bytes_of(leaf: Any) -> bytes | None:
 def _bytes_of_tensor(tensor: torch.Tensor) -> bytes:
     if not _dense(tensor):
         return b"".join(map(_bytes_of_tensor, _dense_parts(tensor)))
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+    flat: torch.Tensor = tensor.resolve_conj().resolve_neg().reshape(-1)
     flat = _thinned(flat, flat.numel()).contiguous().cpu()
-    return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + bytes(flat.view(torch.uint8).numpy().tobytes())
+    content: bytes = flat.view(torch.uint8).numpy().tobytes()
+    return f"{tuple(tensor.shape)}{tensor.dtype}".encode() + content
 
 
 def _thinned(flat: Any, size: int) -> Any:

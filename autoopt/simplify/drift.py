@@ -245,10 +245,10 @@ def joined(first: Block, second: Block) -> Block:
         stages[name] = stages.get(name, 0.0) + seconds
     more: dict[str, Any] = {
         name: getattr(first, name) + getattr(second, name)
-        for name in ("steps", "samples", "seconds", "step_seconds", "losses", "allocation_retries", "recompilations",
+        for name in ("steps", "seconds", "step_seconds", "losses", "allocation_retries", "recompilations",
                      "late_seconds")
     }  # fmt: skip
-    for name in ("cpu_seconds", "foreign_cpu_seconds", "page_faults"):
+    for name in ("samples", "cpu_seconds", "foreign_cpu_seconds", "page_faults"):
         both = (getattr(first, name), getattr(second, name))
         more[name] = None if None in both else sum(both)
     return first.model_copy(update={**more, "stage_seconds": stages})

@@ -243,6 +243,8 @@ def test_two_halves_are_one_block_at_the_speed_of_its_mean_step() -> None:
     assert both.peak_host_memory_bytes == 5
     assert both.cpu_seconds is None
     assert joined(first, second.model_copy(update={"cpu_seconds": 0.5})).cpu_seconds == pytest.approx(1.5)
+    uncounted = second.model_copy(update={"samples": None})
+    assert joined(first, uncounted).samples is None, "a step is the unit then"
     assert reference == pytest.approx((3 * QUIET + SLOW) / 4)
     assert whole((first, QUIET)) == (first, QUIET)
     assert whole((first, QUIET), (second, None)) == (joined(first, second), None)
