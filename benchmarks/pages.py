@@ -478,7 +478,7 @@ def coverage(results: Path) -> str:
     headline = load(results / "headline_coverage.json")
     parts = [
         "How often a 95 % interval holds the truth, and how often a change that brings nothing is accepted.",
-        "## The headline\n\n" + (headline_coverage.table(headline) if headline else MISSING),
+        "## The headline\n\n" + (headline_coverage.table(headline) if "rows" in headline else MISSING),
     ]
     rows = load(results / "loaders.json").get("rows", [])
     cells = []
@@ -492,7 +492,8 @@ def coverage(results: Path) -> str:
     head = ["workers", "bound by", "true ratio", "median", "accepted", "undecided in 2 min", "interval holds it"]
     parts.append(
         "## Loaders that deliver in bunches\n\nA true ratio of 1.00: the candidate shortens what the other hides. "
-        "All jitters together.\n\nReproduce: `python -m benchmarks.truth.loaders --out FILE`.\n\n" + table(head, cells)
+        "All jitters together.\n\nReproduce: `python -m benchmarks.truth.loaders --out FILE`.\n\n"
+        + (table(head, cells) if cells else MISSING)
     )
     rows = load(results / "skewed.json").get("rows", [])
     cells = [
@@ -511,7 +512,7 @@ def coverage(results: Path) -> str:
     parts.append(
         "## Processes that are unequal\n\nThe candidate's processes are alike, one in five is slower by a fifth, or "
         f"they scatter twice as much. {rows[0]['runs'] if rows else 0} comparisons a row.\n\n"
-        "Reproduce: `python -m benchmarks.truth.skewed --out FILE`.\n\n" + table(head, cells)
+        "Reproduce: `python -m benchmarks.truth.skewed --out FILE`.\n\n" + (table(head, cells) if cells else MISSING)
     )
     return "\n\n".join(parts)
 

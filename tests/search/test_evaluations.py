@@ -105,6 +105,8 @@ def starting(comparison: Comparison, before: float, after: float, fixed: float =
         (0.5, 0.5, 1.0, Decision.REJECT),
         (0.5, 0.0, 60.0, Decision.REJECT),  # it slows the start by more than it saves
         (0.0, 0.5, 1.0, Decision.REJECT),
+        (0.5, 0.3, 1.0, Decision.REJECT),  # single readings of a start scatter
+        (0.0, 0.0, 0.1, Decision.REJECT),
     ],
 )
 def test_starts_of_epochs_decide_where_steps_are_alike(

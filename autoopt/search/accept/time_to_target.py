@@ -208,15 +208,37 @@ def by_whole_run(comparison: Comparison, evidence: Evidence, objective: Objectiv
     if comparison.decision not in (Decision.REJECT, Decision.INCONCLUSIVE, Decision.HARMFUL):
         return comparison
     found = same_steps(comparison, evidence, objective)
-    if found is None or found.ratio is None or found.ratio.low < 1 + objective.min_gain:
+    if found is None or comparison.estimate is None:
         return comparison
-    before, after = found.before, found.after
+    before, after = found.before, _without_chance(found, evidence)
+    ratio = time_ratio([before], [after], comparison.estimate, seed_noise=False)
+    if ratio.low < 1 + objective.min_gain:
+        return comparison
     of_steps = before.steps * before.step_seconds - after.steps * after.step_seconds
     if before.seconds - after.seconds <= of_steps:
         return comparison  # what is saved are steps alone, which the comparison has ruled on
     told = f"the whole run takes {after.seconds:.3g} s where it took {before.seconds:.3g} s"
     reason = f"{comparison.reason}; {told}"
     return comparison.model_copy(update={"decision": Decision.ACCEPT, "reason": reason})
+
+
+def _without_chance(found: SameSteps, evidence: Evidence) -> Parts:
+    """The candidate's parts without savings that chance alone could show.
+
+    A start and an epoch's start are single readings, which scatter. So a start is never credited, an epoch's start only
+    where it is halved, and evaluations only where both were measured on the same weights.
+    """
+    before, after = found.before, found.after
+    halved = after.epoch_seconds <= before.epoch_seconds / 2
+    measured = evidence.evaluation_ratio not in (None, 1.0)
+    return replace(
+        after,
+        fixed_seconds=max(before.fixed_seconds, after.fixed_seconds),
+        epoch_seconds=after.epoch_seconds if halved else max(before.epoch_seconds, after.epoch_seconds),
+        evaluation_seconds=after.evaluation_seconds
+        if measured
+        else max(before.evaluation_seconds, after.evaluation_seconds),
+    )
 
 
 def _stretch(reached: Parts, evidence: Evidence, objective: Objective) -> float:
