@@ -355,7 +355,7 @@ def test_a_gain_that_a_look_does_not_show_gets_the_time_that_is_left(tmp_path: P
     outcome = world.go()
     assert outcome.state.looks[0].decision is Decision.INCONCLUSIVE
     assert outcome.best.plan.names() == ("slight",)
-    assert world.clock() <= world.loop.options.budget_seconds
+    assert world.clock() <= 1.01 * world.loop.options.budget_seconds, "a round that has begun is measured"
 
 
 def test_a_short_budget_proves_the_stack_of_what_did_well(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from statistics import fmean
 from scipy.stats import norm
 
 from autoopt.records import Noise
-from autoopt.search.compare.sequential_test import between_process_of
+from autoopt.search.compare.sequential_test import between_process_of, unseen_mode
 from autoopt.search.compare.statistics import known_radius
 from autoopt.search.screened import Screened
 
@@ -33,7 +33,7 @@ def pairs_to_prove(gain: float, noise: Noise, min_gain: float, block_error: floa
     """
     one = _one(noise, block_error)
     for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
-        if known_radius(one / sqrt(pairs), ALPHA) < gain - log1p(min_gain):
+        if _least(noise, one, pairs) < gain - log1p(min_gain):
             return pairs
     return MOST_PAIRS
 
@@ -50,7 +50,13 @@ def provable(seconds: float, pair_seconds: float, noise: Noise, min_gain: float)
     pairs = int(seconds / max(pair_seconds, 1e-9))
     if pairs < FEWEST_PAIRS:
         return inf
-    return log1p(min_gain) + known_radius(_one(noise, BLOCK_ERROR) / sqrt(pairs), ALPHA)
+    return log1p(min_gain) + _least(noise, _one(noise, BLOCK_ERROR), pairs)
+
+
+def _least(noise: Noise, one: float, pairs: int) -> float:
+    """The log gain that so many pairs of processes tell from none: of their interval, and of a slow mode unseen."""
+    radius = known_radius(one / sqrt(pairs), ALPHA)
+    return max(radius, unseen_mode(pairs, between_process_of(noise).sd, ALPHA))
 
 
 def chance(screened: Screened, least: float) -> float:

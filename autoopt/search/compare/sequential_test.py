@@ -48,6 +48,22 @@ def scatter(known: float | None, pairs: Sequence[PairOfProcesses]) -> float | No
     return sqrt(sum(squares) / len(squares)) if squares else None
 
 
+def unseen_mode(pairs: int, process_sd: float, alpha: float) -> float:
+    """Log speedup that a rare slow mode of a candidate's processes may cost, which none of so many has shown.
+
+    A share q of slow processes goes unseen in n of them with probability ``(1 - q)^n``. Taken is the largest that this
+    does not exclude, each process slower by the most that processes of one program differ.
+
+    Args:
+        pairs: of processes.
+        process_sd: between-process standard deviation (log).
+        alpha: 1 less the confidence, of two sides.
+    """
+    share = 1.0 - (alpha / 2) ** (1 / pairs)
+    slower = min(BetweenProcess.most, MODES * process_sd)
+    return -log1p(share * expm1(-slower))
+
+
 class SequentialTest:
     """The pairs of a comparison so far, and what follows from them.
 
@@ -61,7 +77,7 @@ class SequentialTest:
         self.rule = rule
         self.pairs = list(pairs)
         known = between_process_of(noise)
-        self._slow_mode = min(known.most, MODES * known.sd)
+        self._sd = known.sd
         self._between = BetweenProcess(known.sd, min(known.dof, PLAN_DOF))
         self._block_sd = noise.block_sd if noise else None
 
@@ -119,16 +135,11 @@ class SequentialTest:
         """Whether the interval that is reported clears the gain worth having, and the run's error budget allows it."""
         rule, least = self.rule, log1p(self.rule.min_gain)
         allowed = rule.alpha_accept is None or level.surely_above(least, rule.alpha_accept)
-        return level.above(least, rule.alpha) and allowed and level.value - self._unseen(level.n) > least
-
-    def _unseen(self, pairs: int) -> float:
-        """Log speedup that a rare slow mode of the candidate's processes may cost, which none of so many has shown.
-
-        A share q of slow processes goes unseen in n of them with probability ``(1 - q)^n``; the largest that is not
-        excluded by that, each slower by the most that processes of one program differ.
-        """
-        share = 1.0 - (self.rule.alpha / 2) ** (1 / pairs)
-        return -log1p(-share * -expm1(-self._slow_mode))
+        return (
+            level.above(least, rule.alpha)
+            and allowed
+            and level.value - unseen_mode(level.n, self._sd, rule.alpha) > least
+        )
 
     def decide(self, seconds_left: float) -> tuple[Decision, str] | None:
         """The decision with its reason after finished pairs, or None: another pair is worth it."""
