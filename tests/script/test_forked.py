@@ -104,7 +104,8 @@ def test_the_process_that_is_watched_tells_what_another_would(
     assert bool([*(tmp_path / "logs").glob("*-inspect.log")]) is again, (
         "a turn of two optimizers is one step once it is known"
     )
-    one, other = ({**each.facts.model_dump(), "available_ram_bytes": 0} for each in (found, describe(runner)))
+    changing = {"available_ram_bytes": 0, "run": None}  # memory now, and seconds that only a watched run tells
+    one, other = ({**each.facts.model_dump(), **changing} for each in (found, describe(runner)))
     assert {name: (value, other[name]) for name, value in one.items() if value != other[name]} == {}
     assert found.environment.peaks.matmul_fp32_flops_per_second
 
@@ -150,11 +151,11 @@ def test_a_forked_script_that_fails_or_leaves_says_so(runner: TrialRunner, launc
 
 
 def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
-    package = folder / "package"
+    package = folder / "another"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "train.py").write_text(SEEN)
-    runner = runner_of(launcher, folder, tmp_path, "-m", "package.train", "a")
+    runner = runner_of(launcher, folder, tmp_path, "-m", "another.train", "a")
     assert runner.watched() is not None
     found = []
     for _ in range(2):
@@ -163,7 +164,7 @@ def test_a_module_is_run_as_the_interpreter_runs_it(launcher: Launcher, folder: 
         assert runner.base.script is not None
         runner.base = runner.base.model_copy(update={"script": runner.base.script.model_copy(update={"path": None})})
     assert found[0] == found[1]
-    assert found[0]["package"] == "package"
+    assert found[0]["package"] == "another"
 
 
 def test_losses_of_a_loader_are_those_of_its_own_interpreter(launcher: Launcher, folder: Path, tmp_path: Path) -> None:
