@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from statistics import median
 
 from autoopt.benchmark.clock import Lap
@@ -23,8 +24,11 @@ def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WA
         return done >= steps or elapsed >= (seconds if done >= FEWEST_WATCHED else 2 * seconds)
 
     lap = live.training.follow(enough).lap()
-    _wait_for_evaluation(live, seconds)
-    found = {**_first_look(lap), "run": run_parts(live, lap)}
+    first = script.sites()
+    with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
+        _wait_for_evaluation(live, seconds)
+    turns = {"period": first.period, "backwards": first.backwards}  # of one loop: a later one may have begun meanwhile
+    found = {**turns, **_first_look(lap), "run": run_parts(live, lap)}
     return script.sites().model_copy(update=found).model_dump(mode="json")
 
 
