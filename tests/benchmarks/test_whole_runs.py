@@ -311,12 +311,7 @@ def check_same(name: str, folder: Path) -> None:
     assert its == pytest.approx(losses, rel=PATHS.get(name, 0.01), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["ppo", "neural_ode"])
-def test_the_expert_trains_the_same(name: str, tmp_path: Path) -> None:
-    check_same(name, tmp_path)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("ppo", "neural_ode")])
-def test_every_other_expert_trains_the_same(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_the_expert_trains_the_same(name: str, tmp_path: Path) -> None:
     check_same(name, tmp_path)

@@ -93,27 +93,27 @@ def test_a_training_that_shows_no_metric_waits(
 ) -> None:
     begun = Begun(monkeypatch, 240.0, epoch, *seen)
     assert begun.waits is wait
-    assert not begun.short, "three epochs take as long as the training itself, or nobody knows how long"
+    assert not begun.short, "two epochs take as long as the training itself, or nobody knows how long"
     assert Begun(monkeypatch, 240.0, epoch, *seen, metric="val loss").waits
     assert not Begun(monkeypatch, 7200.0, epoch, *seen).waits
 
 
-def test_a_metric_that_nobody_named_is_found_in_three_short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_nobody_named_is_found_in_two_short_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04)
     assert begun.waits
-    assert begun.short == [61], "three epochs, and the step after which the third one's line has been printed"
+    assert begun.short == [41], "two epochs, and the step after which the second one's line has been printed"
     assert begun.read == [LOSS]
     assert (begun.state.objective.metric, begun.state.objective.mode) == ("val loss", "min")
 
 
 def test_a_slow_start_is_not_paid_for_to_find_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04, start=9.0)
+    begun = Begun(monkeypatch, 300.0, 20, EVALUATION, told=(LOSS,), step=0.04, start=12.0)
     assert (begun.short, begun.whole) == ([], 1)
 
 
 def test_a_script_that_prints_nothing_in_them_is_trained_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = Begun(monkeypatch, 300.0, 20, EVALUATION, step=0.04)
-    assert (begun.short, begun.whole) == ([61], 1)
+    assert (begun.short, begun.whole) == ([41], 1)
     assert not begun.read
 
 
