@@ -52,16 +52,15 @@ def run_block(
         seconds: at least so long.
         min_steps: and at least so many steps.
         ramp_seconds: after a thaw, until caches and clocks are as they were.
-        cycle: steps after which step times repeat. The block holds whole cycles, and one is trained before it: loader
-            workers that wait for storage wait on while they are stopped, so that their next batches come early.
-        ramp_steps: of the ramp at least.
+        cycle: steps after which step times repeat: the block holds whole cycles.
+        ramp_steps: of the ramp at least. Loader workers that wait for storage wait on while they are stopped, so that
+            their next batches come early: a cycle of them.
     """
 
     def enough(done: int, elapsed: float) -> bool:
         return done >= min_steps and elapsed >= seconds and done % cycle == 0
 
-    ramp = Ramp(ramp_seconds, max(ramp_steps, cycle if cycle > 1 else 0))
-    return run_block_until(live.training, enough, ramp=ramp).model_dump(mode="json")
+    return run_block_until(live.training, enough, ramp=Ramp(ramp_seconds, ramp_steps)).model_dump(mode="json")
 
 
 def switched_block(
@@ -80,8 +79,9 @@ def switched_block(
             enough to use up the batches that the loader had made ready under another one.
     """
     setup = live.registry.fold(Plan.model_validate(plan), live.workload.setup)
+    used_up = max(ready_batches(live.training), cycle if cycle > 1 else 0)
     with live.switching.to(setup):
-        return run_block(live, seconds, min_steps, ramp_seconds, cycle, ramp_steps=ready_batches(live.training))
+        return run_block(live, seconds, min_steps, ramp_seconds, cycle, used_up)
 
 
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:

@@ -50,6 +50,8 @@ class WatchedArm(TrialArm):
         limits: of the arm, see ``TrialArm``.
     """
 
+    own_ramp = False
+
     def __init__(
         self,
         process: TrialProcess,
@@ -82,7 +84,7 @@ class WatchedArm(TrialArm):
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         if ramp_seconds or cycle > 1:
-            super().block(ramp_seconds, 1, 0.0, cycle)
+            super().block(ramp_seconds, cycle, 0.0, cycle)
         began = self._clock()
         block = super().block(seconds, min_steps, 0.0, cycle)
         spent = self._clock() - began

@@ -87,6 +87,9 @@ class TrialArm:
             ``patience`` where the latter is None.
     """
 
+    own_ramp = True
+    """Whether a block of whole cycles is asked for with the cycle that is trained before it."""
+
     def __init__(
         self,
         process: TrialProcess,
@@ -116,7 +119,8 @@ class TrialArm:
         return startup
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
-        return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle)
+        ramp = {"ramp_steps": cycle} if cycle > 1 and self.own_ramp else {}
+        return self._block(RUN_BLOCK, seconds, min_steps, ramp_seconds, cycle, **ramp)
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         arguments = {"plan": plan.model_dump(mode="json")}
