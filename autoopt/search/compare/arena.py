@@ -139,19 +139,18 @@ class Arena:
         one_first = self._live is not None or self._source.switched is not None
         return sorted(order, key=lambda seat: seat is not self.seats[0]) if one_first else order
 
-    def open(self, seat: Seat, warm_up_seconds: float | None = None) -> None:
+    def open(self, seat: Seat, warm_up_seconds: float) -> None:
         """Starts a seat's process and trains until its steps are steady, while the others are frozen.
 
         Args:
-            warm_up_seconds: the most that it may take to become steady; by the rule where None.
+            warm_up_seconds: the most that it may take to become steady.
 
         Raises:
             SeatFailedError: it cannot be started, or does not train.
         """
         began = self._clock()
-        most = self._rule.warm_up_seconds if warm_up_seconds is None else warm_up_seconds
         with self._blaming(seat):
-            self._take_seat(seat, most)
+            self._take_seat(seat, warm_up_seconds)
         self.startup_seconds += self._clock() - began
 
     def _take_seat(self, seat: Seat, warm_up_seconds: float) -> None:
@@ -207,7 +206,7 @@ class Arena:
             self._run(seat.arm)
             start = self._clock()
             block = self._measured(seat.arm, seat)
-            if self._source.switched is None and seat.arm.can_freeze:
+            if self._source.switched is None:
                 self._rest()
         seat.side.ran(block)
         seat.blocks += 1

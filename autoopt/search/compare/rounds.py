@@ -30,20 +30,21 @@ _EXPECTED_DOF = 8
 more, and the load of a machine changes."""
 
 
-def work_of(rows: Sequence[Row], steps: bool = False) -> Array:
-    """Samples of each row, or its steps.
-
-    Args:
-        steps: a step is the unit, since samples of one side cannot be counted.
+def work_of(paired: Sequence[Paired]) -> list[tuple[Array, Array]]:
+    """Work and seconds of each block, incumbent's and candidate's: samples, or steps where one side cannot count them.
 
     Raises:
         ValueError: a row holds no work or no time.
     """
-    found = [row.steps if steps else row.samples for row in rows]
-    for row, work in zip(rows, found, strict=True):
-        if not work or work <= 0 or row.seconds <= 0:
-            raise ValueError(f"a block needs work and time, got {work} in {row.seconds} s")
-    return np.asarray(found, dtype=np.float64)
+    by_steps = not all(row.samples for pair in paired for row in pair)
+    sides = []
+    for rows in zip(*paired, strict=True):
+        work = [row.steps if by_steps else row.samples for row in rows]
+        for row, done in zip(rows, work, strict=True):
+            if not done or done <= 0 or row.seconds <= 0:
+                raise ValueError(f"a block needs work and time, got {done} in {row.seconds} s")
+        sides.append((np.asarray(work, dtype=np.float64), np.array([row.seconds for row in rows])))
+    return sides
 
 
 def ratio_of_totals(paired: Sequence[Paired], expected_sd: float | None = None) -> Level:
@@ -60,10 +61,8 @@ def ratio_of_totals(paired: Sequence[Paired], expected_sd: float | None = None) 
     n = len(paired)
     if n < MIN_BLOCKS:
         raise ValueError(f"a standard error needs at least {MIN_BLOCKS} rounds, got {n}")
-    by_steps = not all(row.samples for pair in paired for row in pair)
     logs, influence = [], []
-    for rows in zip(*paired, strict=True):
-        work, seconds = work_of(rows, by_steps), np.array([row.seconds for row in rows])
+    for work, seconds in work_of(paired):
         speed = work.sum() / seconds.sum()
         logs.append(log(speed))
         influence.append((work - speed * seconds) / (speed * seconds.mean()))
@@ -132,8 +131,7 @@ class Rounds:
         level, counted = self.level(expected_sd), self.counted()
         if level is None:
             return None
-        by_steps = not all(row.samples for pair in counted for row in pair)
-        sides = [work_of(rows, by_steps) / [row.seconds for row in rows] for rows in zip(*counted, strict=True)]
+        sides = [work / seconds for work, seconds in work_of(counted)]
         return PairOfProcesses(
             log_ratio=level.value,
             standard_error=level.error,
