@@ -17,19 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from autoopt.records import Change, Plan
+from autoopt.records import Plan
 from autoopt.search.compare.comparison import Decision, Rule
-from autoopt.search.compare.contest import compare
-from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 from autoopt.testing.loaders import LoaderModel
 from benchmarks.documents import environment, save
+from benchmarks.truth.simulated import after_control
 
 COMPUTING, SECONDS = 0.02, 120.0
 """Of a step's computing, and of a comparison."""
 SLOWER = 2.0
 """Times that the bound stage takes what the other one takes."""
-BASELINE, CANDIDATE = Plan(), Plan(changes=(Change(strategy="candidate"),))
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,8 @@ def cases() -> Iterator[Case]:
 def run(case: Case, seed: int) -> dict[str, Any]:
     """One comparison after an A/A control."""
     machine = FakeMachine(behave=case.behave, noise=NoiseModel(case.noise), seed=seed)  # type: ignore[arg-type]
-    rng = np.random.default_rng([seed, 2])
     rule = Rule(max_seconds=SECONDS, alpha_accept=0.025)
-    noise, _ = control(machine.start, BASELINE, rule, clock=machine.clock, pairs=2, rng=rng)
-    deadline = machine.clock() + SECONDS
-    found = compare(
-        machine.start, BASELINE, CANDIDATE, rule, clock=machine.clock, noise=noise, rng=rng, deadline=deadline
-    )
+    found = after_control(machine, rule, np.random.default_rng([seed, 2]))
     estimate = found.estimate
     return {
         "decision": found.decision.value,

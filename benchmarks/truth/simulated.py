@@ -30,6 +30,12 @@ def machine(effect: float, kind: str, seed: int) -> FakeMachine:
     return FakeMachine(behave=behave, noise=NoiseModel(kind), seed=seed)  # type: ignore[arg-type]
 
 
+def after_control(fake: FakeMachine, rule: Rule, rng: np.random.Generator) -> Comparison:
+    """One comparison after an A/A control of two pairs, as a command makes it."""
+    noise, _ = control(fake.start, INCUMBENT, rule, clock=fake.clock, pairs=2, rng=rng)
+    return compare(fake.start, INCUMBENT, CANDIDATE, rule, clock=fake.clock, noise=noise, rng=rng)
+
+
 def comparisons(effect: float, kind: str, runs: int) -> list[Comparison]:
     """So many runs: an A/A control, then comparisons that each tell more of the variance between processes."""
     found = []

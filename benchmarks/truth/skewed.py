@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from autoopt.records import Change, Plan
+from autoopt.records import Plan
 from autoopt.search.compare.comparison import Decision, Rule
-from autoopt.search.compare.contest import compare
-from autoopt.search.compare.noise import control
 from autoopt.testing.fakes import Behaviour, FakeMachine, NoiseModel
 from benchmarks.documents import environment, save
+from benchmarks.truth.simulated import after_control
 
-BASELINE, CANDIDATE = Plan(), Plan(changes=(Change(strategy="candidate"),))
 SLOW, RARE = 1.2, 0.2
 """Times that a slow process takes, and the share of such."""
 KINDS = ("alike", "slow mode", "restless")
@@ -49,10 +47,8 @@ def run(kind: str, noise_kind: str, gain: float, seed: int, seconds: float) -> d
         noise=NoiseModel(noise_kind),  # type: ignore[arg-type]
         seed=seed,
     )
-    rng = np.random.default_rng([seed, 3])
     rule = Rule(max_seconds=seconds, alpha_accept=0.025, max_pairs=40)
-    noise, _ = control(machine.start, BASELINE, rule, clock=machine.clock, pairs=2, rng=rng)
-    found = compare(machine.start, BASELINE, CANDIDATE, rule, clock=machine.clock, noise=noise, rng=rng)
+    found = after_control(machine, rule, np.random.default_rng([seed, 3]))
     estimate = found.estimate
     return {
         "accepted": found.decision is Decision.ACCEPT,
