@@ -87,6 +87,9 @@ class Switching:
     Args:
         training: assembled, and with steps behind it, so that there is a state of the optimizer.
 
+    Attributes:
+        kept_up: keys of plans that did not wait for batches in their last block.
+
     Raises:
         WorkloadError: there is no room to keep its state beside it.
     """
@@ -98,6 +101,7 @@ class Switching:
         self._schedule = training.schedule.state_dict()
         self._scaler = training.scaler.state_dict() if training.scaler is not None else None
         self._own = {name: getattr(training, name) for name in _OF_STEP}
+        self.kept_up = set[str]()
 
     @contextmanager
     def to(self, setup: Setup) -> Iterator[Training]:

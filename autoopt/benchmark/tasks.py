@@ -24,6 +24,9 @@ from autoopt.benchmark.worst import largest_step
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Ready
 
+NO_WAIT = 0.03
+"""Share of a block's time for its batches up to which the loader keeps up: a batch that is ready takes time, too."""
+
 
 def ready(live: TrialContext) -> JsonDict:
     """Assembles the training and says what was found: a :class:`~autoopt.records.messages.Ready`."""
@@ -76,12 +79,20 @@ def switched_block(
     Args:
         plan: that the process can take on (``autoopt.benchmark.switching``), or its own.
         seconds, min_steps, ramp_seconds, cycle: as of :func:`run_block`; the ramp is trained under that plan, and long
-            enough to use up the batches that the loader had made ready under another one.
+            enough to use up the batches that the loader had made ready under another one. Where the plan has not waited
+            for batches after that, the loader keeps up with it, and what is ready is ready under any plan.
     """
-    setup = live.registry.fold(Plan.model_validate(plan), live.workload.setup)
-    used_up = max(ready_batches(live.training), cycle if cycle > 1 else 0)
+    taken_on = Plan.model_validate(plan)
+    setup = live.registry.fold(taken_on, live.workload.setup)
+    kept_up = taken_on.key in live.switching.kept_up
+    used_up = max(0 if kept_up else ready_batches(live.training), cycle if cycle > 1 else 0)
     with live.switching.to(setup):
-        return run_block(live, seconds, min_steps, ramp_seconds, cycle, used_up)
+        block = run_block(live, seconds, min_steps, ramp_seconds, cycle, used_up)
+    if block["stage_seconds"].get("data", 0.0) <= NO_WAIT * block["seconds"]:
+        live.switching.kept_up.add(taken_on.key)
+    else:
+        live.switching.kept_up.discard(taken_on.key)
+    return block
 
 
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:

@@ -35,6 +35,7 @@ class ScriptSwitching:
             raise WorkloadError("processes that train together are not switched")
         self._script, self._training, self._setup = script, training, training.setup
         self._main = script.session.in_main
+        self.kept_up = set[str]()
         self._kept = self._main(lambda: KeptState(training.model, training.optimizers, training.device.torch))
 
     @contextmanager

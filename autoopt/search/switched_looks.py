@@ -13,7 +13,8 @@ from autoopt.registry import Registry
 from autoopt.script.switching import PARTS as SCRIPT_PARTS
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import plan_of
-from autoopt.search.compare.arena import SETTLING_STEPS, LiveArm, Source
+from autoopt.search.compare.arena import LiveArm, Source
+from autoopt.search.compare.arm import SETTLING_STEPS
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS

@@ -8,8 +8,9 @@ import pytest
 
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
-from autoopt.records.messages import Startup
+from autoopt.records.messages import Block, Startup
 from autoopt.script.endings import ScriptEnded
+from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK
 from autoopt.search.compare.script_arm import ScriptArm
 
 STARTUP = Startup(
@@ -50,3 +51,38 @@ def test_a_short_script_is_warmed_up_for_half_as_long_as_it_lasts(lasts: float, 
         with pytest.raises(TrialFailed, match="give it more to train"):
             arm.warm_up(30.0)
     assert len(launched) == starts
+
+
+class Counted:
+    """A process whose script has so many steps, of which warming up takes ten."""
+
+    can_freeze = True
+
+    def __init__(self, steps: int) -> None:
+        self.left, self.blocks = steps, list[int]()
+
+    def call(self, task: str, **arguments: Any) -> Any:
+        steps = arguments.get("min_steps", 10)
+        self.left -= steps
+        if self.left < 0:
+            raise ScriptEnded(steps)
+        if task != SWITCHED_BLOCK:
+            return STARTUP
+        self.blocks.append(steps)
+        return Block(steps=steps, samples=steps, seconds=1.0, losses=(), step_seconds=()).model_dump(mode="json")
+
+    def close(self) -> None: ...
+
+
+def test_a_process_that_switches_is_run_again_where_its_script_ends_and_settles_anew() -> None:
+    launched = list[Counted]()
+
+    def launch() -> Any:
+        launched.append(Counted(24))
+        return launched[-1]
+
+    arm = ScriptArm(launch, Plan())
+    arm.warm_up(10.0)
+    blocks = [arm.switched_block(Plan(), 0.1, 4, 0.0) for _ in range(4)]
+    assert [block.steps for block in blocks] == [4, 4, 4, 4]
+    assert [process.blocks for process in launched] == [[SETTLING_STEPS, 4, 4], [SETTLING_STEPS, 4, 4]]

@@ -25,8 +25,6 @@ from autoopt.search.compare.side_statistics import SideStatistics
 Clock = Callable[[], float]
 SIDES: tuple[SideName, SideName] = ("incumbent", "candidate")
 
-SETTLING_STEPS = 3
-"""Steps after a process first takes a plan on that are not measured: kernels are chosen, memory is asked for."""
 ONE_STEP = 1e-6
 """Seconds of a ramp that ends with its first step."""
 SWITCHED_SECONDS = 0.15
@@ -76,7 +74,6 @@ class Seat:
     side: SideStatistics
     arm: Arm | None = None
     startup: Startup | None = None
-    settled: bool = False
     blocks: int = 0
 
     @property
@@ -218,9 +215,6 @@ class Arena:
         cycle = seat.cycle * ceil(max(each.cycle for each in self.seats) / seat.cycle)
         if self._source.switched is None:
             return arm.block(seconds, steps, ramp, cycle)
-        if not seat.settled:
-            seat.settled = True
-            arm.switched_block(seat.side.plan, 0.0, SETTLING_STEPS, 0.0)
         length = (SWITCHED_SECONDS, steps if ramp else 1, ONE_STEP if ramp else 0.0)
         return arm.switched_block(seat.side.plan, *length, cycle)
 

@@ -15,6 +15,8 @@ RUN_BLOCK = "autoopt.benchmark.tasks:run_block"
 SWITCHED_BLOCK = "autoopt.benchmark.tasks:switched_block"
 EVALUATED = "autoopt.benchmark.tasks:evaluated"
 
+SETTLING_STEPS = 3
+"""Steps after a process first takes a plan on that are not measured: kernels are chosen, memory is asked for."""
 READY_SECONDS = 300.0
 """How long building and setting up may take before it counts as hung."""
 
@@ -48,7 +50,7 @@ class Arm(Protocol):
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         """The same under another plan, which the process takes on for it, or under its own; it is then as it was, but
-        for its place in the data."""
+        for its place in the data. What a process takes on for the first time settles before it is measured."""
 
     def evaluated(self, max_seconds: float) -> int | None:
         """Samples that an evaluation reads; None where that cannot be told in so many seconds."""
@@ -104,6 +106,7 @@ class TrialArm:
         self._process = process
         self._patience = patience
         self._step_seconds = 1.0
+        self._settled: set[str] = set()
 
     @property
     def can_freeze(self) -> bool:
@@ -124,6 +127,9 @@ class TrialArm:
 
     def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
         arguments = {"plan": plan.model_dump(mode="json")}
+        if plan.key not in self._settled:
+            self._block(SWITCHED_BLOCK, 0.0, SETTLING_STEPS, 0.0, 1, **arguments)
+            self._settled.add(plan.key)
         return self._block(SWITCHED_BLOCK, seconds, min_steps, ramp_seconds, cycle, **arguments)
 
     def _block(

@@ -57,9 +57,18 @@ class ScriptArm(TrialArm):
             self._again()
 
     def block(self, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        return self._unended(lambda: super(ScriptArm, self).block(seconds, min_steps, ramp_seconds, cycle))
+
+    def switched_block(self, plan: Plan, seconds: float, min_steps: int, ramp_seconds: float, cycle: int = 1) -> Block:
+        return self._unended(
+            lambda: super(ScriptArm, self).switched_block(plan, seconds, min_steps, ramp_seconds, cycle)
+        )
+
+    def _unended(self, block: Callable[[], Block]) -> Block:
+        """A block of one run of the script: where the script ends within it, of the next."""
         while True:
             try:
-                return super().block(seconds, min_steps, ramp_seconds, cycle)
+                return block()
             except TrialFailed as failure:
                 if not self._may_run_again(failure):
                     raise
@@ -73,3 +82,4 @@ class ScriptArm(TrialArm):
         self._runs += 1
         self._process.close()
         self._process = self._launch()
+        self._settled.clear()
