@@ -13,8 +13,7 @@ from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.records.messages import Block
 from autoopt.search.compare.comparison import Decision
-from autoopt.search.verification_time import SEEDS
-from autoopt.search.verify import FRESH_SEEDS
+from autoopt.search.verify import FRESH_SEEDS, SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm, NoiseModel

@@ -9,7 +9,7 @@ from statistics import median
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.at_once import compared
+from autoopt.search.at_once import compare_switched, compared
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
@@ -18,7 +18,6 @@ from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
-from autoopt.search.switched_apart import compare_switched
 from autoopt.strategy import Risk
 
 ONCE_AT_MOST = 0.05

@@ -10,9 +10,8 @@ from autoopt.records import Round, Trial, Verdict
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.proof import Proof
 from autoopt.search.proof_queue import Costs, quality_first, refused, without_doubtful
-from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened
+from autoopt.search.screened import FEWEST_PAIRS, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.search.trainable import takes_trainings
