@@ -38,6 +38,9 @@ def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
     assert rows["quick"].without.low <= 1.5 <= rows["quick"].without.high
     assert outcome.stop.reason is StopReason.EXHAUSTED
     assert world.clock() <= world.budget
+    assert sorted(trial.id for trial in outcome.state.all_trials()) == list(
+        range(1, len(outcome.state.all_trials()) + 1)
+    )
 
 
 def kept_trials(outcome) -> dict:

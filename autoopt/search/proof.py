@@ -40,6 +40,7 @@ class Proof:
         candidate: Candidate,
         *,
         seconds: float,
+        number: int | None = None,
         earlier: Earlier | None = None,
         note: str = "",
         remaining: int = 0,
@@ -48,12 +49,13 @@ class Proof:
 
         Args:
             seconds: for its comparison; one that looks worth keeping may take half as much again.
+            number: of the look that it follows, whose trial it replaces; a new one where None.
             earlier: a trial that was left undecided, of which this one goes on.
             note: where the candidate comes from, for the reason that the report shows.
             remaining: trials that are expected after this one.
         """
         context, state = self.context, self.state
-        number, began = state.next_id(), context.now()
+        number, began = number or state.next_id(), context.now()
         announce_start(context, state, candidate, number, began, remaining)
         comparison = context.compare(
             "trial",

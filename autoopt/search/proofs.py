@@ -120,6 +120,7 @@ class Proofs:
         proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
             candidate,
+            number=screened.trial.id,
             seconds=max((TRIAL if remaining else 1.0) * self._compared_in(screened, left), needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,
