@@ -1,8 +1,9 @@
 """Worth of each scheduling rule of the search: the simulated runs of ``minutes``, with one rule switched off at a time.
 
 ``python -m benchmarks.search.knockout --seeds 6`` patches one function at a time, so that the product has no switch for
-it, and runs every case with the same seeds as with all rules. ``--table`` prints what the file holds: points of the
-attainable log speedup that a run loses without the rule, and runs that keep a change which brings nothing.
+it, and runs every case with the same seeds as with all rules. A run in which a rule has had no effect is the same
+without it, and is not made again. ``--table`` prints what the file holds: points of the attainable log speedup that a
+run loses without the rule, and runs that keep a change which brings nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import product
+from itertools import count, product
 from math import sqrt
 from pathlib import Path
+from pkgutil import resolve_name
 from statistics import fmean, stdev
 from typing import Any
 from unittest.mock import patch
 
 from autoopt.records import JsonDict
+from autoopt.testing.fakes import FakeClock
 from benchmarks.documents import RESULTS, environment, load, save
 from benchmarks.search.cases import CASES
 from benchmarks.search.minutes import run
@@ -43,7 +46,7 @@ RULES: dict[str, dict[str, Any]] = {
     "second looks at close rivals": {"screening.Screening._race_rivals": _gives(None)},
     "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
     "unlikely gains wait for another bottleneck": {"rounds.Rounds._give_up": _gives(None)},
-    "looks in one process": {"switched_looks.SwitchedLooks.possible": _gives(False)},
+    "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
     "second looks beside one incumbent": {"screening.Screening._beside_one": _gives(None)},
     "fresh incumbent once it has aged": {"race.Race._aged": _gives(False)},
     "no look at what its limit breaks off": {"screening.Screening._breaks_off": _gives(False)},
@@ -70,11 +73,10 @@ RULES: dict[str, dict[str, Any]] = {
     "redundant companions go": {"proof.Proof._redundant": _gives(())},
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {
-        "apart.compare_switched": _gives(None),
         "ablate.compare_switched": _gives(None),
         "proof.compare_switched": _gives(None),
     },
-    "parts beside one another": {"apart.compare_at_once": _gives(None), "ablate.compare_at_once": _gives(None)},
+    "parts beside one another": {"ablate.compare_at_once": _gives(None)},
     "the baseline trains beside a plan": {
         "rounds.train_beside": _gives(None),
         "proof.train_beside": _gives(None),
@@ -92,12 +94,50 @@ def without(rule: str) -> Iterator[None]:
         yield
 
 
-def row(rule: str, case: str, budget: float, seed: int) -> JsonDict:
-    """One run, in short."""
-    with without(rule):
-        found = run(CASES[case], budget, seed)
+@contextmanager
+def acting() -> Iterator[set[str]]:
+    """The names of the rules that have an effect meanwhile: other answers than without them, or seconds spent."""
+    acted, ticks, advance = set[str](), count(), FakeClock.advance
+
+    def advanced(clock: FakeClock, seconds: float) -> None:
+        next(ticks)
+        advance(clock, seconds)
+
+    def watched(rule: str, original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            before = repr(ticks)
+            answer = original(*arguments, **options)
+            if repr(ticks) != before or answer != replacement(*arguments, **options):
+                acted.add(rule)
+            return answer
+
+        return call
+
+    with ExitStack() as patched:
+        patched.enter_context(patch.object(FakeClock, "advance", advanced))
+        for rule, replaced in RULES.items():
+            for target, replacement in replaced.items():
+                original = resolve_name(SEARCH + target)
+                if callable(replacement):
+                    patched.enter_context(patch(SEARCH + target, watched(rule, original, replacement)))
+                else:
+                    acted.add(rule)
+        yield acted
+
+
+def rows_of(rules: Sequence[str], case: str, budget: float, seed: int) -> list[JsonDict]:
+    """One run with all rules and one without each, in short; ``acted``: the rule had an effect with all of them."""
+    with acting() as acted:
+        known = run(CASES[case], budget, seed)
+    found = [(ALL, known, True)]
+    for rule in rules:
+        if rule in acted:
+            with without(rule):
+                found.append((rule, run(CASES[case], budget, seed), True))
+        else:
+            found.append((rule, known, False))
     kept = ("case", "budget", "seed", "share", "useless", "tried", "seconds")
-    return {"rule": rule, **{key: found[key] for key in kept}}
+    return [{"rule": rule, "acted": acts, **{key: one[key] for key in kept}} for rule, one, acts in found]
 
 
 def table(rows: Sequence[JsonDict]) -> list[str]:
@@ -105,13 +145,14 @@ def table(rows: Sequence[JsonDict]) -> list[str]:
     budgets = sorted({one["budget"] for one in rows})
     known = {_key(one): one for one in rows if one["rule"] == ALL}
     head = [f"worth at {budget / 60:g} min" for budget in budgets]
-    lines = ["| rule | runs | " + " | ".join([*head, "worth", "false keeps"]) + " |"]
-    lines.append("| --- " * (len(head) + 4) + "|")
+    lines = ["| rule | runs | it acted in | " + " | ".join([*head, "worth", "false keeps"]) + " |"]
+    lines.append("| --- " * (len(head) + 5) + "|")
     for rule in dict.fromkeys(one["rule"] for one in rows):
         mine = [one for one in rows if one["rule"] == rule]
         cells = [_told(mine, known, rule, budget) for budget in (*budgets, None)]
         useless = f"{fmean(one['useless'] > 0 for one in mine):.1%}"
-        lines.append(f"| {rule} | {len(mine)} | " + " | ".join([*cells, useless]) + " |")
+        acted = str(sum(one["acted"] for one in mine))
+        lines.append("| " + " | ".join([rule, str(len(mine)), acted, *cells, useless]) + " |")
     return lines
 
 
@@ -144,13 +185,12 @@ def main() -> None:
     rows = document.setdefault("rows", [])
     if not options.table:
         document["environment"] = environment()
-        done = {(one["rule"], *_key(one)) for one in rows}
+        done = {_key(one) for one in rows}
         wanted = [rule for rule in RULES if any(part in rule for part in options.rules)]
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         for seed, budget, case in product(seeds, options.budgets, options.cases):
-            for rule in (ALL, *wanted):
-                if (rule, case, budget, seed) not in done:
-                    rows.append(row(rule, case, budget, seed))
+            if (case, budget, seed) not in done:
+                rows += rows_of(wanted, case, budget, seed)
             save(options.out, document)
     print("\n".join(table(rows)))
 
