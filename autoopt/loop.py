@@ -10,17 +10,16 @@ from autoopt.options import Options
 from autoopt.records import Ablation, Stop
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
+from autoopt.search.decided import decide_outdone
 from autoopt.search.incumbent_profile import diagnose, simplify
 from autoopt.search.model_scaling import model_scaling
 from autoopt.search.outcome import Outcome, broken_off, finished
-from autoopt.search.outdone import decide_outdone
 from autoopt.search.rounds import Rounds
 from autoopt.search.run_context import RunContext
 from autoopt.search.scaling import scaling
 from autoopt.search.state import SearchState
 from autoopt.search.tuning import tune
-from autoopt.search.verification_time import seconds_due
-from autoopt.search.verify import Verification, verify
+from autoopt.search.verify import Verification, seconds_due, verify
 
 
 class Loop:

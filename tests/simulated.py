@@ -23,11 +23,10 @@ from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.interleaved import TrainedPair, no_further
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
-from autoopt.search.budget_allocation import BudgetAllocation
+from autoopt.search.budget_allocation import BudgetAllocation, TimeLimits
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice
 from autoopt.search.run_context import RunContext
-from autoopt.search.time_limits import TimeLimits
 from autoopt.setup import Setup
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory

@@ -13,8 +13,7 @@ from autoopt.events import Event
 from autoopt.records import Change, JsonDict, Plan, StopReason, Trial, Verdict
 from autoopt.records.messages import Block
 from autoopt.search.compare.comparison import Decision
-from autoopt.search.verification_time import SEEDS
-from autoopt.search.verify import FRESH_SEEDS
+from autoopt.search.verify import FRESH_SEEDS, SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy
 from autoopt.testing.fakes import Behaviour, FakeArm, NoiseModel
@@ -39,6 +38,9 @@ def test_gains_are_stacked_ablated_and_verified(tmp_path: Path) -> None:
     assert rows["quick"].without.low <= 1.5 <= rows["quick"].without.high
     assert outcome.stop.reason is StopReason.EXHAUSTED
     assert world.clock() <= world.budget
+    assert sorted(trial.id for trial in outcome.state.all_trials()) == list(
+        range(1, len(outcome.state.all_trials()) + 1)
+    )
 
 
 def kept_trials(outcome) -> dict:

@@ -12,12 +12,11 @@ from autoopt.errors import TrialFailed
 from autoopt.events import Kept
 from autoopt.records import Estimate, JsonDict, Plan, Speedup, Verdict
 from autoopt.search import verify
-from autoopt.search.budget_allocation import UNPROVEN_AT_MOST
+from autoopt.search.budget_allocation import UNPROVEN_AT_MOST, TimeLimits
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Proposal, most_promising
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.time_limits import TimeLimits
 from autoopt.search.verify import FRESH_SEEDS
 from autoopt.setup import Setup
 from autoopt.strategy import Applies, Case, Risk, Strategy

@@ -24,10 +24,10 @@ from autoopt.running.baseline_spec import baseline_spec
 from autoopt.script.sayable import unsayable
 from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.accept.probes import SECONDS, STEPS
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.comparison import Comparison, Rule
 from autoopt.search.compare.contest import compare
 from autoopt.search.compare.noise import control, doubts
-from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import SITES, WATCH_SECONDS, TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec

@@ -28,8 +28,7 @@ from autoopt.records.model_scaling import ModelScaling
 from autoopt.script.advice import advice_of
 from autoopt.script.command import said
 from autoopt.search.decided import decided
-from autoopt.search.outcome import Outcome
-from autoopt.search.spending import more_budget, spending
+from autoopt.search.outcome import Outcome, more_budget, spending
 from autoopt.search.state import SearchState
 from autoopt.simplify.costly import costly_lines
 from autoopt.storage.run import Took

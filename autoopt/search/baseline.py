@@ -13,17 +13,16 @@ from autoopt.records import Change, Environment, JsonDict, Objective, Plan, Site
 from autoopt.records.facts import WorkloadFacts
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.memory_margin import memory_limit
-from autoopt.search.budget_allocation import NOISE_AT_MOST
+from autoopt.search.budget_allocation import NOISE_AT_MOST, TimeLimits
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, Rule
 from autoopt.search.compare.noise import control, doubts, noise_of
-from autoopt.search.configuration import configuration
 from autoopt.search.first_process import FirstProcess, first_look, opportunities
 from autoopt.search.first_training import begin
 from autoopt.search.fit_memory import Fitting
+from autoopt.search.outcome import configuration
 from autoopt.search.recollection import known_noise, recall
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
 from autoopt.simplify.stage_profile import Description
 

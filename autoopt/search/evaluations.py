@@ -15,7 +15,7 @@ from autoopt.search.accept.evidence import Judgement
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.candidate import Candidate, candidate_of, conversation, skip
 from autoopt.search.compare.comparison import Comparison, Decision, Side
-from autoopt.search.configuration import configuration
+from autoopt.search.outcome import configuration
 from autoopt.search.planner import Proposal, plugin_error
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.run_context import RunContext

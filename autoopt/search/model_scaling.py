@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
 from typing import Literal
 
-from autoopt.records import JsonDict, Objective, Plan
+import numpy as np
+from scipy.stats import f as fisher
+from scipy.stats import linregress
+from scipy.stats import t as student
+
+from autoopt.records import Estimate, JsonDict, Objective, Plan
 from autoopt.records.messages import TrainingRun
-from autoopt.records.model_scaling import ModelScaling, ModelSizePoint, PowerLaw, SizeRun
+from autoopt.records.model_scaling import FittedAt, ModelScaling, ModelSizePoint, PowerLaw, SizeRun
 from autoopt.search.accept.trainings import Trainings
-from autoopt.search.power_law import FEWEST_SIZES, fit
 from autoopt.search.state import SearchState
 
 STRATEGY = "model_size"
@@ -127,3 +133,142 @@ def _law(
 
 def _too_few(sizes: int) -> str:
     return f"{sizes} {'size' if sizes == 1 else 'sizes'} of {FEWEST_SIZES} that a line needs"
+
+
+FEWEST_SIZES = 3
+CONFIDENCE = 0.95
+BEYOND = 10.0
+"""Times the largest size, and the smallest one, beyond which a line says nothing."""
+BENT = 0.1
+"""Chance at which sizes on a line look as far from it as they do: below that they are taken as they are."""
+_PLACES = 17
+
+
+@dataclass(frozen=True)
+class Line:
+    """A least-squares line ``y = mean + slope * (x - center)``, with what its bounds need.
+
+    ``spread``: sum of squares of x about ``center``; ``scatter``: standard deviation of y about the line; ``width``:
+    quantile of Student's t.
+    """
+
+    center: float
+    mean: float
+    slope: float
+    scatter: float
+    spread: float
+    count: int
+    width: float
+
+    @property
+    def error(self) -> float:
+        """Standard error of the slope."""
+        return self.scatter / sqrt(self.spread)
+
+    def at(self, x: float) -> tuple[float, float, float]:
+        """The line at a place: value, low and high of its mean there."""
+        value = self.mean + self.slope * (x - self.center)
+        half = self.width * self.scatter * sqrt(1 / self.count + (x - self.center) ** 2 / self.spread)
+        return value, value - half, value + half
+
+    def where(self, y: float) -> tuple[float, float, float] | None:
+        """Where the line meets a value, with Fieller's bounds; None where the slope's bounds hold 0."""
+        off, t2 = self.mean - y, self.width**2
+        sure = self.slope**2 - t2 * self.error**2
+        if sure <= 0:
+            return None
+        square = t2 * self.scatter**2 * (off**2 / self.spread + sure / self.count)
+        ends = [self.center + (-self.slope * off + sign * sqrt(square)) / sure for sign in (-1, 1)]
+        value = self.center - off / self.slope
+        return value, min(*ends, value), max(*ends, value)
+
+
+def line_of(x: Sequence[float], y: Sequence[float]) -> Line:
+    """The least-squares line through three points or more, of two places at least."""
+    fitted = linregress(x, y)
+    left = np.asarray(y) - (fitted.intercept + fitted.slope * np.asarray(x))  # its own error is none for equal values
+    scatter = sqrt(float(np.sum(left**2)) / (len(x) - 2))
+    center, spread = float(np.mean(x)), float(np.sum((np.asarray(x) - np.mean(x)) ** 2))
+    width = float(student.ppf(0.5 + CONFIDENCE / 2, len(x) - 2))
+    return Line(center, float(np.mean(y)), float(fitted.slope), scatter, spread, len(x), width)
+
+
+def fit(
+    points: Sequence[tuple[float, float]], of: Literal["error", "seconds"], target: float | None = None
+) -> PowerLaw | None:
+    """The power law of values over sizes; None where there are fewer than three sizes.
+
+    Trainings of one size show how they scatter. Where the sizes are no farther from a line than that, every training
+    counts as an observation; where they are, a size counts as one, and the bounds are those of so few.
+
+    Args:
+        points: parameters and value of each training, all above 0.
+        of: what the values are.
+        target: value at which the size is asked for; None: at none.
+    """
+    by_size: dict[float, list[float]] = {}
+    for parameters, value in points:
+        by_size.setdefault(log(parameters), []).append(log(value))
+    if len(by_size) < FEWEST_SIZES:
+        return None
+    grouped = _bent(by_size)
+    if grouped:
+        line = line_of(list(by_size), [sum(each) / len(each) for each in by_size.values()])
+    else:
+        pairs = [(x, y) for x, each in by_size.items() for y in each]
+        line = line_of([x for x, _ in pairs], [y for _, y in pairs])
+    half = line.width * line.error
+    at_target, note = (None, "") if target is None else _size_at(line, log(target), list(by_size))
+    return PowerLaw(
+        of=of,
+        exponent=Estimate(
+            value=line.slope, low=line.slope - half, high=line.slope + half, confidence=CONFIDENCE, n=line.count
+        ),
+        standard_error=line.error,
+        scatter=line.scatter,
+        runs=len(points),
+        sizes=len(by_size),
+        by_size=grouped,
+        line=_drawn(line, min(by_size), max(by_size)),
+        at_target=at_target,
+        note=note,
+    )
+
+
+def _bent(by_size: dict[float, list[float]]) -> bool:
+    """Whether the sizes are farther from a line than trainings of one size are from each other (lack of fit)."""
+    runs = sum(map(len, by_size.values()))
+    within = runs - len(by_size)
+    if within == 0:
+        return False
+    pure = sum(float(np.sum((np.asarray(each) - np.mean(each)) ** 2)) for each in by_size.values())
+    pairs = [(x, y) for x, each in by_size.items() for y in each]
+    line = line_of([x for x, _ in pairs], [y for _, y in pairs])
+    lack = max(0.0, line.scatter**2 * (runs - 2) - pure)
+    if pure <= 0:
+        return lack > 0
+    ratio = lack / (len(by_size) - 2) / (pure / within)
+    return bool(fisher.sf(ratio, len(by_size) - 2, within) < BENT)
+
+
+def _size_at(line: Line, y: float, sizes: list[float]) -> tuple[Estimate | None, str]:
+    """Parameters at which the line meets a value, or why that is not told."""
+    found = line.where(y)
+    if found is None:
+        return None, "the bounds of the exponent hold zero: that the size matters is not shown"
+    low, high = min(sizes) - log(BEYOND), max(sizes) + log(BEYOND)
+    if not low <= found[0] <= high:
+        return None, f"the line meets the target more than {BEYOND:g} times beyond the sizes that were trained"
+    if found[1] < low or found[2] > high:
+        return None, f"its bounds reach more than {BEYOND:g} times beyond the sizes that were trained"
+    value, least, most = (exp(x) for x in found)
+    return Estimate(value=value, low=least, high=most, confidence=CONFIDENCE, n=line.count), ""
+
+
+def _drawn(line: Line, low: float, high: float) -> tuple[FittedAt, ...]:
+    places = [low + (high - low) * place / (_PLACES - 1) for place in range(_PLACES)]
+    drawn = ((x, line.at(x)) for x in places)
+    return tuple(
+        FittedAt(parameters=exp(x), value=exp(value), low=exp(least), high=exp(most))
+        for x, (value, least, most) in drawn
+    )

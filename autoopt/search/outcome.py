@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from autoopt.events import Stopped, Verified
-from autoopt.records import Ablation, Configuration, Estimate, Plan, Quality, Speedup, Stop, StopReason
+from autoopt.records import (
+    Ablation,
+    Configuration,
+    Environment,
+    Estimate,
+    Peaks,
+    Plan,
+    Quality,
+    Speedup,
+    Spent,
+    Stop,
+    StopReason,
+    Verdict,
+)
 from autoopt.records.messages import TrainingRun
 from autoopt.search.compare.comparison import Side
-from autoopt.search.configuration import configuration
+from autoopt.search.compare.side_statistics import percentiles
 from autoopt.search.recollection import remember
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.verify import Verification
+from autoopt.simplify.stage_profile import StageProfile
+from autoopt.storage.run import Took
 
 
 @dataclass
@@ -101,3 +120,209 @@ def outcome_of(
         quality=verification.quality,
         ablation=rows,
     )
+
+
+def configuration(
+    plan: Plan,
+    environment: Environment,
+    *,
+    profile: StageProfile | None = None,
+    side: Side | None = None,
+    runs: tuple[TrainingRun, ...] = (),
+    time_to_target: Estimate | None = None,
+    source: Literal["measured", "modelled"] = "measured",
+    price_per_hour: float | None = None,
+    processes: int = 1,
+) -> Configuration:
+    """Puts together what trials of one plan showed; what none showed is None.
+
+    Args:
+        profile: the plan from the inside; gives FLOP/s and CPU utilization.
+        side: the plan in an interleaved comparison, the better source of step times.
+        runs: its trainings to the target.
+        time_to_target: seconds, with interval.
+        source: of these seconds.
+        price_per_hour: of the device.
+        processes: that a script's launcher starts.
+    """
+    reached = [run for run in runs if run.reached]
+    last = runs[-1].curve.points[-1].metric if runs and runs[-1].curve.points else None
+    step = side.step_seconds if side and side.step_seconds else None
+    rate = side.samples_per_second if side else None
+    if profile is not None:
+        step = step or percentiles(list(profile.block.step_seconds))
+        if rate is None and profile.block.samples is not None:
+            rate = profile.block.samples / profile.block.seconds
+    flops = _flops(profile)
+    return Configuration(
+        plan=plan,
+        samples_per_second=rate,
+        step_seconds=step,
+        time_to_target_seconds=time_to_target,
+        time_to_target_source=source if time_to_target else None,
+        fixed_seconds=_median([run.fixed_seconds for run in runs])
+        or (profile.startup.fixed_seconds if profile else None),
+        evaluation_seconds=_median([run.evaluation_seconds for run in runs]),
+        steps_to_target=_steps(reached),
+        trained_steps=_steps(runs),
+        metric=last,
+        peak_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_memory_bytes"),
+        peak_host_memory_bytes=_most([side, *runs, profile.block if profile else None], "peak_host_memory_bytes"),
+        trained_parameters=runs[-1].trained_parameters if runs else None,
+        device_utilization=profile.monitor.get("device_utilization") if profile else None,
+        cpu_utilization=_cpu(profile, environment),
+        flops_per_second=flops,
+        mfu=_mfu(flops, environment.peaks),
+        energy_joules_per_step=profile.joules_per_step if profile else None,
+        cost_to_target=_cost(max(plan.processes, processes), environment, price_per_hour, time_to_target),
+        curves=tuple(run.curve for run in runs),
+    )
+
+
+def _cost(processes: int, environment: Environment, price: float | None, seconds: Estimate | None) -> float | None:
+    """Cost of the devices until the target: each process has one of its own, but for those that share a CPU."""
+    if not price or seconds is None:
+        return None
+    devices = 1 if environment.device == "cpu" else processes
+    return price * devices * seconds.value / 3600
+
+
+def best_matmul(peaks: Peaks) -> float | None:
+    """The highest matrix-multiplication rate that was measured, in FLOP/s."""
+    rates = [
+        peaks.matmul_fp32_flops_per_second,
+        peaks.matmul_tf32_flops_per_second,
+        peaks.matmul_bf16_flops_per_second,
+        peaks.matmul_fp16_flops_per_second,
+    ]
+    return max((rate for rate in rates if rate), default=None)
+
+
+def _flops(profile: StageProfile | None) -> float | None:
+    if profile is None or not profile.flops_per_step:
+        return None
+    return profile.flops_per_step * profile.block.steps / profile.block.seconds
+
+
+def _mfu(flops: float | None, peaks: Peaks) -> float | None:
+    peak = best_matmul(peaks)
+    return flops / peak if flops and peak else None
+
+
+def _cpu(profile: StageProfile | None, environment: Environment) -> float | None:
+    if profile is None or profile.block.cpu_seconds is None or not environment.cores:
+        return None
+    return min(1.0, profile.block.cpu_seconds / (profile.block.seconds * environment.cores))
+
+
+def _median(values: list[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def _steps(runs: Sequence[TrainingRun]) -> int | None:
+    steps = [run.curve.steps_to_target or run.steps for run in runs]
+    return int(np.median(steps)) if steps else None
+
+
+def _most(sources: list[object], name: str) -> int | None:
+    values = [getattr(source, name, None) for source in sources if source is not None]
+    return max((value for value in values if value is not None), default=None)
+
+
+_BY_KIND = {
+    "inspect": "start-up",
+    "sites": "start-up",
+    "history": "start-up",
+    "fit": "start-up",
+    "control": "A/A control",
+    "sharing": "A/A control",
+    "diagnose": "profile",
+    "examine": "profile",
+    "look": "comparing candidates",
+    "trial": "proof",
+    "comparison": "proof",
+    "comparisons": "ablation",
+    "probe": "quality",
+    "training": "quality",
+    "rung": "tuning",
+    "trainings": "quality",
+    "largest": "verification",
+}
+_BY_PURPOSE = {"ablation": "ablation", "verification": "verification", "baseline": "baseline's training"}
+"""Purposes that begin so say more than the kind of a step."""
+
+IDLE = "between steps"
+MOST_NAMED = 6
+BEFORE_ROUNDS = 1.25
+"""Seconds before the first round on a somewhat larger budget, over those that they were."""
+
+
+def spending(took: Iterable[Took], seconds: float) -> tuple[Spent, ...]:
+    """Seconds by what they were spent on, the largest first; what no step accounts for is the time between steps.
+
+    Args:
+        took: the steps.
+        seconds: of the whole run.
+    """
+    found: dict[str, float] = defaultdict(float)
+    for step in took:
+        found[spent_on(step.kind, step.purpose)] += step.seconds
+    rest = seconds - sum(found.values())
+    if rest > 0.0:
+        found[IDLE] = rest
+    return tuple(Spent(on=on, seconds=each) for on, each in sorted(found.items(), key=lambda item: -item[1]))
+
+
+def spent_on(kind: str, purpose: str) -> str:
+    """The purpose of a step of a journal."""
+    named = _BY_PURPOSE.get(purpose.partition(" ")[0].rstrip(":"))
+    return named or _BY_KIND.get(kind, kind)
+
+
+def more_budget(state: SearchState) -> str:
+    """A sentence on what more time would buy, with how much; empty where time held nothing back."""
+    unseen = without_a_look(state)
+    undecided = {t.id: t.strategy for t in state.trials if t.verdict is Verdict.INCONCLUSIVE}
+    unproven = {number: seconds for number, seconds in state.unproven.items() if number in undecided}
+    if not unseen and not unproven:
+        return ""
+    seconds = sum(unseen.values()) + sum(unproven.values())
+    parts = []
+    if unseen:
+        parts.append(f"a look at {len(unseen)} that had none ({named(unseen)})")
+    if unproven:
+        parts.append(f"the proof of what did well and was not decided ({named(undecided[n] for n in unproven)})")
+    return f"about {max(seconds / 60, 0.1):.1f} min more would buy {' and '.join(parts)}"
+
+
+def out_of_time(now: float, deadline: float, budget: float, needed: float, *, begun: bool) -> Stop:
+    """The end of a search whose time is up, and where it never began the budget with which it would.
+
+    Args:
+        now, deadline: of the search, seconds of the run.
+        budget: of the whole run, seconds.
+        needed: seconds that the next thing would take.
+        begun: whether there was a round.
+    """
+    kept_back = budget - deadline
+    told = (
+        f"of the {deadline:.0f} s that the search had of the {budget:.0f} s budget {max(deadline - now, 0):.0f} s were "
+        f"left, and going on takes {needed:.0f} s; {kept_back:.0f} s are kept back for ablation and verification"
+    )
+    if not begun:
+        wanted = BEFORE_ROUNDS * (now + needed + kept_back)
+        told += f"; a budget of some {max(wanted / 60, 0.5):.1f} min begins to try changes"
+    return Stop(reason=StopReason.BUDGET, detail=told)
+
+
+def without_a_look(state: SearchState) -> dict[str, float]:
+    """Strategies that there was no time for, with the seconds that a look at each would have taken."""
+    tried = {trial.strategy for trial in state.trials}
+    return {name: seconds for name, seconds in state.unseen.items() if name not in tried}
+
+
+def named(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    every = list(dict.fromkeys(names))
+    more = f" and {len(every) - MOST_NAMED} more" if len(every) > MOST_NAMED else ""
+    return ", ".join(every[:MOST_NAMED]) + more

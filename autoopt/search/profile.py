@@ -10,9 +10,9 @@ from autoopt.records import Plan, Prediction, Profile, Verdict, WorkloadSummary
 from autoopt.records.facts import WorkloadFacts
 from autoopt.script.advice import advice_of
 from autoopt.search.baseline import check_devices, objective_of, together
-from autoopt.search.configuration import configuration
 from autoopt.search.first_process import FirstProcess, first_look, opportunities
 from autoopt.search.incumbent_profile import queue_by
+from autoopt.search.outcome import configuration
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import TrialRunner

@@ -9,7 +9,7 @@ from statistics import median
 from autoopt.events import TrialEnded, TrialStarted
 from autoopt.records import Change, Estimate, EstimateKind, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.at_once import compared
+from autoopt.search.at_once import compare_switched, compared
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.error_budget import alpha_of
@@ -18,7 +18,6 @@ from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.state import SearchState, changes_text
-from autoopt.search.switched_apart import compare_switched
 from autoopt.strategy import Risk
 
 ONCE_AT_MOST = 0.05
@@ -41,6 +40,7 @@ class Proof:
         candidate: Candidate,
         *,
         seconds: float,
+        number: int | None = None,
         earlier: Earlier | None = None,
         note: str = "",
         remaining: int = 0,
@@ -49,12 +49,13 @@ class Proof:
 
         Args:
             seconds: for its comparison; one that looks worth keeping may take half as much again.
+            number: of the look that it follows, whose trial it replaces; a new one where None.
             earlier: a trial that was left undecided, of which this one goes on.
             note: where the candidate comes from, for the reason that the report shows.
             remaining: trials that are expected after this one.
         """
         context, state = self.context, self.state
-        number, began = state.next_id(), context.now()
+        number, began = number or state.next_id(), context.now()
         announce_start(context, state, candidate, number, began, remaining)
         comparison = context.compare(
             "trial",

@@ -15,12 +15,11 @@ from autoopt.search.accept.quality import FEWEST_SEEDS
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.required_time import chance, provable, seconds_to_prove
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened
+from autoopt.search.screened import Screened, chance, provable, seconds_to_prove
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
-from autoopt.search.verification_time import proved
+from autoopt.search.verify import proved
 from autoopt.strategy import Risk
 
 UNLIKELY = 0.1

@@ -10,9 +10,8 @@ from autoopt.records import Round, Trial, Verdict
 from autoopt.search.budget_allocation import TRIAL
 from autoopt.search.proof import Proof
 from autoopt.search.proof_queue import Costs, quality_first, refused, without_doubtful
-from autoopt.search.required_time import FEWEST_PAIRS
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened
+from autoopt.search.screened import FEWEST_PAIRS, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.search.trainable import takes_trainings
@@ -121,6 +120,7 @@ class Proofs:
         proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
             candidate,
+            number=screened.trial.id,
             seconds=max((TRIAL if remaining else 1.0) * self._compared_in(screened, left), needed),
             note=f"seen as {exp(screened.gain):.2f}x in the screening",
             remaining=remaining,

@@ -9,16 +9,16 @@ from math import exp, inf
 
 from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Verdict
-from autoopt.search.apart import take_apart
+from autoopt.search.ablate import take_apart
 from autoopt.search.budget_allocation import SCREENING
 from autoopt.search.candidate import Candidate
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.sequential_test import SequentialTest
-from autoopt.search.configuration import configuration
 from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
 from autoopt.search.exchange import exchanged, exchanges
 from autoopt.search.first_training import train_beside, train_first
+from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
 from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, most_promising, nothing_left
 from autoopt.search.proof import Proof
 from autoopt.search.proof_queue import Costs
@@ -27,11 +27,9 @@ from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import Earlier, RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
-from autoopt.search.spending import named, out_of_time, without_a_look
 from autoopt.search.stack import look_at_close, look_at_stacks
 from autoopt.search.state import SearchState
-from autoopt.search.strategy_search import search_settings, seconds_of_trainings
-from autoopt.search.trainable import lookable
+from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
 from autoopt.simplify.pipeline import Pipeline
 
 CHEAP = 0.05

@@ -1,17 +1,26 @@
-"""A candidate that was looked at: the gain that was seen, how far that may err, and who its rivals are."""
+"""A candidate that was looked at: its gain, how far that may err, its verdict, and what its proof would take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import inf, log, log1p, sqrt
 from statistics import fmean
 
+from scipy.stats import norm
 from scipy.stats import t as student
 
-from autoopt.records import Estimate, Trial
+from autoopt.records import Estimate, Noise, Trial, Verdict
+from autoopt.search.accept.evidence import Judgement
+from autoopt.search.accept.judge import NOT_TESTED
+from autoopt.search.accept.time_to_target import same_steps_ratio
 from autoopt.search.candidate import Candidate
-from autoopt.search.compare.comparison import Comparison
+from autoopt.search.compare.comparison import Comparison, Decision
+from autoopt.search.compare.contest import SWITCHED, within
+from autoopt.search.compare.sequential_test import SequentialTest, between_process_of, unseen_mode
+from autoopt.search.compare.statistics import TwoLevel, known_radius
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
 from autoopt.strategy import Strategy
 
 INPUT = frozenset({"storage", "preparation", "collate"})
@@ -90,3 +99,142 @@ def _promised(predicted: Estimate | None) -> float:
 def rival_strategies(one: Strategy, other: Strategy) -> bool:
     """Whether they are one, or both are ways to deliver batches faster."""
     return one is other or bool(INPUT & frozenset(one.stages) and INPUT & frozenset(other.stages))
+
+
+class LookRuling:
+    """Rules on looks.
+
+    Args:
+        context, state: of the run.
+    """
+
+    def __init__(self, context: RunContext, state: SearchState) -> None:
+        self.context, self.state = context, state
+
+    def gain(self, candidate: Candidate, seen: Comparison) -> float | None:
+        """Log speedup of the time to target, else of throughput; None where nothing was measured."""
+        if seen.estimate is None or seen.failure is not None:
+            return None
+        gate, state = self.context.gate, self.state
+        evidence = gate.evidence(candidate.plan, state.incumbent, state.facts)
+        ratio = same_steps_ratio(seen, evidence, state.objective)
+        return log(ratio.value if ratio else seen.estimate.value)
+
+    def ruling(self, candidate: Candidate, seen: Comparison) -> Judgement:
+        """The verdict of a look: what is plain after seconds, a refusal by whatever else would refuse it; else none."""
+        context, state = self.context, self.state
+        open_ = seen.decision in (Decision.INCONCLUSIVE, Decision.ACCEPT)
+        ruling = context.gate.screened(
+            candidate.plan,
+            seen.model_copy(update={"decision": Decision.ACCEPT}) if open_ and seen.mode != SWITCHED else seen,
+            state.facts,
+            state.objective,
+            state.noise,
+        )
+        if not open_ or seen.estimate is None:
+            return ruling
+        if ruling.verdict not in (Verdict.KEPT, Verdict.INCONCLUSIVE, Verdict.NO_GAIN):
+            return ruling
+        if ruling.verdict is Verdict.NO_GAIN and self._costs_too_much(candidate, seen):
+            return ruling
+        where = ", in one process with the incumbent" if seen.mode == SWITCHED else ""
+        told = f"screened at {seen.estimate.value:.2f}x in {seen.seconds:.0f} s{where}; no claim is made"
+        return ruling.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": told, "quality": NOT_TESTED})
+
+    def _costs_too_much(self, candidate: Candidate, seen: Comparison) -> bool:
+        """Whether it is faster step by step, and what it costs once outweighs that by more than a look may err."""
+        gain, least = self.gain(candidate, seen), log1p(self.context.min_gain)
+        if gain is None or seen.estimate is None or log(seen.estimate.value) < least:
+            return False
+        return gain + self.error((seen,)) < least
+
+    def joined(self, looks: tuple[Comparison, ...]) -> Comparison:
+        """The looks at one candidate as one comparison: each is a pair of processes of its own."""
+        pairs = [pair for look in looks for pair in look.pairs]
+        test = SequentialTest(self.context.rule(1.0), self.state.noise, pairs)
+        decision, reason = test.decide(0.0) or (Decision.INCONCLUSIVE, "too few blocks")
+        known = {"decision": decision, "reason": reason, "estimate": test.estimate(), "pairs": tuple(pairs)}
+        return looks[-1].model_copy(update=known)
+
+    def error(self, looks: tuple[Comparison, ...]) -> float:
+        """Standard error of the log speedup that looks showed, how processes differ included; 0 where none did."""
+        pairs = [pair for look in looks for pair in look.pairs]
+        if not pairs:
+            return 0.0
+        switched = all(look.mode == SWITCHED for look in looks)
+        between = between_process_of(within(self.state.noise) if switched else self.state.noise)
+        return TwoLevel([pair.log_ratio for pair in pairs], [pair.standard_error for pair in pairs], between).error
+
+
+FEWEST_PAIRS, MOST_PAIRS = 2, 200
+BLOCK_ERROR = 0.02
+"""Standard error (log) of a pair of processes from its blocks, where it is not known."""
+HOPE = 1.5
+"""A gain may well be so many standard errors larger than its looks showed."""
+USUAL_SD = 0.1
+"""How the log gains of changes scatter around none, about: what one look shows is half chance."""
+ALPHA = 0.05
+
+
+def pairs_to_prove(gain: float, noise: Noise, min_gain: float, block_error: float = BLOCK_ERROR) -> int:
+    """Pairs of processes that prove a log gain.
+
+    Args:
+        gain: log speedup.
+        noise: with the variance between processes.
+        min_gain: the gain worth having (0.01: one per cent).
+        block_error: standard error of a pair from its blocks.
+    """
+    one = _one(noise, block_error)
+    for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
+        if _least(noise, one, pairs) < gain - log1p(min_gain):
+            return pairs
+    return MOST_PAIRS
+
+
+def provable(seconds: float, pair_seconds: float, noise: Noise, min_gain: float) -> float:
+    """The smallest log gain that can be proved in so many seconds; infinite where they hold too few pairs.
+
+    Args:
+        seconds: for the proof.
+        pair_seconds: that a pair of processes takes.
+        noise: with the variance between processes.
+        min_gain: the gain worth having.
+    """
+    pairs = int(seconds / max(pair_seconds, 1e-9))
+    if pairs < FEWEST_PAIRS:
+        return inf
+    return log1p(min_gain) + _least(noise, _one(noise, BLOCK_ERROR), pairs)
+
+
+def _least(noise: Noise, one: float, pairs: int) -> float:
+    """The log gain that so many pairs of processes tell from none: of their interval, and of a slow mode unseen."""
+    radius = known_radius(one / sqrt(pairs), ALPHA)
+    return max(radius, unseen_mode(pairs, between_process_of(noise).sd, ALPHA))
+
+
+def chance(screened: Screened, least: float) -> float:
+    """The chance that a candidate truly has a log gain of ``least``, by its looks and what changes bring usually."""
+    variance = screened.error**2
+    shrunk = USUAL_SD**2 / (USUAL_SD**2 + variance)
+    return float(norm.sf((least - shrunk * screened.gain) / max(sqrt(shrunk * variance), 1e-9)))
+
+
+def _one(noise: Noise, block_error: float) -> float:
+    """Standard error of the log ratio of one pair of processes."""
+    return sqrt(between_process_of(noise).sd ** 2 + block_error**2)
+
+
+def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float, start_seconds: float) -> float:
+    """Seconds of those pairs, if it is somewhat better than it looked: looks at it, each with a start of the incumbent
+    where that was alive before.
+
+    Args:
+        start_seconds: of the incumbent.
+    """
+    errors = [pair.standard_error for look in screened.looks for pair in look.pairs]
+    block_error = fmean(errors) if errors else BLOCK_ERROR
+    hoped = screened.gain + HOPE * min(_one(noise, block_error), screened.error or 1.0)
+    starts = (look.saved_seconds + (0.0 if look.fresh else start_seconds) for look in screened.looks)
+    pair = fmean(look.seconds for look in screened.looks) + fmean(starts)
+    return pairs_to_prove(hoped, noise, min_gain, block_error) * pair

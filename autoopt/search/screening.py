@@ -18,21 +18,17 @@ from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
 from autoopt.search.at_once import FEWEST, room
-from autoopt.search.candidate import Candidate, plan_of
+from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
+from autoopt.search.candidate import Candidate, Talk, plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.contest import SWITCHED
-from autoopt.search.look_ruling import LookRuling
-from autoopt.search.parallel.opening import open_race
-from autoopt.search.parallel.race import Expected, ParallelRace
+from autoopt.search.parallel import Expected, ParallelRace, open_race
 from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
 from autoopt.search.proof import announce_start, trial_of
-from autoopt.search.race import Race
+from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, outstanding
+from autoopt.search.screened import LookRuling, Screened, outstanding
 from autoopt.search.state import SearchState
-from autoopt.search.switched_looks import SwitchedLooks
-from autoopt.search.talk import Talk
-from autoopt.search.time_limits import STEADY_SECONDS, TimeLimits
 from autoopt.search.trainable import takes_trainings
 from autoopt.strategy import Case
 

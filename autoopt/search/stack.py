@@ -11,8 +11,7 @@ from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof_queue import Costs
-from autoopt.search.required_time import FEWEST_PAIRS, chance
-from autoopt.search.screened import INPUT, Screened
+from autoopt.search.screened import FEWEST_PAIRS, INPUT, Screened, chance
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case

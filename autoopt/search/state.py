@@ -186,11 +186,15 @@ class SearchState:
         return left.with_change(Change(strategy=strategy, setting=before))
 
     def skip(self, strategy: Strategy, verdict: Verdict, reason: str, **fields: object) -> Trial:
-        """Notes why a strategy is not tried; the latest note of each strategy stands."""
-        number = self.skipped[strategy.name].id if strategy.name in self.skipped else self.next_id()
+        """Notes why a strategy is not tried; the latest note of each strategy stands.
+
+        Only a crash has the number of a trial: it is told as one.
+        """
+        known = self.skipped.get(strategy.name)
+        number = known.id if known is not None else 0
         trial = Trial.model_validate(
             {
-                "id": number,
+                "id": number or (self.next_id() if verdict is Verdict.FAILED else 0),
                 "round": len(self.rounds),
                 "strategy": strategy.name,
                 "base": self.base,
@@ -289,10 +293,12 @@ class SearchState:
         self.tried.discard(repr((self.incumbent.changes, changes)))
 
     def all_trials(self) -> tuple[Trial, ...]:
-        """Every trial, and the notes on strategies that were never tried."""
+        """Every trial by its number, and after them the notes on strategies that were never tried."""
         ran = {trial.strategy for trial in self.trials}
         rest = [trial for name, trial in self.skipped.items() if name not in ran]
-        return tuple(sorted([*self.trials, *rest], key=lambda trial: trial.id))
+        crashed, notes = [note for note in rest if note.id], [note for note in rest if not note.id]
+        numbered = [note.model_copy(update={"id": n}) for n, note in enumerate(notes, self.numbers + 1)]
+        return (*sorted([*self.trials, *crashed], key=lambda trial: trial.id), *numbered)
 
 
 def changes_text(changes: tuple[Change, ...]) -> str:

@@ -16,9 +16,9 @@ from autoopt.registry import Registry
 from autoopt.script.interpreter import runs_here
 from autoopt.search.accept.interleaved import TrainedPair, Turns
 from autoopt.search.accept.loss_paths import ROUNDING
+from autoopt.search.budget_allocation import START_SECONDS, TimeLimits
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.script_arm import ScriptArm
-from autoopt.search.time_limits import START_SECONDS, TimeLimits
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import Place, ThreadWorkers, Workers
 from autoopt.trial.protocol import TrialSpec

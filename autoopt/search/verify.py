@@ -8,7 +8,7 @@ from pydantic import Field
 
 from autoopt.benchmark.target import mean_seconds
 from autoopt.errors import TrialFailed
-from autoopt.records import Change, Estimate, Headline, Quality, Record, Speedup, Verdict
+from autoopt.records import Change, Estimate, Headline, Plan, Quality, Record, Speedup, Verdict
 from autoopt.records.messages import TrainingRun
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.evidence import Evidence
@@ -16,22 +16,14 @@ from autoopt.search.accept.headline import Trained, detail_of, headline_of, seco
 from autoopt.search.accept.interleaved import TrainedPair
 from autoopt.search.accept.judge import judge_runs
 from autoopt.search.accept.late import PAST
+from autoopt.search.accept.memory_margin import lost_margin, near_limit
 from autoopt.search.accept.time_to_target import by_whole_run, parts_to, same_steps_ratio
+from autoopt.search.at_once import of_plans
 from autoopt.search.compare.comparison import Comparison, Decision, Side
 from autoopt.search.first_training import train_beside, train_first
-from autoopt.search.largest_batch import memory_trouble
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
-from autoopt.search.verification_time import (
-    OVER,
-    SEEDS,
-    compared_by,
-    exact,
-    may_be_checked,
-    may_be_compared,
-    probes_due,
-    proved,
-)
+from autoopt.strategy import Risk
 
 MOST_SEEDS = 4
 """Seeds that both are trained from; more than two where those do not settle quality, and where there is time for them
@@ -355,3 +347,146 @@ def _riskiest(context: RunContext, state: SearchState) -> Change:
         return context.runner.registry[change.strategy].risk.rank, context.gate.rounding(alone)
 
     return max(reversed(state.found), key=risk)
+
+
+SEEDS = 2
+"""Seeds that baseline and final plan are trained from, where there is time."""
+
+OVER = 0.05
+"""Of the budget: a training that is nearly there may end; what takes longer than was to be expected is cut off."""
+
+
+def seconds_due(context: RunContext, state: SearchState) -> float:
+    """Seconds that the verification of the incumbent still needs: pairs of processes, probes, trainings in turns."""
+    tested = 0.0 if proved(state) else _short(context, state) + probes_due(context, state)
+    return _trainings_due(context, state) + tested
+
+
+def proved(state: SearchState) -> Comparison | None:
+    """The proof of the incumbent, where it was compared with the baseline itself."""
+    found = state.comparisons.get(int(state.base)) if state.base.isdigit() else None
+    return found if found is not None and of_plans(found, state.baseline, state.incumbent) else None
+
+
+def may_be_compared(context: RunContext, state: SearchState, end: float) -> bool:
+    """Whether there is time for a short comparison of the incumbent with the baseline, and then for its trainings."""
+    return end - context.now() - _trainings_due(context, state) >= _short(context, state)
+
+
+def may_be_checked(context: RunContext, state: SearchState, end: float, *, trained: bool) -> bool:
+    """Whether the incumbent can be proved against the baseline itself: what is left of a stack was not.
+
+    Args:
+        trained: no probe is believed on what is left, unless it is exact.
+    """
+    needed = 0.0 if proved(state) is not None else _short(context, state) + probes_due(context, state)
+    if trained and not exact(context, state):
+        needed += context.allocation.in_turns(state.speedup_so_far)
+    if not needed:
+        return True
+    return not context.stopping() and context.now() + needed <= end + OVER * context.allocation.budget
+
+
+def exact(context: RunContext, state: SearchState) -> bool:
+    """Whether what was kept changes no result at all, by its class."""
+    return context.gate.risk_over(state.incumbent, state.baseline) is Risk.EXACT
+
+
+def compared_by(context: RunContext, state: SearchState, end: float) -> float:
+    """Until when the plan may be compared, so that it can be trained thereafter: from two seeds, else from one.
+
+    What is left for the comparison is a short one at least, before a second seed is thought of and before the plan is
+    trained alone instead of in turns.
+    """
+    allocation, speedup = context.allocation, state.speedup_so_far
+    now, short, dearer = context.now(), _short(context, state), state.dearer_start(state.incumbent)
+    end -= short / 4  # half a pair of processes: the last one may take longer than those before it
+    first = len(context.gate.in_turns(state.incumbent))
+    by = end - max(SEEDS - first, 0) * (allocation.in_turns(speedup) + dearer)
+    if by - now >= short:  # two seeds, each trained in turns, make the headline
+        return by
+    if first:
+        return max(end, now + short)
+    by = end - allocation.in_turns(speedup) - dearer
+    return by if by - now >= short else max(end - allocation.verification(1, speedup) - dearer, now + short)
+
+
+def _short(context: RunContext, state: SearchState) -> float:
+    """Seconds of a short comparison of the incumbent with the baseline: two pairs of their processes."""
+    return 2 * context.pair_seconds(state, state.baseline, state.incumbent)
+
+
+def probes_due(context: RunContext, state: SearchState) -> float:
+    """Seconds of the probes that the quality level of the incumbent beside the baseline still takes."""
+    due = context.gate.probes_due(state.incumbent, state.baseline)
+    return due * (context.allocation.probe + context.allocation.start_seconds)
+
+
+def _trainings_due(context: RunContext, state: SearchState) -> float:
+    """Seconds of the trainings in turns that the headline still takes: two pairs where they fit, one in any case.
+
+    Two pairs are an interval, and one is a point. So the second comes before a finer ablation or another comparison.
+    """
+    allocation, have = context.allocation, len(context.gate.in_turns(state.incumbent))
+    each = allocation.in_turns(state.speedup_so_far) + state.dearer_start(state.incumbent)
+    missing = max(SEEDS - have, 0)
+    while missing > (0 if have else 1) and context.now() + missing * each > allocation.budget:
+        missing -= 1
+    return missing * each
+
+
+SECONDS = 600.0
+
+
+class Worst(Record):
+    """Memory of steps on the largest batch, in bytes."""
+
+    peak_memory_bytes: int | None = None
+    allocated_memory_bytes: int | None = None
+    allocation_retries: int = 0
+
+
+def memory_trouble(context: RunContext, state: SearchState, comparison: Comparison) -> tuple[str, bool]:
+    """Why the incumbent leaves too little memory free, and whether it failed; empty where it leaves enough.
+
+    Where shapes vary it is trained on the largest of many batches, and so is the baseline where that is too much.
+    """
+    limit = context.gate.memory_limit_bytes
+    reason = lost_margin(comparison.incumbent, comparison.candidate, limit)
+    if reason or limit is None or state.facts.static_shapes:
+        return reason and f"memory: {reason}", False
+    try:
+        after = _worst(context, state.incumbent)
+    except TrialFailed as failure:
+        return (f"on the largest batch: {failure.reason}", True) if _fits(context, state.baseline) else ("", False)
+    reason = near_limit(after.peak_memory_bytes, limit, after.allocation_retries, after.allocated_memory_bytes)
+    if not reason:
+        return "", False
+    try:
+        before = _worst(context, state.baseline)
+    except TrialFailed:
+        return "", False  # the baseline does not fit there at all
+    as_full = (before.peak_memory_bytes or 0) >= (after.peak_memory_bytes or 0)
+    as_pressed = before.allocation_retries >= after.allocation_retries
+    return ("", False) if as_full and as_pressed else (f"memory: on the largest batch {reason}", False)
+
+
+def _fits(context: RunContext, plan: Plan) -> bool:
+    try:
+        _worst(context, plan)
+    except TrialFailed:
+        return False
+    return True
+
+
+def _worst(context: RunContext, plan: Plan) -> Worst:
+    def measure() -> Worst:
+        task = "autoopt.benchmark.tasks:largest_batch"
+        found = context.runner.ask(plan, task, timeout=SECONDS, label="largest")
+        return Worst(
+            peak_memory_bytes=found.get("peak_memory_bytes"),
+            allocated_memory_bytes=found.get("allocated_memory_bytes"),
+            allocation_retries=found.get("allocation_retries", 0),
+        )
+
+    return context.run.step("largest", {"plan": plan.model_dump(mode="json")}, measure, Worst)

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from autoopt.events import BaselineMeasured, Event, Kept, Noted, RunEnded, RunStarted, TrialEnded, Warned
 from autoopt.records import Trial
 from autoopt.trackers.memory import Memory
-from autoopt.trackers.values import FILES, of_configuration, of_result, of_trial
+from autoopt.trackers.values import FILES, name_of, of_configuration, of_result, of_trial
 
 EXPERIMENT = "autoopt"
 _PARENT = "mlflow.parentRunId"
@@ -95,12 +95,11 @@ class _Mlflow:
         words, numbers = of_trial(trial)
         if self._run is None or self._memory is None:
             return
-        run = self._memory.child(str(trial.id))
+        name = name_of(trial)
+        run = self._memory.child(name)
         if run is None:
-            run = self._client.create_run(
-                self._experiment, run_name=f"{trial.id} {trial.strategy}", tags={_PARENT: self._run}
-            ).info.run_id
-            self._memory.keep_child(str(trial.id), run)
+            run = self._client.create_run(self._experiment, run_name=name, tags={_PARENT: self._run}).info.run_id
+            self._memory.keep_child(name, run)
             self._parameters(run, words)
         self._client.set_tag(run, "verdict", str(trial.verdict))
         self._metrics(run, numbers)

@@ -10,7 +10,7 @@ import wandb
 from autoopt.events import BaselineMeasured, Event, Kept, RunEnded, RunStarted, TrialEnded
 from autoopt.records import Trial
 from autoopt.trackers.memory import Memory
-from autoopt.trackers.values import FILES, of_configuration, of_result, of_trial
+from autoopt.trackers.values import FILES, name_of, of_configuration, of_result, of_trial
 
 PROJECT = "autoopt"
 
@@ -79,9 +79,9 @@ class _Wandb:
         words, numbers = of_trial(trial)
         if self._memory is None:
             return
-        known = self._memory.child(str(trial.id))
-        child = self._open(f"{self._group}/{trial.id} {trial.strategy}", "trial", words, known)
-        self._memory.keep_child(str(trial.id), child.id)
+        name = name_of(trial)
+        child = self._open(f"{self._group}/{name}", "trial", words, self._memory.child(name))
+        self._memory.keep_child(name, child.id)
         child.summary.update({**numbers, "verdict": str(trial.verdict)})
         child.finish(exit_code=int(trial.verdict == "failed"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from autoopt.records import Configuration, Estimate, Result, Trial
+from autoopt.records import Configuration, Estimate, Result, Trial, Verdict
 
 FILES = ("result.json", "plan.json", "optimized_train.py")
 
@@ -32,6 +32,15 @@ def of_configuration(prefix: str, configuration: Configuration) -> dict[str, flo
     }
     found = {f"{prefix}/{name}": float(value) for name, value in values.items() if value is not None}
     return found | of_estimate(f"{prefix}/time_to_target_seconds", configuration.time_to_target_seconds)
+
+
+def name_of(trial: Trial) -> str:
+    """The name of a trial's own run; of what was not tried, its strategy's alone."""
+    return (
+        trial.strategy
+        if trial.verdict in (Verdict.NOT_TRIED, Verdict.NOT_APPLICABLE)
+        else f"{trial.id} {trial.strategy}"
+    )
 
 
 def of_trial(trial: Trial) -> tuple[dict[str, str], dict[str, float]]:

@@ -12,7 +12,7 @@ import torch
 from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.parallel.sharing import Neighbours, sharing_of
+from autoopt.search.parallel import Neighbours, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import places_of, visible_devices

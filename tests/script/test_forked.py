@@ -13,8 +13,8 @@ from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
 from autoopt.script.interpreter import runs_here
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.first_process import FirstProcess
-from autoopt.search.time_limits import TimeLimits
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.simplify.stage_profile import describe
 from autoopt.trial.parent import Launcher, TrialProcess

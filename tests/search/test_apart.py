@@ -13,14 +13,13 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, JsonDict, Plan, Verdict
-from autoopt.search.ablate import ablate, alone
-from autoopt.search.apart import take_apart
+from autoopt.search.ablate import ablate, alone, take_apart
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.candidate import Candidate, shares
 from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses
 from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
-from autoopt.search.verification_time import seconds_due
+from autoopt.search.verify import seconds_due
 from autoopt.setup import Setup
 from autoopt.strategy import Risk, Strategy
 from autoopt.testing.fakes import Behaviour, NoiseModel

@@ -11,7 +11,7 @@ import pytest
 from autoopt.records import Verdict
 from autoopt.search.compare.comparison import PairOfProcesses
 from autoopt.search.compare.statistics import BetweenProcess
-from autoopt.search.outdone import in_place
+from autoopt.search.decided import in_place
 from autoopt.strategy import Applies, Case
 from simulated import World, product, strategy
 

@@ -14,10 +14,9 @@ import pytest
 from autoopt.errors import NodeLost, TrialFailed
 from autoopt.records import Change, Noise, Plan
 from autoopt.records.messages import Block
+from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.parallel.race import Expected, ParallelRace
-from autoopt.search.parallel.sharing import Neighbours, sharing_of
-from autoopt.search.time_limits import TimeLimits
+from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
 from autoopt.testing import Behaviour, FakeClock, FakeMachine, NoiseModel
 from autoopt.testing.fakes import FakeArm
 from tests.simulated import World, product, strategy, verdicts

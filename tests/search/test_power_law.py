@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoopt.records.model_scaling import PowerLaw
-from autoopt.search.power_law import fit, line_of
+from autoopt.search.model_scaling import fit, line_of
 
 SIZES = (1_000, 4_000, 16_000, 64_000)
 

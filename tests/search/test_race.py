@@ -11,8 +11,7 @@ import pytest
 from autoopt.records import Change, Noise, Plan
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.race import Race
-from autoopt.search.required_time import seconds_to_prove
-from autoopt.search.screened import Screened
+from autoopt.search.screened import Screened, seconds_to_prove
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 

@@ -10,7 +10,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks
 from autoopt.records import Change, Environment, Estimate, JsonDict, Plan
 from autoopt.search.baseline import check_devices
-from autoopt.search.configuration import configuration
+from autoopt.search.outcome import configuration
 from autoopt.search.scaling import counts, efficiency
 from autoopt.setup import Setup
 from autoopt.storage.history import KnownNoise, Remembered

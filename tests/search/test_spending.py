@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from autoopt.records import Plan, Round, StopReason
+from autoopt.search.outcome import IDLE, more_budget, spending, spent_on
 from autoopt.search.planner import Queue
 from autoopt.search.rounds import Rounds
-from autoopt.search.spending import IDLE, more_budget, spending, spent_on
 from autoopt.storage.run import Took
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -11,13 +11,12 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.options import Options
 from autoopt.records import Change, Plan
-from autoopt.search.ablate import ablate, alone
-from autoopt.search.apart import take_apart
+from autoopt.search.ablate import ablate, alone, take_apart
+from autoopt.search.at_once import compare_switched, switchable_from
 from autoopt.search.baseline import benchmark, described
 from autoopt.search.compare.comparison import Decision
 from autoopt.search.decided import decided
 from autoopt.search.state import Part, SearchState
-from autoopt.search.switched_apart import compare_switched, switchable_from
 from autoopt.strategy import Applies
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from simulated import World, product, strategy

@@ -16,8 +16,7 @@ from autoopt.search.compare.arena import Source
 from autoopt.search.compare.comparison import Comparison, Decision, Rule
 from autoopt.search.compare.contest import Contest
 from autoopt.search.compare.statistics import MIN_BLOCKS
-from autoopt.search.race import Race
-from autoopt.search.switched_looks import MOST_ROUNDS
+from autoopt.search.race import MOST_ROUNDS, Race
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 BASE = Behaviour(step_seconds=0.05, startup_seconds=8.0)

@@ -11,7 +11,7 @@ from autoopt.errors import TrialFailed
 from autoopt.events import PhaseStarted
 from autoopt.records import Plan, Trial, Verdict
 from autoopt.registry import Registry, Source
-from autoopt.search.switched_looks import switchable
+from autoopt.search.race import switchable
 from autoopt.testing.fakes import Behaviour, NoiseModel
 from simulated import World, product, strategy, verdicts
 

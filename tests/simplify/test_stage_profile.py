@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoopt.records import Environment, Plan
 from autoopt.records.messages import Block, Startup
-from autoopt.search.configuration import configuration
+from autoopt.search.outcome import configuration
 from autoopt.simplify.stage_profile import (
     DRIFT,
     FOREIGN_CORES,

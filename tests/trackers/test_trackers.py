@@ -24,6 +24,7 @@ from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trackers import Tracker, tracker
 from autoopt.trackers.memory import Memory
+from autoopt.trackers.values import name_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "win.json"
 
@@ -180,9 +181,9 @@ def test_mlflow_server(result: Result, directory: Path, server: str, monkeypatch
     children = client.search_runs([experiment.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
     assert len(children) == len(result.trials)
     verdicts = {run.info.run_name: run.data.tags["verdict"] for run in children}
-    assert verdicts == {f"{trial.id} {trial.strategy}": str(trial.verdict) for trial in result.trials}
+    assert verdicts == {name_of(trial): str(trial.verdict) for trial in result.trials}
     failed = {run.info.run_name for run in children if run.info.status == "FAILED"}
-    assert failed == {f"{trial.id} {trial.strategy}" for trial in result.trials if trial.verdict == "failed"}
+    assert failed == {name_of(trial) for trial in result.trials if trial.verdict == "failed"}
     assert parent.data.params["workload"] == "photos:build"
     assert parent.data.metrics["speedup/throughput"] == result.speedup.throughput.value  # type: ignore[union-attr]
     report = client.download_artifacts(parent.info.run_id, "report.html", str(directory))

@@ -14,8 +14,7 @@ from autoopt.errors import EnvironmentLacks, UsageError
 from autoopt.records import Change, Noise, Plan
 from autoopt.registry import load_strategies
 from autoopt.search.compare.comparison import Rule
-from autoopt.search.parallel.race import Expected, ParallelRace
-from autoopt.search.parallel.sharing import Neighbours, sharing_of
+from autoopt.search.parallel import Expected, Neighbours, ParallelRace, sharing_of
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.places import ThreadWorkers, places_of

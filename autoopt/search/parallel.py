@@ -1,0 +1,415 @@
+"""Looks on several places at once, where there are some and a control of neighbours allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from math import exp, log, log1p
+from typing import Protocol
+
+import numpy as np
+
+from autoopt.errors import Interrupted, TrialFailed, WorkloadError
+from autoopt.records import Estimate, Noise, Plan
+from autoopt.records.messages import Block
+from autoopt.records.parallel import Sharing
+from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
+from autoopt.search.compare.arena import Clock, LiveArm, block_length, row_of
+from autoopt.search.compare.arm import Arm
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.contest import OnProgress
+from autoopt.search.compare.rounds import Paired, ratio_of_totals
+from autoopt.search.compare.side_statistics import SideStatistics
+from autoopt.search.compare.statistics import MIN_BLOCKS, known_radius
+from autoopt.search.race import Race
+from autoopt.search.run_context import RunContext
+from autoopt.search.state import SearchState
+from autoopt.search.trial_runner import TrialRunner
+from autoopt.trial.places import Workers
+
+MOST_TURNS = 60
+"""Turns of blocks alone and beside the others: what is not known by then is not taken for granted."""
+CONFIDENCE = 0.95
+
+
+class _Neighbour(Protocol):
+    def start(self, plan: Plan, label: str) -> Arm: ...
+
+
+class Neighbours:
+    """Live processes of one plan, one on each place.
+
+    Args:
+        runners: one for each place.
+        plan: of all.
+        rule: block length and patience.
+        workers: run one thing on every place at the same time.
+    """
+
+    def __init__(self, runners: Sequence[_Neighbour], plan: Plan, rule: Rule, workers: Workers) -> None:
+        self._runners, self._plan, self._rule, self._workers = runners, plan, rule, workers
+        self.arms: list[Arm] = []
+        self._sides = [SideStatistics(plan) for _ in runners]
+        self._turns: list[list[Paired]] = [[] for _ in runners]
+
+    def start(self) -> None:
+        """Starts all at the same time, warms them up one by one, each while the others stand still.
+
+        Raises:
+            TrialFailed, WorkloadError: one of them cannot be started.
+        """
+
+        def started(runner: _Neighbour) -> Callable[[int], Arm]:
+            return lambda _: runner.start(self._plan, "incumbent")
+
+        asked = [self._workers.submit(started(runner)) for runner in self._runners]
+        failures = []
+        for future in asked:
+            try:
+                self.arms.append(future.result())
+            except (TrialFailed, WorkloadError) as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+        for arm, side in zip(self.arms, self._sides, strict=True):
+            arm.ready()
+            side.started(arm.warm_up(self._rule.warm_up_seconds))
+            arm.freeze()
+
+    @property
+    def freezing(self) -> bool:
+        return all(arm.can_freeze for arm in self.arms)
+
+    def turn(self, beside_first: bool) -> None:
+        """A block of each alone, and one of all at the same time."""
+        beside = self._beside() if beside_first else []
+        alone = [self._block(number) for number in range(len(self.arms))]
+        for number, blocks in enumerate(zip(alone, beside or self._beside(), strict=True)):
+            turns, process = self._turns[number], self.arms[number].process
+            one, other = (row_of(block, self._plan, process, len(turns), 0.0) for block in blocks)
+            turns.append((one, other))
+
+    def _block(self, number: int) -> Block:
+        arm, side = self.arms[number], self._sides[number]
+        arm.thaw()
+        block = arm.block(*block_length(self._rule, side.step_seconds))
+        arm.freeze()
+        side.ran(block)
+        return block
+
+    def _beside(self) -> list[Block]:
+        def block(number: int) -> Callable[[int], Block]:
+            length = block_length(self._rule, self._sides[number].step_seconds)
+            return lambda _: self.arms[number].block(*length)
+
+        for arm in self.arms:
+            arm.thaw()
+        blocks = [future.result() for future in [self._workers.submit(block(n)) for n in range(len(self.arms))]]
+        for arm, side, one in zip(self.arms, self._sides, blocks, strict=True):
+            arm.freeze()
+            side.ran(one)
+        return blocks
+
+    def seen(self) -> list[Estimate | None]:
+        """Throughput beside the others over alone, by place; valid however often it is looked at."""
+        return [_estimate(turns) for turns in self._turns]
+
+    def whole(self) -> Estimate | None:
+        """The same over all places together."""
+        return _estimate([pair for turns in self._turns for pair in turns])
+
+    def live(self) -> list[LiveArm]:
+        """The frozen processes, to be looked against."""
+        return [
+            LiveArm(arm, side.startups[-1], side.paths[-1]) for arm, side in zip(self.arms, self._sides, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for arm in self.arms:
+            arm.thaw()
+            arm.close()
+        self.arms.clear()
+
+
+def sharing_of(
+    neighbours: Neighbours,
+    places: Sequence[str],
+    plan: Plan,
+    floor: float | None,
+    *,
+    clock: Clock,
+    deadline: float,
+    rng: np.random.Generator,
+) -> Sharing:
+    """Measures what neighbours cost, until it is known on every place or the time is up.
+
+    Args:
+        floor: the noise floor of the run; None: not measured, and then nothing may share.
+        deadline: on the clock.
+    """
+    began = clock()
+    seen: list[Estimate | None] = [None] * len(places)
+    if floor is None:
+        return Sharing(plan=plan, places=tuple(places), beside=tuple(seen), reason="the noise floor was not measured")
+    allowed, reason = False, "their processes cannot be stopped here, so that none is ever measured alone"
+    try:
+        neighbours.start()
+        if neighbours.freezing:
+            allowed, reason = _measured(neighbours, places, floor, clock, deadline, rng)
+    except (TrialFailed, WorkloadError) as failure:
+        reason = f"they could not run at the same time: {getattr(failure, 'reason', failure.message)}"
+    return Sharing(
+        plan=plan,
+        places=tuple(places),
+        beside=tuple(neighbours.seen()),
+        floor=floor,
+        allowed=allowed,
+        reason=reason,
+        seconds=clock() - began,
+    )
+
+
+def _measured(
+    neighbours: Neighbours,
+    places: Sequence[str],
+    floor: float,
+    clock: Clock,
+    deadline: float,
+    rng: np.random.Generator,
+) -> tuple[bool, str]:
+    for turn in range(MOST_TURNS):
+        neighbours.turn(bool(rng.integers(2)))
+        whole = neighbours.whole()
+        seen = [(each, name) for each, name in zip(neighbours.seen(), places, strict=True) if each is not None]
+        if whole is None or not seen:
+            continue
+        worst, name = max(seen, key=lambda item: abs(log(item[0].value)))
+        told = f"beside its neighbours {_ratio(whole)} in the mean, and {name} {_ratio(worst)} at the worst"
+        if _within(whole.low, floor) and _within(whole.high, floor) and _within(worst.value, floor):
+            return True, f"{told}: within the noise floor of {floor:.1%}"
+        if any(_outside(each, floor) for each in (whole, *(each for each, _ in seen))):
+            return False, f"{told}: more than the noise floor of {floor:.1%}"
+        if clock() > deadline or turn == MOST_TURNS - 1:
+            return False, f"{told}: not known well enough to be within the noise floor of {floor:.1%}"
+    return False, "too few blocks were measured"
+
+
+def _ratio(seen: Estimate) -> str:
+    return f"{seen.value:.3f}x [{seen.low:.3f}, {seen.high:.3f}]"
+
+
+def _within(ratio: float, floor: float) -> bool:
+    return abs(log(ratio)) <= log1p(floor)
+
+
+def _outside(seen: Estimate, floor: float) -> bool:
+    return log(seen.high) < -log1p(floor) or log(seen.low) > log1p(floor)
+
+
+def _estimate(turns: Sequence[Paired]) -> Estimate | None:
+    if len(turns) < MIN_BLOCKS:
+        return None
+    level = ratio_of_totals(turns)
+    radius = known_radius(max(level.error, 1e-6), 1 - CONFIDENCE)
+    return Estimate(
+        value=exp(level.value),
+        low=exp(level.value - radius),
+        high=exp(level.value + radius),
+        confidence=CONFIDENCE,
+        n=len(turns),
+    )
+
+
+AHEAD = 2
+"""Looks for each place that are begun or waiting: a place that is done early has another."""
+
+
+class Runner(Protocol):
+    """A trial runner of one place."""
+
+    limits: TimeLimits
+    latest_log: str | None
+
+    def start(self, plan: Plan, label: str) -> Arm: ...
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A look that will be asked for: its plan, and the limits of its start."""
+
+    plan: Plan
+    limits: TimeLimits
+
+
+@dataclass(frozen=True)
+class _Seen:
+    comparison: Comparison
+    log: str | None
+    one_at_a_time: bool
+
+
+class ParallelRace:
+    """Candidates against live processes of the incumbent, one on each place.
+
+    Args:
+        main: the runner of the search, whose limits hold for what was not expected, and which is told the logs.
+        runners: one for each place.
+        incumbent: its plan.
+        rule: block length, ramp, and the gain worth having.
+        workers: makes the workers that fill the places.
+        begun: workers that have started ``live``, whose processes may not outlive them.
+        clock: seconds.
+        seed: decides order.
+        live: processes of the incumbent that are alive and frozen, one for each place, or none.
+
+    Attributes:
+        one_at_a_time: incumbent and a candidate did not fit onto one device together.
+    """
+
+    def __init__(
+        self,
+        main: Runner,
+        runners: Sequence[Runner],
+        incumbent: Plan,
+        rule: Rule,
+        *,
+        workers: Callable[[], Workers],
+        clock: Clock,
+        seed: Sequence[int],
+        live: Sequence[LiveArm] = (),
+        begun: Workers | None = None,
+    ) -> None:
+        self._main, self._runners, self.incumbent, self._make = main, list(runners), incumbent, workers
+        self._workers = begun
+        self.one_at_a_time = False
+        self._waiting: dict[str, Future[_Seen]] = {}
+        alive: list[LiveArm | None] = [*live] or [None] * len(self._runners)
+        self._races = [
+            Race(each.start, incumbent, rule, clock=clock, rng=np.random.default_rng([*seed, number]), live=arm)
+            for number, (each, arm) in enumerate(zip(self._runners, alive, strict=True))
+        ]
+
+    @property
+    def places(self) -> int:
+        """How many looks are measured at the same time."""
+        return len(self._races)
+
+    def expect(self, looks: Iterable[Expected], noise: Noise, *, warm_up_seconds: float) -> None:
+        """Begins looks that will be asked for, in this order, as far as there are places for them soon."""
+        for look in looks:
+            if len(self._waiting) >= AHEAD * self.places:
+                return
+            if look.plan.key not in self._waiting:
+                self._begin(look, noise, warm_up_seconds)
+
+    def look(
+        self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
+    ) -> Comparison:
+        """The look at a candidate, waited for; measured now where it was not expected. See ``Race.look``."""
+        if candidate.key not in self._waiting:
+            self._begin(Expected(candidate, self._main.limits), noise, warm_up_seconds)
+        future = self._waiting.pop(candidate.key)
+        try:
+            seen = future.result()
+        except (Interrupted, KeyboardInterrupt):
+            self._end(wait=False)  # the launcher ends what is still measured
+            raise
+        self._main.latest_log = seen.log
+        self.one_at_a_time = self.one_at_a_time or seen.one_at_a_time
+        return seen.comparison
+
+    def _begin(self, look: Expected, noise: Noise, warm_up_seconds: float) -> None:
+        def measure(place: int) -> _Seen:
+            runner, race = self._runners[place], self._races[place]
+            runner.limits = look.limits
+            seen = race.look(look.plan, noise, warm_up_seconds=warm_up_seconds)
+            return _Seen(seen, runner.latest_log, race.one_at_a_time)
+
+        self._workers = self._workers or self._make()
+        self._waiting[look.plan.key] = self._workers.submit(measure)
+
+    def _end(self, wait: bool) -> None:
+        if self._workers is not None:
+            self._workers.close(wait)
+        self._workers = None
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Drops what nobody has asked for, and ends the incumbent's processes."""
+        self._end(wait=True)
+        for race in self._races:
+            race.close()
+
+
+CONTROL_SHARE = 0.2
+"""Of the time that is left, for the control of neighbours at most."""
+
+
+def open_race(context: RunContext, state: SearchState, looks: int, until: float) -> Race | ParallelRace:
+    """The race for about so many looks on the present incumbent.
+
+    Args:
+        until: when the screening ends, on the run's clock.
+    """
+    seed = [context.seed, state.numbers, 2]
+    rule = context.rule(1.0)
+    if context.runner.parallel > 1 and looks > context.runner.parallel:
+        runners = context.runner.placed()
+        found, live, workers = _control(context, state, runners, until)
+        if found.allowed:
+            return ParallelRace(
+                context.runner,
+                runners,
+                state.incumbent,
+                rule,
+                workers=context.runner.workers,
+                clock=context.now,
+                seed=seed,
+                live=live,
+                begun=workers,
+            )
+    rng = np.random.default_rng(seed)
+    return Race(context.runner.start, state.incumbent, rule, clock=context.now, rng=rng)
+
+
+def _control(
+    context: RunContext, state: SearchState, runners: Sequence[TrialRunner], until: float
+) -> tuple[Sharing, list[LiveArm], Workers | None]:
+    """Costs of neighbours to the incumbent, measured once; its processes and who started them, where they live on."""
+    known = state.sharing.get(state.incumbent.key)
+    if known is not None:
+        return known, [], None
+    workers: Workers | None = None
+    live: list[LiveArm] = []
+    names = [runner.place for runner in runners]
+
+    def measure() -> Sharing:
+        nonlocal workers
+        rule = context.rule(1.0).model_copy(update={"warm_up_seconds": STEADY_SECONDS})
+        workers = context.runner.workers()
+        neighbours = Neighbours(runners, state.incumbent, rule, workers)
+        try:
+            found = sharing_of(
+                neighbours,
+                names,
+                state.incumbent,
+                state.noise.floor,
+                clock=context.now,
+                deadline=context.now() + CONTROL_SHARE * max(until - context.now(), 0.0),
+                rng=np.random.default_rng([context.seed, state.numbers, 4]),
+            )
+            if found.allowed:
+                live.extend(neighbours.live())
+            return found
+        finally:
+            if not live:
+                neighbours.close()
+                workers.close()
+
+    key = {"purpose": "neighbours", "incumbent": state.incumbent.model_dump(mode="json")}
+    found = state.sharing[state.incumbent.key] = context.run.step("sharing", key, measure, Sharing)
+    if not found.allowed:
+        context.warn(state, f"--parallel {len(names)}: pairs are measured one after the other: {found.reason}")
+    return found, live, workers if live else None

@@ -1,1 +1,0 @@
-"""Looks on several places at once, and what neighbours cost one another there."""

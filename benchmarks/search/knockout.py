@@ -1,0 +1,199 @@
+"""Worth of each scheduling rule of the search: the simulated runs of ``minutes``, with one rule switched off at a time.
+
+``python -m benchmarks.search.knockout --seeds 6`` patches one function at a time, so that the product has no switch for
+it, and runs every case with the same seeds as with all rules. A run in which a rule has had no effect is the same
+without it, and is not made again. ``--table`` prints what the file holds: points of the attainable log speedup that a
+run loses without the rule, and runs that keep a change which brings nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count, product
+from math import sqrt
+from pathlib import Path
+from pkgutil import resolve_name
+from statistics import fmean, stdev
+from typing import Any
+from unittest.mock import patch
+
+from autoopt.records import JsonDict
+from autoopt.testing.fakes import FakeClock
+from benchmarks.documents import RESULTS, environment, load, save
+from benchmarks.search.cases import CASES
+from benchmarks.search.minutes import run
+
+FILE = RESULTS / "knockout.json"
+ALL = "all rules"
+SEARCH = "autoopt.search."
+
+
+def _gives(value: Any) -> Callable[..., Any]:
+    return lambda *arguments, **options: value
+
+
+def _without_trainings(context: Any, state: Any, candidate: Any, lost: bool = False) -> None:
+    return None
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "exchange of a kept change": {"rounds.Rounds._exchange": _gives(False)},
+    "settling what stayed undecided": {"rounds.Rounds._settle": _gives(False)},
+    "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
+    "second looks at what nearly stands out": {"screening.Screening.confirm": _gives(None)},
+    "second looks at close rivals": {"screening.Screening._race_rivals": _gives(None)},
+    "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
+    "unlikely gains wait for another bottleneck": {"rounds.Rounds._give_up": _gives(None)},
+    "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
+    "second looks beside one incumbent": {"screening.Screening._beside_one": _gives(None)},
+    "fresh incumbent once it has aged": {"race.Race._aged": _gives(False)},
+    "no look at what its limit breaks off": {"screening.Screening._breaks_off": _gives(False)},
+    "no look at a dear loss": {"screening.Screening._unlikely": _gives(False)},
+    "what compiles costs more": {"screening.Screening._compiles_anew": _gives(False)},
+    "most promising first": {"screening.most_promising": lambda proposals, seconds: proposals[0]},
+    "stacks": {"rounds.look_at_stacks": _gives(False)},
+    "a stack of what nobody can decide alone": {"rounds.look_at_close": _gives(None)},
+    "on top of a stack: rivals, complements": {"stack._further": _gives([])},
+    "complements of a stack": {"stack._complements": _gives([])},
+    "a stack that disappoints is built one by one": {"stack._one_by_one": _gives(None)},
+    "what is likely comes into a stack": {"stack._may_come_with": _gives(False)},
+    "a stack without what is dear to start": {"stack._provable": lambda screening, costs, members: list(members)},
+    "stacks after the screening's time": {"stack._late": lambda screening, costs: screening.over},
+    "quality before the proof": {"proofs.quality_first": _gives(None)},
+    "a refused stack without its doubtful part": {"proofs.without_doubtful": _without_trainings},
+    "proofs by gain a second": {
+        "proof_queue.Costs.worth": lambda costs, screened: screened.gain,
+    },
+    "the end of the run for a first proof": {
+        "proofs.Proofs._left_for": lambda proofs, screened: proofs._costs.deadline() - proofs.context.now()
+    },
+    "a proof begins with less than it needs": {"proofs.SHORT": 1.0},
+    "redundant companions go": {"proof.Proof._redundant": _gives(())},
+    "a stack is taken apart": {"rounds.take_apart": _gives([])},
+    "parts switched in one process": {
+        "ablate.compare_switched": _gives(None),
+        "proof.compare_switched": _gives(None),
+    },
+    "parts beside one another": {"ablate.compare_at_once": _gives(None)},
+    "the baseline trains beside a plan": {
+        "rounds.train_beside": _gives(None),
+        "proof.train_beside": _gives(None),
+    },
+}
+"""Rules, each with what is put in the place of the function that makes it."""
+
+
+@contextmanager
+def without(rule: str) -> Iterator[None]:
+    """The search without a rule; with all of them for :data:`ALL`."""
+    with ExitStack() as patched:
+        for target, replacement in RULES.get(rule, {}).items():
+            patched.enter_context(patch(SEARCH + target, replacement))
+        yield
+
+
+@contextmanager
+def acting() -> Iterator[set[str]]:
+    """The names of the rules that have an effect meanwhile: other answers than without them, or seconds spent."""
+    acted, ticks, advance = set[str](), count(), FakeClock.advance
+
+    def advanced(clock: FakeClock, seconds: float) -> None:
+        next(ticks)
+        advance(clock, seconds)
+
+    def watched(rule: str, original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            before = repr(ticks)
+            answer = original(*arguments, **options)
+            if repr(ticks) != before or answer != replacement(*arguments, **options):
+                acted.add(rule)
+            return answer
+
+        return call
+
+    with ExitStack() as patched:
+        patched.enter_context(patch.object(FakeClock, "advance", advanced))
+        for rule, replaced in RULES.items():
+            for target, replacement in replaced.items():
+                original = resolve_name(SEARCH + target)
+                if callable(replacement):
+                    patched.enter_context(patch(SEARCH + target, watched(rule, original, replacement)))
+                else:
+                    acted.add(rule)
+        yield acted
+
+
+def rows_of(rules: Sequence[str], case: str, budget: float, seed: int) -> list[JsonDict]:
+    """One run with all rules and one without each, in short; ``acted``: the rule had an effect with all of them."""
+    with acting() as acted:
+        known = run(CASES[case], budget, seed)
+    found = [(ALL, known, True)]
+    for rule in rules:
+        if rule in acted:
+            with without(rule):
+                found.append((rule, run(CASES[case], budget, seed), True))
+        else:
+            found.append((rule, known, False))
+    kept = ("case", "budget", "seed", "share", "useless", "tried", "seconds")
+    return [{"rule": rule, "acted": acts, **{key: one[key] for key in kept}} for rule, one, acts in found]
+
+
+def table(rows: Sequence[JsonDict]) -> list[str]:
+    """As Markdown: a rule's points by budget with their standard error, and its runs with a useless change."""
+    budgets = sorted({one["budget"] for one in rows})
+    known = {_key(one): one for one in rows if one["rule"] == ALL}
+    head = [f"worth at {budget / 60:g} min" for budget in budgets]
+    lines = ["| rule | runs | it acted in | " + " | ".join([*head, "worth", "false keeps"]) + " |"]
+    lines.append("| --- " * (len(head) + 5) + "|")
+    for rule in dict.fromkeys(one["rule"] for one in rows):
+        mine = [one for one in rows if one["rule"] == rule]
+        cells = [_told(mine, known, rule, budget) for budget in (*budgets, None)]
+        useless = f"{fmean(one['useless'] > 0 for one in mine):.1%}"
+        acted = str(sum(one["acted"] for one in mine))
+        lines.append("| " + " | ".join([rule, str(len(mine)), acted, *cells, useless]) + " |")
+    return lines
+
+
+def _told(mine: Sequence[JsonDict], known: dict[Any, JsonDict], rule: str, budget: float | None) -> str:
+    """Points that the runs of one budget, or of all, lose without the rule; the share itself for all rules."""
+    seen = [one for one in mine if one["share"] is not None and budget in (None, one["budget"])]
+    if rule == ALL:
+        return f"{fmean(one['share'] for one in seen):.1%} of the attainable"
+    lost = [100 * (known[_key(one)]["share"] - one["share"]) for one in seen if _key(one) in known]
+    if len(lost) < 2:
+        return "-"
+    return f"{fmean(lost):+.1f} ± {stdev(lost) / sqrt(len(lost)):.1f}"
+
+
+def _key(one: JsonDict) -> tuple[str, float, int]:
+    return one["case"], one["budget"], one["seed"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search.knockout", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--budgets", type=float, nargs="+", default=[120.0, 300.0])
+    parser.add_argument("--cases", nargs="+", default=list(CASES))
+    parser.add_argument("--rules", nargs="+", default=list(RULES), help="names, or a part of each")
+    parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--table", action="store_true", help="print what the file holds, run nothing")
+    options = parser.parse_args()
+    document = load(options.out)
+    rows = document.setdefault("rows", [])
+    if not options.table:
+        document["environment"] = environment()
+        done = {_key(one) for one in rows}
+        wanted = [rule for rule in RULES if any(part in rule for part in options.rules)]
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        for seed, budget, case in product(seeds, options.budgets, options.cases):
+            if (case, budget, seed) not in done:
+                rows += rows_of(wanted, case, budget, seed)
+            save(options.out, document)
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()
