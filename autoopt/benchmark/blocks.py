@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from autoopt.benchmark.clock import Lap, with_epochs
 from autoopt.benchmark.compiling import compilations
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds, page_faults
-from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.distributed.merging import merged
-from autoopt.benchmark.fast_path import Enough, FastPath
-from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records.messages import Block
 
 
@@ -24,14 +20,14 @@ class Ramp:
     steps: int = 0
 
 
-def ready_batches(training: Any) -> int:
+def ready_batches(training: LiveTraining) -> int:
     """Batches that the loader's workers hold ready at most: its queue."""
     loader = training.loader.loader
     return int(loader.num_workers * (getattr(loader, "prefetch_factor", None) or 0))
 
 
 def run_block(
-    training: Training, enough: Enough, *, ramp: Ramp = Ramp(), settle: bool = True, most: int | None = None
+    training: LiveTraining, enough: Enough, *, ramp: Ramp = Ramp(), settle: bool = True, most: int | None = None
 ) -> Block:
     """Trains until ``enough``, and measures.
 
@@ -51,7 +47,7 @@ def run_block(
     retries, compiled = device.allocation_retries(), compilations()
     first, samples = training.steps, training.samples
     before = cpu_times(with_children=workers)
-    lap, recorder = train_until(training, enough, most)
+    lap, recorder = training.run_until(enough, most)
     after = cpu_times(with_children=workers)
     lap, paid = training.deferred_cost.settled(lap) if settle else (lap, 0.0)
     block = Block(
@@ -72,50 +68,12 @@ def run_block(
         first_step=first,
         page_faults=page_faults(before, after),
     )
-    group = group_of(training)
-    return block if group is None else merged(group.gather(block))
+    return block if training.group.size == 1 else merged(training.group.gather(block))
 
 
-def group_of(training: Any) -> Group | None:
-    """The processes that train together; None of one that is alone, or of a script."""
-    group = getattr(training, "group", None)
-    return group if isinstance(group, Group) and group.size > 1 else None
-
-
-def train_until(training: Training, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-    """The loop that every measurement runs: steps, their losses, and which of them paid for what comes once.
-
-    Args:
-        enough: asked after each step; of several processes the first is asked, for all.
-        most: steps after which ``enough`` says so in any case; several processes need to know.
-    """
-    if not isinstance(training, Training):  # a script has its own loop
-        return training.run_until(enough, most)
-    enough = training.group.agreed(enough, most)
-    training.group.wait()
-    clock, deferred, steps, over = training.clock, training.deferred_cost, 0, False
-    recorder, before = LossRecorder(training.device.kind == "cpu"), sum(training.openings)
-    fast_path = FastPath(training, enough, recorder)
-    deferred.begin()
-    clock.start()
-    while not over:
-        if fast_path.available():
-            steps, over = fast_path.train(steps)
-            continue
-        batches = training.next()
-        recorder.add(training.advance(batches))
-        if deferred.watching:
-            deferred.note(batches)
-        steps += 1
-        over = enough(steps, clock.elapsed())
-    lap = clock.stop()
-    lap.stages = with_epochs(lap.stages, sum(training.openings) - before)
-    return lap, recorder
-
-
-def _ramp(training: Training, ramp: Ramp) -> float:
+def _ramp(training: LiveTraining, ramp: Ramp) -> float:
     """Trains unmeasured; the seconds in it that were paid once."""
     if ramp == Ramp():
         return 0.0
-    lap, _ = train_until(training, lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
+    lap, _ = training.run_until(lambda done, elapsed: elapsed >= ramp.seconds and done >= ramp.steps)
     return training.deferred_cost.settled(lap)[1]

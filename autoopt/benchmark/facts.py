@@ -17,15 +17,15 @@ from torch.utils.data.dataloader import default_collate
 from autoopt.benchmark.compiling import repeated_blocks
 from autoopt.benchmark.contents import bytes_of, leaves, shape_of, tensors, unmoved, unpinned
 from autoopt.benchmark.lengths import user_batch_size
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.losses import is_criterion
 from autoopt.benchmark.samples import Samples
-from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, TensorFacts, WorkloadFacts
 from autoopt.workload import Workload
 
 
-def workload_facts(training: Training, spec: str) -> WorkloadFacts:
+def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
     """The facts of an assembled workload. Reads a few samples; training is not disturbed.
 
     Args:
@@ -180,7 +180,7 @@ def _loader_facts(workload: Workload) -> LoaderFacts:
     )
 
 
-def _optimizer_facts(training: Training) -> OptimizerFacts:
+def _optimizer_facts(training: LiveTraining) -> OptimizerFacts:
     optimizer = training.users_optimizer or training.optimizer
     return OptimizerFacts(
         type=type(optimizer).__name__,

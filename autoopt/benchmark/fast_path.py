@@ -7,17 +7,13 @@ what can be summed up afterwards is summed up at the epoch's end: times, samples
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import sub
 from time import perf_counter
 from typing import Any
 
 from autoopt.benchmark.contents import added, samples_of
+from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.benchmark.training import Training
-
-Enough = Callable[[int, float], bool]
-"""``enough(steps, seconds)``: whether a lap may end."""
 
 
 class FastPath:
@@ -29,7 +25,7 @@ class FastPath:
         recorder: gets the losses.
     """
 
-    def __init__(self, training: Training, enough: Enough, recorder: LossRecorder) -> None:
+    def __init__(self, training: Any, enough: Enough, recorder: LossRecorder) -> None:
         self._training, self._enough, self._recorder = training, enough, recorder
         self._clock, self._batches = training.clock, training.batch_iterator
 

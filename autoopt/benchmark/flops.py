@@ -6,12 +6,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_random_state
-from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
 
 
-def count_flops(training: Training) -> JsonDict:
+def count_flops(training: LiveTraining) -> JsonDict:
     """Counts forward and backward of one step; weights, statistics and random numbers stay as they were.
 
     Matrix products, convolutions and attention count; what the user recomputes is counted as done. A

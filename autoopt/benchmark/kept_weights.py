@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 
 MOST_BYTES = 4 * 2**30
 """A larger model's weights are not kept: writing them would take longer than what is learnt there."""
@@ -23,7 +23,7 @@ class KeptWeights:
         directory: made where it is missing.
     """
 
-    def __init__(self, training: Training, directory: str) -> None:
+    def __init__(self, training: LiveTraining, directory: str) -> None:
         self._training, self._directory = training, Path(directory)
         size = sum(value.numel() * value.element_size() for value in training.model.state_dict().values())
         self._wanted = size <= MOST_BYTES and training.setup.distributed.fully_sharded is None

@@ -17,23 +17,20 @@ import torch
 
 from autoopt.benchmark.flags import matmul_precision
 from autoopt.benchmark.kept_state import KeptState
-from autoopt.benchmark.losses import transformed_loss
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.memory_layout import laid_out, layout_alone
-from autoopt.benchmark.optimizer import make_optimizer
-from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 
 PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer", "model"})
 """Parts of a setup that can be switched; of the model how its tensors lie in memory alone. Not those of the loader (its
 workers live), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
+SCRIPT_PARTS = PARTS - {"transfer", "loss"}
+"""Those of a script, whose own lines compute the loss and move its batches."""
 FLAGS = frozenset({"threads"})
 """Switches of the process among them. Not ``cudnn_benchmark``: torch looks up by its shape how a convolution is run, so
 that one that was met before keeps what was chosen then. Not ``affinity``: threads that live keep their cores.
 Not ``keep_freed_memory``: memory that was taken from the system stays."""
-
-_OF_STEP = ("setup", "autocast", "loss", "scaler", "plain_step", "one_step", "steps", "samples")
 
 
 def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) -> str:
@@ -82,72 +79,53 @@ class Switching:
     """Puts setups on a live training, one at a time, and takes them off.
 
     Whatever is trained under a setup, failures and losses that are not finite included, leaves weights, buffers, the
-    optimizer, the schedule, the scaler, the generators and the counts of steps as they were; the data have moved on.
+    optimizers, the generators, and of a ``build()`` the schedule, the scaler and the counts of steps as they were; the
+    data have moved on, and so has what a script counts and schedules by itself.
 
     Args:
-        training: assembled, and with steps behind it, so that there is a state of the optimizer.
+        training: with steps behind it, so that there is a state of the optimizer.
 
     Raises:
-        WorkloadError: there is no room to keep its state beside it.
+        WorkloadError: there is no room to keep its state beside it, or it trains in several processes.
     """
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._setup = training.setup
-        self._kept = KeptState(training.model, [training.optimizer], training.device.torch)
-        self._schedule = training.schedule.state_dict()
-        self._scaler = training.scaler.state_dict() if training.scaler is not None else None
-        self._own = {name: getattr(training, name) for name in _OF_STEP}
+    def __init__(self, training: LiveTraining) -> None:
+        if training.group.size > 1:
+            raise WorkloadError("processes that train together are not switched")
+        self._training, self._setup = training, training.setup
+        self._place = training.place()
+        self._kept = training.do(lambda: KeptState(training.model, training.optimizers, training.device.torch))
 
     @contextmanager
-    def to(self, setup: Setup) -> Iterator[Training]:
+    def to(self, setup: Setup) -> Iterator[LiveTraining]:
         """The training under another setup, or under its own; afterwards it is as it was.
 
         Raises:
             WorkloadError: the process cannot take it on.
         """
-        reason = unswitchable(self._setup, setup)
+        training, now, stack = self._training, self._setup, ExitStack()
+        reason = unswitchable(now, setup, training.switches)
         if reason:
             raise WorkloadError(reason)
-        training, layouts = self._training, setup.model[len(self._setup.model) :]
-        with process_as(self._setup, setup):
-            try:
-                with laid_out([training.model], [training.optimizer], layouts):
-                    self._put_on(setup)
-                    yield training
-            finally:
-                self._put_back()
 
-    def _put_on(self, setup: Setup) -> None:
-        training, now = self._training, self._setup
-        if setup.transfer != now.transfer:
-            self._move_by(setup)
-        if setup.optimizer != now.optimizer:
-            take_on(training.optimizer, *(self._optimizer(each) for each in (now, setup)))
-        if setup.loss != now.loss:
-            training.loss = transformed_loss(training.workload.loss, setup.loss, training.device.torch)
-        if setup != now:
-            training.step_as(setup)
+        def put_on() -> None:
+            stack.enter_context(process_as(now, setup))
+            stack.enter_context(laid_out(training.roots, training.optimizers, setup.model[len(now.model) :]))
+            if setup.optimizer != now.optimizer:
+                for optimizer in training.optimizers:
+                    take_on(optimizer, *(training.fresh_optimizer(optimizer, each) for each in (now, setup)))
+            stack.enter_context(training.stepping_as(setup))
 
-    def _optimizer(self, setup: Setup) -> Any:
-        """An optimizer of a setup, without state."""
-        return make_optimizer(self._training.factory, self._training.model, setup.optimizer)
+        def put_back() -> None:
+            stack.close()
+            self._place()
+            self._kept.put_back()  # last: a scheduler that loads its state sets learning rates
 
-    def _move_by(self, setup: Setup) -> None:
-        device, how = self._training.device.torch, setup.transfer
-        move = mover(device, non_blocking=how.non_blocking)
-        self._training.batch_iterator.move_by(move, how.prefetch, device)
-
-    def _put_back(self) -> None:
-        training = self._training
-        if training.setup.transfer != self._setup.transfer:
-            self._move_by(self._setup)
-        for name, value in self._own.items():
-            setattr(training, name, value)
-        if self._scaler is not None and training.scaler is not None:
-            training.scaler.load_state_dict(self._scaler)
-        training.schedule.load_state_dict(self._schedule)
-        self._kept.put_back()  # last: a scheduler that loads its state sets learning rates
+        try:
+            training.do(put_on)
+            yield training
+        finally:
+            training.do(put_back)
 
 
 @contextmanager

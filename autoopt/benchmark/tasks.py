@@ -9,11 +9,11 @@ from autoopt.benchmark import warmup
 from autoopt.benchmark.blocks import Ramp, ready_batches
 from autoopt.benchmark.blocks import run_block as run_block_until
 from autoopt.benchmark.cputime import cpu_times
-from autoopt.benchmark.distributed.step import apart
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
 from autoopt.benchmark.monitors import Monitor, other_users
+from autoopt.benchmark.probe import Asked
 from autoopt.benchmark.probe import probe as probe_plan
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.tb_profile import read_profile
@@ -108,7 +108,7 @@ def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
         count: evaluations that are wanted.
         seconds: after which no other one is begun, or waited for in a script.
     """
-    return live.evaluations(count, seconds).model_dump(mode="json")
+    return live.training.held_evaluations(count, seconds).model_dump(mode="json")
 
 
 def train(
@@ -133,7 +133,7 @@ def train(
         keep: a folder for the weights at start, middle and end; none where empty.
     """
     arguments = {"max_seconds": max_seconds, "max_steps": max_steps, "target": target, "confirm": confirm}
-    run = _training_run(live, **arguments, evaluate_every=evaluate_every, beyond=beyond, keep=keep)
+    run = RunUnderWay(live, **arguments, evaluate_every=evaluate_every, beyond=beyond, keep=keep)
     run.go_on()
     document: JsonDict = run.document().model_dump(mode="json")
     return document
@@ -153,7 +153,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
         so far.
     """
     if live.under_way is None:
-        live.under_way = _training_run(live, **arguments)
+        live.under_way = RunUnderWay(live, **arguments)
     if no_further is not None:
         live.under_way.go_no_further(*no_further)
     over = live.under_way.go_on(seconds)
@@ -169,23 +169,16 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
         arguments: those of :func:`train`; the first rung's hold.
     """
     if live.under_way is None:
-        live.under_way = _training_run(live, **arguments)
+        live.under_way = RunUnderWay(live, **arguments)
     live.under_way.go_to(steps)
     document: JsonDict = live.under_way.document().model_dump(mode="json")
     return document
 
 
-def _training_run(live: Any, *, evaluate_every: int | None = None, **arguments: Any) -> Any:
-    """A training from its first step; a script's goes by its own loop, which evaluates when it likes."""
-    if isinstance(live, TrialContext):
-        return RunUnderWay(live, evaluate_every=evaluate_every, **arguments)
-    return live.training_run(**arguments)
-
-
 def flops(live: TrialContext) -> JsonDict:
     """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
     training = live.training
-    with apart(training):
+    with training.apart():
         found = count_flops(training)
     return {
         **found,
@@ -193,12 +186,9 @@ def flops(live: TrialContext) -> JsonDict:
     }
 
 
-def probe(live: TrialContext, **arguments: Any) -> JsonDict:
-    """Probes the plan: steps one by one, gradients at kept weights, updates (``autoopt.benchmark.probe.probe``)."""
-    if not isinstance(live, TrialContext):  # a script trains by its own loop
-        document: JsonDict = live.probe(**arguments)
-        return document
-    return probe_plan(live, **arguments)
+def probe(live: TrialContext, **asked: Any) -> JsonDict:
+    """Probes the plan: a :class:`~autoopt.records.messages.Probe`; ``asked``: see ``autoopt.benchmark.probe.Asked``."""
+    return probe_plan(live.from_start(), Asked(**asked)).model_dump(mode="json")
 
 
 def facts(live: TrialContext) -> JsonDict:
@@ -225,8 +215,7 @@ def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") ->
     torch-tb-profiler reads in it (None where it cannot)."""
     if live.training.group.rank:
         name = f"{name or 'steps'}-rank{live.training.group.rank}"
-    by_script = None if isinstance(live, TrialContext) else live.training.profiled
-    written = write_trace(live.training, directory, steps, name, by_script)
+    written = write_trace(live.training, directory, steps, name)
     try:
         written["profile"] = read_profile(written["readable"])
     except Exception as error:  # a parser of its own age: the trace is there all the same
@@ -248,7 +237,7 @@ def inspect(live: TrialContext, strategies: list[str], seconds: float | None = N
     Args:
         seconds: after which nothing more is tried on copies of the model.
     """
-    with apart(live.training), tried_within(seconds):
+    with live.training.apart(), tried_within(seconds):
         live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}
 

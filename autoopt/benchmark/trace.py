@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict
 
 _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 
 
 def write_trace(
-    training: Training,
+    training: LiveTraining,
     directory: Path | str,
     steps: int = 4,
     name: str = "",
-    run: Callable[[Any, int], None] | None = None,
 ) -> JsonDict:
     """Profiles some steps.
 
@@ -31,7 +28,6 @@ def write_trace(
         directory: of the run's traces; ``tensorboard --logdir DIRECTORY`` shows what is written there.
         steps: profiled, after one to warm the profiler up. Traces grow fast.
         name: of the files.
-        run: trains so many steps, and tells the profiler of the end of each; step by step where None.
 
     Returns:
         ``raw`` and ``readable``, the paths of the two; ``steps``.
@@ -48,10 +44,7 @@ def write_trace(
         profile_memory=False,
         acc_events=True,
     )
-    if run is None:
-        _step_by_step(training, profiler, steps + 1)
-    else:
-        run(profiler, steps + 1)
+    training.profiled(profiler, steps + 1)
     stem = name or f"steps-{training.steps}"
     raw = folder / "raw" / f"{stem}.json.gz"
     raw.parent.mkdir(exist_ok=True)
@@ -59,17 +52,6 @@ def write_trace(
     readable = folder / f"{stem}.{_stamp()}.pt.trace.json.gz"
     _write(readable, readable_trace(_read(raw)))
     return {"raw": str(raw), "readable": str(readable), "steps": steps}
-
-
-def _step_by_step(training: Training, profiler: Any, steps: int) -> None:
-    training.step(training.next())
-    with profiler:
-        for _ in range(steps):
-            with torch.profiler.record_function("data"):
-                batches = training.next()
-            training.step(batches)
-            profiler.step()
-        training.device.synchronize()
 
 
 def readable_trace(document: JsonDict) -> JsonDict:

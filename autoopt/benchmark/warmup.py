@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil
 from time import perf_counter
 
-from autoopt.benchmark.blocks import group_of, run_block
+from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.compiling import trouble
 from autoopt.benchmark.cycle import cycle_of
 from autoopt.benchmark.steady import Steady, find_steady, warmup_excess
@@ -35,8 +35,7 @@ def warm_up(live: TrialContext, max_seconds: float) -> Startup:
         max_seconds: of training; at least two steps are trained.
     """
     training = live.training
-    group = group_of(training)
-    agree: Callable[[float], float] = (lambda seconds: seconds) if group is None else group.agree
+    agree = training.group.agree
     first_step, began = training.steps, perf_counter()
     times: list[float] = []
     losses: list[float | None] = []

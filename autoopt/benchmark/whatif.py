@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.flags import matmul_precision
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 
 SECONDS = 0.5
 _LEAST, _MOST = 3, 30
@@ -42,7 +42,7 @@ def tried_within(seconds: float | None) -> Iterator[None]:
 
 
 def ratio_with(
-    training: Training,
+    training: LiveTraining,
     change: Callable[[nn.Module], nn.Module] | None = None,
     *,
     dtype: torch.dtype | None = None,
@@ -63,8 +63,11 @@ def ratio_with(
 
     Returns:
         The median over turns, 1 where nothing is changed; None where copies do not fit or are not trained by the loss,
-        where the model is compiled, where either fails, or where the time for all that is tried is over.
+        where the model is compiled, where either fails, or where the time for all that is tried is over; and with
+        ``rebatch`` where the training takes no batches but its own.
     """
+    if rebatch is not None and not training.takes_batches:
+        return None
     if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
         return None
     devices = [training.device.torch] if training.device.torch.type == "cuda" else []
@@ -89,7 +92,7 @@ def ratio_with(
         return None
 
 
-def _fits(training: Training) -> bool:
+def _fits(training: LiveTraining) -> bool:
     size = sum(p.numel() * p.element_size() for p in training.model.parameters())
     if training.device.torch.type == "cuda":
         free = torch.cuda.mem_get_info(training.device.torch)[0]
@@ -102,7 +105,7 @@ class _NotTrainedError(Exception):
     """The loss did not go through the copy: it holds a model of its own."""
 
 
-def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
+def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
     """Seconds of one forward and backward."""
     model.zero_grad(set_to_none=True)
     training.device.synchronize()
@@ -118,7 +121,7 @@ def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmu
     return passed
 
 
-def _unchanged(training: Training, plain: Callable[[], float], seconds: float) -> float:
+def _unchanged(training: LiveTraining, plain: Callable[[], float], seconds: float) -> float:
     """Passes for these seconds, one at least, with nothing to be held against: what is asked of them is beside them."""
     end = training.device.now() + seconds
     plain()
@@ -127,7 +130,7 @@ def _unchanged(training: Training, plain: Callable[[], float], seconds: float) -
     return 1.0
 
 
-def _turns(training: Training, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
+def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
     end = training.device.now() + seconds
     changed()  # what is set up on first use
     if training.device.now() < end:

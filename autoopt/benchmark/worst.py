@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt.benchmark.contents import bytes_of, shape_of, tensors
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict
 
 
-def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
+def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
     """Looks through coming batches and trains on the largest, every micro-batch of the step being it.
 
     Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
@@ -29,8 +29,11 @@ def largest_step(training: Training, looks: int, steps: int) -> JsonDict:
     device.empty_cache()  # what earlier shapes have left in the allocator is no need of this one
     device.reset_peak()
     retries = device.allocation_retries()
-    for _ in range(max(1, steps)):
-        training.step(group)
+    if device.tensors is not None:
+        device.tensors.add(group)
+    with device.watched():
+        for _ in range(max(1, steps)):
+            training.whole_step(group)
     device.synchronize()
     return {
         "bytes": most,

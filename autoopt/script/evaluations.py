@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Any
 
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.script.between import Interruption
 from autoopt.script.goal import Goal
 from autoopt.script.held import HeldWeights
 
-if TYPE_CHECKING:
-    from autoopt.script.context import ScriptContext
 
-
-def held_evaluations(live: ScriptContext, count: int, seconds: float) -> HeldEvaluations:
+def held_evaluations(training: Any, count: int, seconds: float) -> HeldEvaluations:
     """Trains on until it has evaluated so often; the weights stay what they are.
 
     Args:
-        live: the trial, which stands at a step's end.
+        training: the ``ScriptTraining``, which stands at a step's end.
         count: evaluations that are waited for.
         seconds: after which no other one is.
     """
-    session, between = live.script.session, live.script.session.between
-    model = live.training.model
+    session, between, watchers = training.session, training.session.between, training.script.joints.watchers
+    model = training.model
     state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
-    held, before, began = HeldWeights(live, state), len(between.of("evaluate")), perf_counter()
-    live.script.joints.watchers.append(held)
+    held, before, began = HeldWeights(training, state), len(between.of("evaluate")), perf_counter()
+    watchers.append(held)
 
     def made() -> dict[int, list[Interruption]]:
         found: dict[int, list[Interruption]] = {}
@@ -37,8 +34,8 @@ def held_evaluations(live: ScriptContext, count: int, seconds: float) -> HeldEva
     def enough(done: int, elapsed: float) -> bool:
         return len(made()) >= count or perf_counter() - began > seconds
 
-    goal: Goal = live.training.follow(enough, lambda *_: held.put())
-    live.script.joints.watchers.remove(held)
+    goal: Goal = training.follow(enough, lambda *_: held.put())
+    watchers.remove(held)
     each = list(made().values())
     told = held.told(goal, None)
     return HeldEvaluations(

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autoopt.benchmark.live import Printed
+
 LEAST_EVALUATIONS = 2
 """Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
 name held-out data."""
@@ -30,16 +32,6 @@ _UNIT = re.compile(r"\s*(?:[a-z]?s|sec|seconds|min|h|/)(?![a-z])", re.I)
 
 
 @dataclass(frozen=True)
-class Told:
-    """A line that the script printed in an evaluation or after it: the training step, seconds, which evaluation."""
-
-    step: int
-    seconds: float
-    evaluation: int
-    text: str
-
-
-@dataclass(frozen=True)
 class _Number:
     """One number of a line: the words before it, what stands between, and its text."""
 
@@ -49,7 +41,7 @@ class _Number:
     pattern: str
 
 
-def candidates(told: Sequence[Told], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
+def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
     """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.
 
     A candidate stands in a line that each evaluation printed once, its words name a measure of quality, and it is
@@ -97,7 +89,7 @@ def _rank(pattern: str) -> tuple[bool, bool]:
     return bool(_BEST_SO_FAR.search(pattern)), bool(_LOSS.search(pattern))
 
 
-def values(pattern: str, told: Sequence[Told]) -> list[tuple[int, float, float]]:
+def values(pattern: str, told: Sequence[Printed]) -> list[tuple[int, float, float]]:
     """Step, seconds and value of each line that a pattern finds a number in."""
     found: list[tuple[int, float, float]] = []
     for line in told:
@@ -115,10 +107,10 @@ def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, floa
     return bool(earlier) and earlier[-1][0] == step and math.isclose(earlier[-1][2], value, rel_tol=ROUNDED)
 
 
-def _lines_of_each(told: Sequence[Told]) -> list[list[Told]]:
+def _lines_of_each(told: Sequence[Printed]) -> list[list[Printed]]:
     """The lines that are alike but for their numbers, one of each evaluation."""
     evaluations = {line.evaluation for line in told}
-    alike: dict[str, list[Told]] = {}
+    alike: dict[str, list[Printed]] = {}
     for line in told:
         if _PROGRESS.search(line.text):
             continue
@@ -129,7 +121,7 @@ def _lines_of_each(told: Sequence[Told]) -> list[list[Told]]:
     return [lines for lines in once if len(lines) == len(evaluations)]
 
 
-def _said_again(earlier: Told, line: Told) -> bool:
+def _said_again(earlier: Printed, line: Printed) -> bool:
     """Whether a line that is alike but for its numbers repeats them in the same evaluation, but for rounding."""
     both = (map(float, _NUMBER.findall(each.text)) for each in (earlier, line))
     same = all(math.isclose(one, other, rel_tol=ROUNDED) for one, other in zip(*both, strict=True))

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from autoopt.benchmark.clock import Lap, StageClock, with_epochs
-from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.script.found_metric import Told
-
-Enough = Callable[[int, float], bool]
+from autoopt.benchmark.distributed.group import Enough
+from autoopt.benchmark.live import Stretch
 
 
-@dataclass
-class Goal:
+@dataclass(kw_only=True)
+class Goal(Stretch):
     """How far to train, and what is measured on the way.
 
-    ``laps``: stretches of training; what lies between them is in ``aside``, seconds by stage. ``metrics``: values of
-    the metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were printed
-    at evaluations. ``opening``: seconds of waiting for the first batch of an epoch.
-    ``before``: seconds of the stretches that are over. ``away``: for each step, seconds of it in
-    which the script evaluated or saved, or was looked at. ``rests``: seconds for which ``enough`` need not be asked
-    again, with nothing but steps in between; None where every step's end is looked at closely. ``most``: steps after
-    which it is asked in any case. ``looks``: it looks at more than what it is given.
+    ``enough``: asked whether it is over. ``rests``: seconds for which it need not be asked again, with nothing but
+    steps in between; None where every step's end is looked at closely. ``most``: steps after which it is asked in any
+    case. ``looks``: it looks at more than what it is given.
+    ``before``: seconds of the laps that are over. ``other``: of what followed steps. ``opening``: of waiting for the
+    first batch of an epoch. ``away_now``: of ``away``, in the step under way.
     """
 
     enough: Enough
-    captured: LossRecorder
-    steps: int = 0
-    laps: list[Lap] = field(default_factory=list)
-    aside: dict[str, float] = field(default_factory=dict)
-    metrics: list[tuple[int, float, float]] = field(default_factory=list)
-    lines: list[Told] = field(default_factory=list)
-    other: float = 0.0
-    opening: float = 0.0
-    before: float = 0.0
-    away: list[float] = field(default_factory=list)
-    away_now: float = 0.0
     rests: float | None = None
     most: int | None = None
     looks: bool = False
+    steps: int = 0
+    before: float = 0.0
+    other: float = 0.0
+    opening: float = 0.0
+    away_now: float = 0.0
 
     def put(self, lap: Lap) -> None:
         """One more stretch of training."""
@@ -51,10 +40,6 @@ class Goal:
 
     def lap(self) -> Lap:
         """All laps as one, with what followed the steps among ``other``, and epochs' starts as a stage of their own."""
-        stages: dict[str, float] = {}
-        for lap in self.laps:
-            for stage, seconds in lap.stages.items():
-                stages[stage] = stages.get(stage, 0.0) + seconds
-        stages["other"] = stages.get("other", 0.0) + self.other
-        stages = with_epochs(stages, self.opening)
-        return Lap(sum(lap.seconds for lap in self.laps), stages, [step for lap in self.laps for step in lap.steps])
+        lap = super().lap()
+        stages = {**lap.stages, "other": lap.stages.get("other", 0.0) + self.other}
+        return Lap(lap.seconds, with_epochs(stages, self.opening), lap.steps)

@@ -42,13 +42,13 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the first
         evaluation read; None where there was none.
     """
-    session = live.script.session
-    state = session.in_main(lambda: kept_state(live.training, weights))
+    training, session = live.training, live.training.session
+    state = session.in_main(lambda: kept_state(training, weights))
     if state is None:
         return {"fits": False}
-    held = HeldWeights(live, state)
+    held = HeldWeights(training, state)
     session.in_main(held.put)
-    live.script.joints.watchers.append(held)
+    training.script.joints.watchers.append(held)
     began = perf_counter()
 
     def enough(done: int, elapsed: float) -> bool:
@@ -56,7 +56,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         late = perf_counter() - began > seconds
         return late or held.told(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
 
-    goal = live.training.follow(enough, lambda *_: held.put())
+    goal = training.follow(enough, lambda *_: held.put())
     found = held.told(goal, pattern)
     return {
         "fits": True,
@@ -76,9 +76,9 @@ class HeldWeights(Watcher):
     call the model that trains, not a copy such as an average of its weights.
     """
 
-    def __init__(self, live: Any, state: dict[str, Any]) -> None:
-        self.session, self.metric = live.script.session, live.script.command.metric
-        self.model, self.state = live.training.model, state
+    def __init__(self, training: Any, state: dict[str, Any]) -> None:
+        self.session, self.metric = training.session, training.script.command.metric
+        self.model, self.state = training.model, state
         self.hashed = hashlib.blake2b(digest_size=8)
         self.others = False
         self._before, self._looked, self._batches = self.session.evaluations, 0, 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from autoopt.script.imported import when_imported
+from autoopt.workload import Target
 
 _NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 _SMALLER = re.compile(r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|distance", re.I)
@@ -34,6 +35,13 @@ def name_of(metric: str) -> str:
 def direction_of(metric: str) -> Literal["max", "min"]:
     """Whether less of it is better, by its name."""
     return "min" if _SMALLER.search(metric) else "max"
+
+
+def target_of(metric: str, value: float | None) -> Target:
+    """A metric as the target of a run; the value is open where None."""
+    direction = direction_of(metric)
+    bound = {"at_most" if direction == "min" else "at_least": value}
+    return Target(name_of(metric), mode=direction, **bound)
 
 
 class MetricReader:

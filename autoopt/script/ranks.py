@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.distributed.board import Board
 from autoopt.benchmark.distributed.group import PATIENCE, Group, Ranks
 from autoopt.records.messages import Block
@@ -76,27 +73,3 @@ def _plain(value: Any) -> Any:
 
 def _value(text: bytes) -> Any:
     return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
-
-
-def without_waiting(lap: Lap, away: Sequence[float], group: Group) -> Lap:
-    """This process's lap without the time in which it waited for another one that evaluated or saved.
-
-    All processes meet in every step: where one is away for a second, the others wait in a message as long.
-
-    Args:
-        lap: of this process; its own evaluations and checkpoints are no part of it.
-        away: seconds before the end of each step in which this process evaluated, saved or was looked at.
-    """
-    if group.size == 1:
-        return lap
-    longest = [max(step) for step in zip(*group.gather(tuple(away)), strict=False)]
-    waited = [whole - own for whole, own in zip(longest, away, strict=False)]
-    steps = [max(step - wait, 0.0) for step, wait in zip(lap.steps, waited, strict=False)]
-    left = sum(waited)
-    stages = dict(lap.stages)
-    for stage in ("backward", "optimizer", "forward", "other", "data"):  # where messages wait, as a rule
-        taken = min(left, stages.get(stage, 0.0))
-        left -= taken
-        if taken:
-            stages[stage] -= taken
-    return replace(lap, seconds=max(lap.seconds - sum(waited), 0.0), stages=stages, steps=steps)

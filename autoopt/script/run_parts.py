@@ -7,7 +7,7 @@ import sys
 import threading
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.steady import excess
@@ -15,24 +15,21 @@ from autoopt.benchmark.whole_run import epoch_start
 from autoopt.records import RunParts
 from autoopt.script.between import seconds_of_one, steps_between
 
-if TYPE_CHECKING:
-    from autoopt.script.context import ScriptContext
 
-
-def run_parts(live: ScriptContext, lap: Lap) -> RunParts:
+def run_parts(training: Any, lap: Lap) -> RunParts:
     """All parts that are known by now.
 
     Args:
-        live: the trial, which stands at a step's end.
+        training: the ``ScriptTraining``, which stands at a step's end.
         lap: of steps that it has trained since its first.
     """
-    session, training = live.script.session, live.training
+    session = training.session
     between, step = session.between, median(lap.steps) if lap.steps else None
     evaluations, saved = between.of("evaluate"), between.of("checkpoint")
-    first_batch = between.openings[0] if between.openings else None if live.script.joints.roles.known else 0.0
+    first_batch = between.openings[0] if between.openings else None if training.script.joints.roles.known else 0.0
     begun = session.began if between.first_at is None else between.first_at
     ready = session.began if session.first_step_at is None else session.first_step_at
-    before = live.script.imports_seconds
+    before = training.script.imports_seconds
     return RunParts(
         imports_seconds=None if before is None else before + (between.imports or 0.0),
         build_seconds=max(begun - session.began - (between.imports or 0.0), 0.0),

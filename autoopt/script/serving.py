@@ -78,9 +78,16 @@ class ScriptServer(TaskServer):
             raise of_reading(ended) or of_leaving(ended) or ended from None
 
         def made() -> Any:
-            from autoopt.script.context import ScriptContext  # torch is there: the script has imported it
+            # torch is there: the script has imported it
+            from autoopt.benchmark.trial_context import TrialContext
+            from autoopt.script.ranks import meet
+            from autoopt.script.training import ScriptTraining
 
-            return ScriptContext(script, self.emit)
+            script.stop_recording()
+            session, spec = script.session, script.spec
+            training = ScriptTraining(script, meet(spec.rank, session.device.torch))
+            began = session.first_step_at - session.began
+            return TrialContext(spec, script.registry, emit=self.emit, training=(training, began))
 
         return script.session.in_main(made)
 

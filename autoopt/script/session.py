@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from autoopt.benchmark.clock import Lap, StageClock, clock_for
+from autoopt.benchmark.clock import StageClock, clock_for
 from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
+from autoopt.benchmark.distributed.group import Enough
+from autoopt.benchmark.live import Printed
 from autoopt.benchmark.loss_recorder import LossRecorder
 from autoopt.script.between import Between, Interruption
 from autoopt.script.endings import ScriptEnded, of_training
-from autoopt.script.found_metric import Told, told_again
-from autoopt.script.goal import Enough, Goal
+from autoopt.script.found_metric import told_again
+from autoopt.script.goal import Goal
 from autoopt.script.plain_steps import PlainSteps
 
 _INLINE = 3
@@ -79,24 +81,18 @@ class Session:
         """
         self._received()
 
-    def run_until(self, enough: Enough) -> tuple[Lap, LossRecorder]:
+    def run(self, enough: Enough, **hints: Any) -> Goal:
         """Lets the script train until ``enough``, asked at each step's end with the steps and seconds so far.
+
+        Args:
+            hints: when ``enough`` need be asked; see :class:`Goal`.
 
         Raises:
             ScriptEnded: it came to its end before.
             BaseException: what it failed by.
         """
-        goal = self.run(enough)
-        return goal.lap(), goal.captured
-
-    def run(self, enough: Enough, **hints: Any) -> Goal:
-        """The same, with all that was measured.
-
-        Args:
-            hints: when ``enough`` need be asked; see :class:`Goal`.
-        """
         assert self.device is not None, "there is a device from the first step on"
-        goal = Goal(enough, LossRecorder(self.device.kind == "cpu"), **hints)
+        goal = Goal(LossRecorder(self.device.kind == "cpu"), enough=enough, **hints)
         self.goal = goal
         self._jobs.put(goal)
         self._received()
@@ -200,7 +196,7 @@ class Session:
     def line(self, text: str) -> None:
         """The script has printed a line; those of evaluations may tell a metric."""
         if self._goal is not None and self._aside is not None and self._aside.stage == "evaluate":
-            self._goal.lines.append(Told(self.steps, self._seconds(self._goal), self.evaluations, text))
+            self._goal.lines.append(Printed(self.steps, self._seconds(self._goal), self.evaluations, text))
 
     def _seconds(self, goal: Goal) -> float:
         """Since the goal was set, evaluations included."""

@@ -26,8 +26,9 @@ class StepData(Watcher):
         given: a training loader has given a batch.
     """
 
-    def __init__(self, live: Any) -> None:
-        self._roles = live.script.joints.roles
+    def __init__(self, training: Any) -> None:
+        script = training.script
+        self._roles = script.joints.roles
         self.digests: list[str] = []
         self.orders: list[str] = []
         self.epochs: list[EpochRead] = []
@@ -35,12 +36,12 @@ class StepData(Watcher):
         self._labels, self._own_loss, self._unhashed = True, False, ""
         self._keys: list[set[int]] = [set()]
         self._taken: list[tuple[str, str]] = []
-        if live.script.recording.host_digests is not None:
-            self._hold(*live.script.recording.host_digests)
+        if script.recording.host_digests is not None:
+            self._hold(*script.recording.host_digests)
         self._called: set[int] = set()
         self._outputs: list[torch.Tensor] = []
         self._outputs_before: list[torch.Tensor] = []
-        for call in (call for batch in live.training.batches for call in batch):
+        for call in (call for batch in training.batches for call in batch):
             self._take(call.model, call.args, call.kwargs)
 
     @property

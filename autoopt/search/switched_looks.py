@@ -7,10 +7,9 @@ from statistics import fmean
 
 import numpy as np
 
-from autoopt.benchmark.switching import PARTS, unswitchable
+from autoopt.benchmark.switching import PARTS, SCRIPT_PARTS, unswitchable
 from autoopt.records import JsonDict, Plan, Record
 from autoopt.registry import Registry
-from autoopt.script.switching import PARTS as SCRIPT_PARTS
 from autoopt.search.budget_allocation import BudgetAllocation
 from autoopt.search.candidate import plan_of
 from autoopt.search.compare.arena import SETTLING_STEPS, LiveArm, Source

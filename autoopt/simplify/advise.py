@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.contents import tensors
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
 from autoopt.simplify import advice
 from autoopt.simplify.batches import Fetch, few, nbytes
@@ -25,7 +25,7 @@ _TRACED = 0.5
 
 
 def advise_training(
-    training: Training, batches: list[Any], peaks: Peaks, timings: StageTimings, step_seconds: float | None = None
+    training: LiveTraining, batches: list[Any], peaks: Peaks, timings: StageTimings, step_seconds: float | None = None
 ) -> list[Advice]:
     """All advice on an assembled training. A look that fails is left out: advice is never worth an error.
 
@@ -58,7 +58,7 @@ def advise_training(
 
 
 def _step(
-    training: Training, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float
+    training: LiveTraining, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float
 ) -> list[Advice]:
     """The step, watched once; where it cannot be watched (compiled), by its source alone."""
     waits = training.device.kind != "cpu"
@@ -81,14 +81,14 @@ def _step(
     ]
 
 
-def forced_in_step(training: Training, batches: list[Any], step: float) -> list[Advice]:
+def forced_in_step(training: LiveTraining, batches: list[Any], step: float) -> list[Advice]:
     """Calls in a step that are no part of training."""
     with watched_calls() as found:
         training.whole_step(batches)
     return advice_of_calls(found, step)
 
 
-def forced_in_batch(training: Training, step: float) -> list[Advice]:
+def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
     """The same in making a batch, in a forked child, where the source of dataset or collate names such a call."""
     loader = training.loader.loader
     collating = function_of(loader.collate_fn)
@@ -107,11 +107,11 @@ def forced_in_batch(training: Training, step: float) -> list[Advice]:
     return advice_of_calls(seen, step, training.accumulation)
 
 
-def _unused(training: Training, batch: Any, step: float) -> list[Advice]:
+def _unused(training: LiveTraining, batch: Any, step: float) -> list[Advice]:
     return advice.unused_advice(unused_outputs(training.model, lambda: training.forward(batch)), step)
 
 
-def _dataset_line(training: Training) -> Line | None:
+def _dataset_line(training: LiveTraining) -> Line | None:
     """Where the dataset makes its samples: the line that says float64 if one does, else the function."""
     functions = dataset_functions(training.loader.loader.dataset)
     for function in functions:
@@ -126,7 +126,7 @@ def _dataset_line(training: Training) -> Line | None:
     return (functions[0].file, functions[0].line) if functions else None
 
 
-def _cadence(training: Training, timings: StageTimings, step: float) -> list[Advice]:
+def _cadence(training: LiveTraining, timings: StageTimings, step: float) -> list[Advice]:
     if training.evaluation is None or timings.evaluate is None:
         return []
     function = function_of(training.workload.evaluate)
@@ -134,7 +134,7 @@ def _cadence(training: Training, timings: StageTimings, step: float) -> list[Adv
     return advice.cadence_advice("evaluation", timings.evaluate.seconds, training.evaluate_every, step, where)
 
 
-def _inputs(training: Training, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
+def _inputs(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
     """Decoding and collate: their seconds as they were measured, their lines in a forked child."""
     loader, inputs = training.loader.loader, timings.inputs
     functions = dataset_functions(loader.dataset)
@@ -151,7 +151,7 @@ def _inputs(training: Training, batch: Any, peaks: Peaks, timings: StageTimings,
     return [*found, *advice.collate_advice(function_of(loader.collate_fn), collate, nbytes(batch), rate, each)]
 
 
-def _lines(training: Training) -> list[tuple[str, int, float]]:
+def _lines(training: LiveTraining) -> list[tuple[str, int, float]]:
     """Seconds of each line of the user's own in which a sample is prepared, traced in a forked child."""
     fetch = Fetch(training.loader.loader)
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict
 from autoopt.simplify.isolation import ChildFailed, can_fork, in_child
 
@@ -83,13 +83,13 @@ def nbytes(batch: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
-def cached_batches(training: Training, notes: list[str]) -> list[Any]:
+def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
     """The micro-batches of one optimizer step, on the host.
 
     They are made in a forked child where that works, so that neither the dataset nor the loader notices.
     A script's are those that it holds.
     """
-    if not isinstance(training, Training):
+    if not training.takes_batches:
         return list(training.next())
     if can_fork() and training.device.kind == "cpu":
         try:
@@ -106,7 +106,7 @@ def cached_batches(training: Training, notes: list[str]) -> list[Any]:
             generator.set_state(saved)
 
 
-def _read(training: Training) -> list[Any]:
+def _read(training: LiveTraining) -> list[Any]:
     loader = training.loader.loader
     fetch = Fetch(loader)
     if fetch.iterable or loader.batch_sampler is None:
@@ -117,12 +117,12 @@ def _read(training: Training) -> list[Any]:
     return [loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(training.accumulation)]
 
 
-def doubled_batch(training: Training) -> Any | None:
+def doubled_batch(training: LiveTraining) -> Any | None:
     """A micro-batch of twice the samples, on the device.
 
     None where the dataset cannot be asked for any samples, or the device may have no room.
     """
-    if not isinstance(training, Training):
+    if not training.takes_batches:
         return None  # what a script makes of a batch is its own
     loader = training.loader.loader
     fetch = Fetch(loader)
@@ -136,7 +136,7 @@ def doubled_batch(training: Training) -> Any | None:
     return training.to_device(_unpacked(in_child(read, timeout=_SECONDS)["batches"])[0])
 
 
-def _near_limit(training: Training) -> bool:
+def _near_limit(training: LiveTraining) -> bool:
     """Whether twice the batch may not fit."""
     if training.device.kind != "cuda":
         return False

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict
 from autoopt.simplify.batches import fresh_loader
 from autoopt.simplify.isolation import in_child
@@ -29,7 +29,7 @@ _SHORTEST_SLEEP = 5e-5
 
 
 def cache_effects_of(
-    training: Training, batches: list[Any], inputs: InputTimings, step_seconds: float, time_limit: float
+    training: LiveTraining, batches: list[Any], inputs: InputTimings, step_seconds: float, time_limit: float
 ) -> JsonDict:
     """Both ratios of a training that prepares its own batches on the CPU, where enough turns fit.
 
@@ -61,7 +61,7 @@ def cache_effects_of(
     return found
 
 
-def cold_batches(training: Training, batches: list[Any], time_limit: float) -> float:
+def cold_batches(training: LiveTraining, batches: list[Any], time_limit: float) -> float:
     """Meant for a forked child, which has one compute thread and a training of its own to go on with."""
     source = fresh_loader(training.loader.loader)
     stream = iter(source)

@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from autoopt.benchmark.environment import usable_cores
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Contention
 from autoopt.simplify.batches import Fetch
 from autoopt.simplify.drift import TENSORS, ReferenceSpeed
@@ -43,7 +43,7 @@ _SEQUENCE = 64
 
 
 def measure_contention(
-    training: Training, batches: list[Any], time_limit: float, sample_seconds: float = 0.0
+    training: LiveTraining, batches: list[Any], time_limit: float, sample_seconds: float = 0.0
 ) -> tuple[Contention, ...]:
     """Speeds of workers that prepare samples and of the training step, while they compete, over their speeds alone.
 
@@ -199,7 +199,7 @@ def _work(work: Callable[[], int], counter: Any, gate: Any, parent: int) -> None
                 return
 
 
-def measure_overlap(training: Training, time_limit: float, waits: bool = False) -> tuple[Overlap, ...]:
+def measure_overlap(training: LiveTraining, time_limit: float, waits: bool = False) -> tuple[Overlap, ...]:
     """Seconds of a step fed by loader workers, by numbers of workers and compute threads; the CPU only.
 
     Neither the user's loader nor its samplers are touched: indices come from a forked child, samples from workers.
@@ -242,7 +242,7 @@ def fed_combinations(cores: int, threads: int, waits: bool) -> list[tuple[int, i
     return list(dict.fromkeys([*found, (cores, threads)]))
 
 
-def _tried(training: Training, indices: list[Any], workers: int, threads: int, time_limit: float) -> Overlap:
+def _tried(training: LiveTraining, indices: list[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     loader = training.loader.loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores, and a fork beside threads, are what is tried
@@ -276,7 +276,7 @@ class _Sequence:
         return 1 << 30
 
 
-def _timed(training: Training, stream: Iterator[Any], workers: int, threads: int, time_limit: float) -> Overlap:
+def _timed(training: LiveTraining, stream: Iterator[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     """Steps that are timed once the first batches, which were made before there was a step, are used up."""
     step = _step(training, stream)
     for _ in range(_PREFETCH * workers // training.accumulation + 1):
@@ -296,9 +296,9 @@ def _timed(training: Training, stream: Iterator[Any], workers: int, threads: int
     return Overlap(workers=workers, threads=threads, timing=timing)
 
 
-def _step(training: Training, stream: Iterator[Any]) -> Callable[[], None]:
+def _step(training: LiveTraining, stream: Iterator[Any]) -> Callable[[], None]:
     """A step that waits for its batches; what a script's own lines make of one is held, and trained on in its place."""
-    held = None if isinstance(training, Training) else training.next()
+    held = None if training.takes_batches else training.next()
 
     def step() -> None:
         fed = [next(stream) for _ in range(training.accumulation)]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Deeper
 from autoopt.simplify.source import LineProfile, is_users, link, profile_lines
 from autoopt.simplify.stage_timings import Timing
@@ -168,7 +168,7 @@ def source_of(thing: Any) -> tuple[str | None, int | None]:
 
 
 def open_compute(
-    training: Training, batch: Any, timings: dict[str, Any], time_limit: float
+    training: LiveTraining, batch: Any, timings: dict[str, Any], time_limit: float
 ) -> dict[str, tuple[Deeper, ...]]:
     """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
     forward, backward = timings["forward"], timings["backward"].seconds
@@ -203,7 +203,7 @@ def _only_backward(profile: LineProfile, seconds: float) -> tuple[Deeper, ...]:
     return (link(code.co_filename, line, min(cost, seconds)),)
 
 
-def _optimizer(training: Training, batch: Any, timing: Timing, time_limit: float) -> tuple[Deeper, ...]:
+def _optimizer(training: LiveTraining, batch: Any, timing: Timing, time_limit: float) -> tuple[Deeper, ...]:
     """Lines of an optimizer of the user's own."""
     if not is_users(inspect.getsourcefile(type(training.optimizer)) or "<"):
         return ()
@@ -230,7 +230,7 @@ class ModuleSeconds:
     runs: int = 0
 
 
-def module_seconds(training: Training, batch: Any, time_limit: float) -> ModuleSeconds:
+def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> ModuleSeconds:
     """Times every submodule of an eager model forward, and backward between the gradients of its output and input."""
     found = ModuleSeconds()
     start = time.perf_counter()
@@ -249,7 +249,7 @@ def module_seconds(training: Training, batch: Any, time_limit: float) -> ModuleS
 
 
 @contextmanager
-def _hooked(training: Training, found: ModuleSeconds) -> Iterator[None]:
+def _hooked(training: LiveTraining, found: ModuleSeconds) -> Iterator[None]:
     handles: list[Any] = []
     begun: dict[str, list[float]] = defaultdict(list)
     for name, module in training.model.named_modules():
@@ -264,7 +264,7 @@ def _hooked(training: Training, found: ModuleSeconds) -> Iterator[None]:
             handle.remove()
 
 
-def _starter(training: Training, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
+def _starter(training: LiveTraining, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
     def start(module: nn.Module, inputs: Any) -> None:
         training.device.synchronize()
         begun[name].append(time.perf_counter())
@@ -272,7 +272,9 @@ def _starter(training: Training, name: str, begun: dict[str, list[float]]) -> Ca
     return start
 
 
-def _stopper(training: Training, name: str, begun: dict[str, list[float]], found: ModuleSeconds) -> Callable[..., None]:
+def _stopper(
+    training: LiveTraining, name: str, begun: dict[str, list[float]], found: ModuleSeconds
+) -> Callable[..., None]:
     def stop(module: nn.Module, inputs: Any, output: Any) -> None:
         training.device.synchronize()
         if begun[name]:
@@ -282,7 +284,7 @@ def _stopper(training: Training, name: str, begun: dict[str, list[float]], found
     return stop
 
 
-def _time_backward(training: Training, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
+def _time_backward(training: LiveTraining, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
     """From the gradient of the output to that of the input; hooks on tensors leave in-place code alone."""
     mark: list[float] = []
 
@@ -343,9 +345,11 @@ def _path(model: nn.Module, seconds: dict[str, float], whole: float) -> tuple[De
         above, prefix = children[name], f"{name}."
 
 
-def open_evaluation(training: Training, seconds: float, time_limit: float) -> tuple[Deeper, ...]:
+def open_evaluation(training: LiveTraining, seconds: float, time_limit: float) -> tuple[Deeper, ...]:
     """Lines of the user's evaluation on a few batches, scaled to the whole."""
     if training.evaluation is None:
         return ()
     batches = list(itertools.islice(iter(training.evaluation.batches), 2))
-    return profile_lines(lambda: training.evaluate_on(batches), time_limit, most=5).chain("wall", seconds)
+    return profile_lines(lambda: training.evaluation.on(training.model, batches), time_limit, most=5).chain(
+        "wall", seconds
+    )

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import random_state, set_random_state
-from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
 
 
@@ -73,7 +73,7 @@ def _child(measure: Callable[[], JsonDict], connection: Connection) -> None:
 
 
 @contextmanager
-def restored(training: Training) -> Iterator[None]:
+def restored(training: LiveTraining) -> Iterator[None]:
     """Everything that a training step changes is put back when the block ends, however it ends.
 
     Weights, buffers, gradients, the states of optimizer, scaler and schedule, modes, threads, random numbers; the
@@ -87,7 +87,7 @@ def restored(training: Training) -> Iterator[None]:
 
 
 class _Saved:
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: LiveTraining) -> None:
         self.training = training
         model, optimizer = training.model, training.optimizer
         aside = _aside(training)
@@ -122,7 +122,7 @@ class _Saved:
         training.clock.start()
 
 
-def _aside(training: Training) -> Callable[[torch.Tensor], torch.Tensor]:
+def _aside(training: LiveTraining) -> Callable[[torch.Tensor], torch.Tensor]:
     """Where copies are kept: on the device while it has twice the room for them, else on the host."""
     if training.device.kind != "cuda":
         return lambda tensor: tensor.detach().clone()

@@ -10,9 +10,9 @@ import torch
 
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.environment import usable_cores
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.padding import padding_share
 from autoopt.benchmark.seeding import kept_random_state
-from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
 from autoopt.simplify.batches import cached_batches, doubled_batch, nbytes
@@ -33,7 +33,7 @@ _GRACE = 2.5
 """Seconds over the limit in which a measurement may still begin: the first few turns of a slow step."""
 
 
-def measure_training(training: Training, seconds: float) -> StageTimings:
+def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
     """Every stage alone, within about ``seconds``; the training is left as it was."""
     start = time.perf_counter()
     notes: list[str] = []
@@ -66,7 +66,7 @@ def measure_training(training: Training, seconds: float) -> StageTimings:
     )
 
 
-def _inputs(training: Training, time_limit: float, notes: list[str]) -> InputTimings:
+def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> InputTimings:
     """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
     if not can_fork():
         notes.append("the input side was not measured: this system cannot fork")
@@ -92,7 +92,7 @@ class _Compute:
     """
 
     def __init__(
-        self, training: Training, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
+        self, training: LiveTraining, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
     ) -> None:
         self.training, self.inputs, self.notes = training, inputs, notes
         self.limit, self.deadline = time_limit, time.perf_counter() + 1.5 * time_limit + _GRACE
@@ -182,13 +182,13 @@ class _Compute:
         return {"deeper": {**self.values.get("deeper", {}), "evaluate": chain}}
 
 
-def own_batch(training: Training, batch: Any) -> int:
+def own_batch(training: LiveTraining, batch: Any) -> int:
     """Samples of a micro-batch, of several processes in this one's share."""
     whole = training.loader.loader.batch_size if training.shared is None else None
     return int(whole or samples_of(batch) or 1)
 
 
-def inputs_of_step(inputs: InputTimings, training: Training) -> float:
+def inputs_of_step(inputs: InputTimings, training: LiveTraining) -> float:
     """Seconds of one core that a step's samples take; 0 where they were not measured."""
     shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
     sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1) / shares
@@ -196,7 +196,7 @@ def inputs_of_step(inputs: InputTimings, training: Training) -> float:
     return (sample + collate) * training.accumulation
 
 
-def _operators(training: Training, batch: Any) -> JsonDict:
+def _operators(training: LiveTraining, batch: Any) -> JsonDict:
     """Operators of forward and backward of one micro-batch."""
     training.optimizer.zero_grad(set_to_none=True)
     forward = count_operators(lambda: training.forward(batch))

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.environment import usable_cores
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import JsonDict
 from autoopt.simplify.ceilings import PRODUCT
 from autoopt.simplify.drift import ReferenceSpeed
@@ -28,7 +28,7 @@ _TURN = 0.03
 """Seconds of steps with one number of threads before it is the other's turn."""
 
 
-def compute(training: Training, batches: list[Any], time_limit: float) -> JsonDict:
+def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> JsonDict:
     """Forward, both directions, the optimizer on cached gradients, the whole step on cached batches, and what it adds.
 
     Args:
@@ -77,12 +77,12 @@ def compute(training: Training, batches: list[Any], time_limit: float) -> JsonDi
     return found
 
 
-def reference_of(training: Training) -> ReferenceSpeed | None:
+def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     """Reads the machine's speed beside a microbenchmark; None on a device, which has its own."""
     return ReferenceSpeed() if training.device.kind == "cpu" else None
 
 
-def square_product(training: Training, time_limit: float) -> float | None:
+def square_product(training: LiveTraining, time_limit: float) -> float | None:
     """Seconds of the square product of ``ceilings.PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
     if training.device.kind != "cpu" or torch.get_num_threads() < usable_cores():
         return None
@@ -95,7 +95,7 @@ def _issue(call: Callable[[], Any], idle: Callable[[], Any]) -> Timing:
     return repeat(call, 2.0, before=idle, least=_ISSUED, most=_ISSUED)
 
 
-def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: float) -> float:
+def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
     """Seconds of forward and backward of another micro-batch over those of this one, turn by turn."""
 
     def clear() -> None:
@@ -108,7 +108,7 @@ def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: flo
     return two.seconds / one.seconds
 
 
-def by_threads(training: Training, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
+def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
     """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
 
     The present number is measured again beside each other one, so that a burst does not pass for a speedup; twice,
@@ -128,7 +128,7 @@ def by_threads(training: Training, batches: list[Any], measured: Timing, time_li
     return found
 
 
-def _with_threads(training: Training, batches: list[Any], threads: int) -> float:
+def _with_threads(training: LiveTraining, batches: list[Any], threads: int) -> float:
     """The median of a few steps with so many threads; the first wakes them, and counts only where it is a long one."""
     torch.set_num_threads(threads)
     walls: list[float] = []
@@ -140,7 +140,7 @@ def _with_threads(training: Training, batches: list[Any], threads: int) -> float
     return statistics.median(walls[1:] or walls)
 
 
-def copies(training: Training, batch: Any, time_limit: float) -> JsonDict:
+def copies(training: LiveTraining, batch: Any, time_limit: float) -> JsonDict:
     """A host batch to the device, as the training moves it, and on CUDA the pinning of one."""
     wait = training.device.synchronize
     found: JsonDict = {"transfer": repeat(lambda: training.to_device(batch), time_limit * 0.6, wait=wait)}
@@ -153,7 +153,7 @@ def copies(training: Training, batch: Any, time_limit: float) -> JsonDict:
     return found
 
 
-def evaluation(training: Training, time_limit: float) -> JsonDict:
+def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
     """One whole evaluation, scaled from a few of its batches."""
     if training.evaluation is None:
         return {}
@@ -163,8 +163,8 @@ def evaluation(training: Training, time_limit: float) -> JsonDict:
     if not batches:
         return {}
     timing = repeat(
-        lambda: training.evaluate_on(batches), time_limit, wait=training.device.synchronize, least=2, most=5,
-        reference=reference_of(training),
+        lambda: training.evaluation.on(training.model, batches), time_limit, wait=training.device.synchronize,
+        least=2, most=5, reference=reference_of(training),
     )  # fmt: skip
     if total is None:
         total = sum(1 for _ in itertools.islice(source, 10_000))
@@ -186,7 +186,7 @@ def _load(source: Any, count: int) -> tuple[list[Any], float, float]:
     return batches, first, rest / max(len(batches) - 1, 1)
 
 
-def checkpoint(training: Training, time_limit: float) -> JsonDict:
+def checkpoint(training: LiveTraining, time_limit: float) -> JsonDict:
     """A checkpoint of model and optimizer to a file that is on the disk."""
     state = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt.benchmark.distributed.communication import measure_communication
-from autoopt.benchmark.distributed.step import apart, is_replicated
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
@@ -35,7 +34,7 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
         seconds: for all of it, about.
     """
     used = live.training.device.memory_used()  # of training as it is: measuring sets copies of its state aside
-    with apart(live.training):
+    with live.training.apart():
         found = measure_training(live.training, seconds)
     return found.model_copy(update={"memory_used": used}).model_dump(mode="json")
 
@@ -47,7 +46,7 @@ def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
         seconds: for all of it, about.
     """
     training = live.training
-    if training.group.size == 1 or not is_replicated(training):
+    if training.group.size == 1 or not training.replicated:
         return {}
     with kept_random_state(), restored(training):
         batches = [training.to_device(batch) for batch in cached_batches(training, [])]
@@ -64,7 +63,7 @@ def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> J
     """
     training = live.training
     peaks = measured_peaks(training.device.torch)
-    with apart(training):
+    with training.apart():
         found = advise_training(
             training, cached_batches(training, []), peaks, StageTimings.model_validate(timings), step_seconds
         )

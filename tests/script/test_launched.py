@@ -15,6 +15,7 @@ import pytest
 
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.merging import without_waiting
 from autoopt.errors import TrialFailed, UsageError, WorkloadError
 from autoopt.records import Change, Plan
 from autoopt.records.distributed import Communication
@@ -22,7 +23,6 @@ from autoopt.records.messages import Block, Probe, TrainingRun
 from autoopt.registry import load_strategies
 from autoopt.script.command import command_of, script_spec
 from autoopt.script.launched import asked, launcher_of
-from autoopt.script.ranks import without_waiting
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.group import TrialGroup
 from autoopt.trial.parent import Launcher, before_torch

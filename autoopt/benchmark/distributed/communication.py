@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autoopt.benchmark.distributed.step import apart, own_statistics, synchronized
+from autoopt.benchmark.distributed.step import own_statistics, synchronized
 from autoopt.records.distributed import Communication, Spread
 
 SIZES = tuple(4**power for power in range(6, 14))
@@ -54,7 +54,7 @@ def measure_communication(training: Any, batches: list[Any], seconds: float) -> 
     by_size = {size: spread(_timed(training, send([size]), limit)).median for size in SIZES}
     alone = spread(_timed(training, send(buckets), limit))
     layers = len(synchronized(training.model))
-    ways: dict[str, Way] = {"together": contextlib.nullcontext, "apart": lambda: apart(training)}
+    ways: dict[str, Way] = {"together": contextlib.nullcontext, "apart": training.apart}
     if layers:
         ways["own statistics"] = lambda: own_statistics(training.model)
     found = _in_turns(training, batches, ways, seconds * (1 - _MESSAGES))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
+from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.distributed.group import Group
 from autoopt.records.messages import Block
 
 Losses = Sequence[float | None]
@@ -60,3 +63,28 @@ def total(values: Sequence[int | None]) -> int | None:
     """The sum; None where one is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def without_waiting(lap: Lap, away: Sequence[float], group: Group) -> Lap:
+    """This process's lap without the time in which it waited for another one that evaluated or saved.
+
+    All processes meet in every step: where one is away for a second, the others wait in a message as long.
+
+    Args:
+        lap: of this process; its own evaluations and checkpoints are no part of it.
+        away: seconds before the end of each step in which this process evaluated, saved or was looked at; empty where
+            it did neither by itself.
+    """
+    if group.size == 1 or not away:
+        return lap
+    longest = [max(step) for step in zip(*group.gather(tuple(away)), strict=False)]
+    waited = [whole - own for whole, own in zip(longest, away, strict=False)]
+    steps = [max(step - wait, 0.0) for step, wait in zip(lap.steps, waited, strict=False)]
+    left = sum(waited)
+    stages = dict(lap.stages)
+    for stage in ("backward", "optimizer", "forward", "other", "data"):  # where messages wait, as a rule
+        taken = min(left, stages.get(stage, 0.0))
+        left -= taken
+        if taken:
+            stages[stage] -= taken
+    return replace(lap, seconds=max(lap.seconds - sum(waited), 0.0), stages=stages, steps=steps)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import samples_of
@@ -96,12 +95,6 @@ class SharedStep(TrainingStep):
         self._called += 1
 
 
-def is_replicated(training: Any) -> bool:
-    """Whether the processes send each other gradients in each step, by autoopt's wrapping or a script's own."""
-    step = getattr(training, "plain_step", None)
-    return isinstance(step, SharedStep) or isinstance(training.model, DistributedDataParallel)
-
-
 @contextlib.contextmanager
 def silent(model: nn.Module) -> Iterator[None]:
     """Gradients stay with this process."""
@@ -136,22 +129,14 @@ def own_statistics(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def apart(training: Any) -> Iterator[None]:
-    """Each process trains by itself for a while, at its own pace: nothing is sent, and no other is waited for.
+def by_itself(step: SharedStep, training: Any) -> Iterator[None]:
+    """Nothing is sent by the steps of this process's training, and no other is waited for.
 
-    For what is measured or looked at within one process. The weights are the caller's to put back.
+    The weights are the caller's to put back.
 
     Raises:
         TrialFailed: the processes share parameters or states out, so that none can train by itself.
     """
-    if (own := getattr(training, "apart", None)) is not None:  # a script has its models wrapped by itself
-        with own():
-            yield
-        return
-    step = getattr(training, "plain_step", None)
-    if not isinstance(step, SharedStep):
-        yield
-        return
     how = training.setup.distributed
     if how.sharded_optimizer or how.fully_sharded:
         raise TrialFailed("error", "a process that holds a share of the states cannot be measured by itself")
