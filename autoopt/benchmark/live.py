@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -22,8 +22,15 @@ from autoopt.setup import Setup
 from autoopt.workload import Target, Workload
 
 Each = Callable[[int, float], None]
+Task = TypeVar("Task", bound=Callable[..., Any])
 Values = list[tuple[int, float, float]]
 """Of a metric: the step and the seconds at which each was told, and the value."""
+
+
+def drives(task: Task) -> Task:
+    """Marks a task that lets the training go on. All others compute, in the thread that trains, between two steps."""
+    task.drives = True  # type: ignore[attr-defined]
+    return task
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from autoopt.benchmark.cputime import cpu_times
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
 from autoopt.benchmark.flops import count_flops
+from autoopt.benchmark.live import drives
 from autoopt.benchmark.monitors import Monitor, other_users
 from autoopt.benchmark.probe import Asked
 from autoopt.benchmark.probe import probe as probe_plan
@@ -33,11 +34,13 @@ def ready(live: TrialContext) -> JsonDict:
     return document.model_dump(mode="json")
 
 
+@drives
 def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
     """Trains until steps are steady or the time is up: a :class:`~autoopt.records.messages.Startup`."""
     return warmup.warm_up(live, max_seconds).model_dump(mode="json")
 
 
+@drives
 def run_block(
     live: TrialContext,
     seconds: float,
@@ -63,6 +66,7 @@ def run_block(
     return run_block_until(live.training, enough, ramp=Ramp(ramp_seconds, ramp_steps)).model_dump(mode="json")
 
 
+@drives
 def switched_block(
     live: TrialContext,
     plan: JsonDict,
@@ -84,6 +88,7 @@ def switched_block(
         return run_block(live, seconds, min_steps, ramp_seconds, cycle, used_up)
 
 
+@drives
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:
     """Trains so many steps for their losses: a :class:`~autoopt.records.messages.Block`."""
     return run_block_until(live.training, lambda done, _: done >= steps, most=steps).model_dump(mode="json")
@@ -101,6 +106,7 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
         return {"samples": training.by_first(lambda: evaluation.count(training.model, max_seconds))}
 
 
+@drives
 def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
     """Evaluates so often at the present weights: :class:`~autoopt.records.evaluating.HeldEvaluations`.
 
@@ -111,6 +117,7 @@ def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
     return live.training.held_evaluations(count, seconds).model_dump(mode="json")
 
 
+@drives
 def train(
     live: TrialContext,
     max_seconds: float,
@@ -139,6 +146,7 @@ def train(
     return document
 
 
+@drives
 def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None = None, **arguments: Any) -> JsonDict:
     """Trains a leg of a training that takes turns with another one in another process.
 
@@ -161,6 +169,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
     return {"over": over, "run": run, "seconds": live.under_way.seconds, "steps": live.under_way.steps}
 
 
+@drives
 def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
     """Trains on to a step's evaluation: a :class:`~autoopt.records.messages.TrainingRun` as far as it has come.
 
@@ -186,6 +195,7 @@ def flops(live: TrialContext) -> JsonDict:
     }
 
 
+@drives
 def probe(live: TrialContext, **asked: Any) -> JsonDict:
     """Probes the plan: a :class:`~autoopt.records.messages.Probe`; ``asked``: see ``autoopt.benchmark.probe.Asked``."""
     return probe_plan(live.from_start(), Asked(**asked)).model_dump(mode="json")
@@ -204,12 +214,14 @@ def environment(live: TrialContext) -> JsonDict:
     return found.model_dump(mode="json")
 
 
+@drives
 def cpu_clock(live: TrialContext) -> JsonDict:
     """CPU seconds so far: ``own`` of this trial with its workers, ``busy`` of the machine; ``at`` in seconds."""
     used = cpu_times(with_children=True)
     return {"own": used.own, "busy": used.busy, "at": time.perf_counter()}
 
 
+@drives
 def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
     torch-tb-profiler reads in it (None where it cannot)."""
@@ -224,6 +236,7 @@ def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") ->
     return written
 
 
+@drives
 def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> JsonDict:
     """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.monitors.Monitor.summary`)."""
     with Monitor(live.device) as monitor:

@@ -21,6 +21,8 @@ _SECONDS = 600
 def command(base: TrialSpec, folder: Path, steps: int) -> list[str]:
     """The command that profiles some steps with nsys."""
     inner = [sys.executable, "-m", "autoopt.profilers.nsys", base.workload, base.device, str(base.seed), str(steps)]
+    if base.script is not None:
+        inner = list(base.script.command)
     return [
         "nsys",
         "profile",

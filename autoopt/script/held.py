@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.fingerprint import digest
+from autoopt.benchmark.live import drives
 from autoopt.benchmark.probe import kept_state
 from autoopt.records import JsonDict
 from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, chosen, values
@@ -27,6 +28,7 @@ LOSSES = 32
 _HASHED = 512
 
 
+@drives
 def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None) -> JsonDict:
     """The metric of weights in a file, by the script's own evaluation.
 

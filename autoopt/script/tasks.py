@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.live import drives
 from autoopt.records import JsonDict
 from autoopt.script.run_parts import run_parts
 
@@ -15,6 +16,7 @@ WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
 
 
+@drives
 def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEPS) -> JsonDict:
     """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`."""
     script = live.training.script

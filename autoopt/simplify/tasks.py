@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoopt.benchmark.distributed.communication import measure_communication
+from autoopt.benchmark.live import drives
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
@@ -21,6 +22,7 @@ def measure_peaks(live: Any) -> JsonDict:
     return measured_peaks(live.training.device.torch).model_dump(mode="json")
 
 
+@drives
 def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
     """A running ``block`` (:class:`~autoopt.records.messages.Block`), and the mean ``reference`` of speed beside it."""
     block, reference = running_block(live.training, seconds, min_steps, ramp_seconds)
