@@ -65,7 +65,7 @@ def workload_facts(training: LiveTraining, spec: str) -> WorkloadFacts:
         metric=target.metric if target is not None else None,
         mode=target.direction if target is not None else "max",
         target=target.value if target is not None else None,
-        warnings=training.warnings,
+        warnings=training.loader.warnings,
         precision=workload.setup.precision.dtype,
         clip_grad_norm=workload.clip_grad_norm,
         adapter=workload.adapter,

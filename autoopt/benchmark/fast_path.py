@@ -11,6 +11,8 @@ from operator import sub
 from time import perf_counter
 from typing import Any
 
+from autoopt.benchmark.batch_iterator import BatchIterator
+from autoopt.benchmark.clock import StageClock
 from autoopt.benchmark.contents import added, samples_of
 from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.loss_recorder import LossRecorder
@@ -27,7 +29,8 @@ class FastPath:
 
     def __init__(self, training: Any, enough: Enough, recorder: LossRecorder) -> None:
         self._training, self._enough, self._recorder = training, enough, recorder
-        self._clock, self._batches = training.clock, training.batch_iterator
+        self._clock: StageClock = training.clock
+        self._batches: BatchIterator = training.batch_iterator
 
     def available(self) -> bool:
         """Whether the next steps may go this way: each batch is a step's, is where it belongs, and has a known size."""

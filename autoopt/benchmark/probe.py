@@ -254,13 +254,13 @@ class BatchRecorder(Recorder):
             "trained": self._trained,
             "until": self._until,
             "own_metric": self._own_metric,
-            "rates_ahead": training.schedule.ahead(training.total_steps, _AHEAD, _AHEAD_SECONDS),
+            "rates_ahead": training.schedule.ahead(training.lengths.total, _AHEAD, _AHEAD_SECONDS),
             "order": epoch_order(training.loader, _MOST_ORDERED) if training.group.size == 1 else None,
         }
 
     def _over(self, began: float, seconds: float) -> bool:
         """Whether so many seconds have passed; of several processes, for the first."""
-        return self.training.group.agree(perf_counter() - began > seconds)
+        return bool(self.training.group.agree(perf_counter() - began > seconds))
 
     def _train(self, steps: int, seconds: float, kept: KeptWeights | None) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
@@ -336,12 +336,12 @@ class BatchRecorder(Recorder):
     def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began, read = perf_counter(), self.training.batch_iterator
-        per_epoch = (self.training.steps_per_epoch or 0) * self.training.accumulation
+        per_epoch = (self.training.lengths.per_epoch or 0) * self.training.lengths.accumulation
         for _ in range(_MOST_READ):
             enough = usual if samples_read(self.epochs) >= samples else seconds
             if self._over(began, enough) or (read.epoch >= 3 and ("epoch" in self.windows or not self._trainable)):
                 break
-            before_end = 0 < per_epoch - read.batch <= BEFORE_END * self.training.accumulation
+            before_end = 0 < per_epoch - read.batch <= BEFORE_END * self.training.lengths.accumulation
             if before_end and self._trainable and "epoch" not in self.windows:
                 self._across_epochs()
             else:
@@ -357,7 +357,7 @@ class BatchRecorder(Recorder):
 
     @property
     def _per_epoch_known(self) -> bool:
-        return (self.training.steps_per_epoch or 0) > BEFORE_END
+        return (self.training.lengths.per_epoch or 0) > BEFORE_END
 
     def _whole(self, group: list[Any]) -> list[Any]:
         """The micro-batches of all processes together."""
@@ -417,6 +417,7 @@ class BatchRecorder(Recorder):
         target = training.workload.target
         if training.evaluation is None or target is None or self._too_long:
             return None
+        metric: float | None
         metric, self._evaluated = training.group.on_first(lambda: self._evaluation(seconds, target.metric))
         return metric
 

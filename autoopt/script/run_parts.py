@@ -36,8 +36,8 @@ def run_parts(training: Any, lap: Lap) -> RunParts:
         first_batch_seconds=first_batch,
         warm_up_seconds=max(ready - begun - (first_batch or 0.0) - (step or 0.0), 0.0) + excess(lap.steps),
         step_seconds=step,
-        steps=training.total_steps or None,
-        steps_per_epoch=training.steps_per_epoch,
+        steps=training.lengths.total or None,
+        steps_per_epoch=training.lengths.per_epoch,
         epoch_seconds=epoch_start(
             between.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
         ),

@@ -124,12 +124,12 @@ class ScriptTraining:
             warnings=(),
             length=None,
         )
-        self.accumulation = max(len(self.batches), 1)
+        accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
         per_epoch = _length(loaders[0]) if loaders else None
-        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, self.accumulation)
+        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, accumulation)
         every = per_epoch or max((total or 100) // 10, 1)
-        self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, self.accumulation)
+        self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
         found, metric = Setup(precision=Precision(dtype=_named(self.dtype))), script.command.metric
@@ -140,7 +140,7 @@ class ScriptTraining:
             loss=self.loss,
             optimizer=self.optimizer,
             max_steps=total,
-            accumulation=self.accumulation,
+            accumulation=accumulation,
             setup=found if not script.setup.precision.dtype else Setup(),
             target=None if metric is None else target_of(metric, script.spec.target),
             adapter=ADAPTER,

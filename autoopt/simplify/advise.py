@@ -104,7 +104,7 @@ def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
         return {"found": [(name, *line, times) for (name, line), times in found.items()]}
 
     seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make, timeout=60.0)["found"]}
-    return advice_of_calls(seen, step, training.accumulation)
+    return advice_of_calls(seen, step, training.lengths.accumulation)
 
 
 def _unused(training: LiveTraining, batch: Any, step: float) -> list[Advice]:
@@ -131,7 +131,7 @@ def _cadence(training: LiveTraining, timings: StageTimings, step: float) -> list
         return []
     function = function_of(training.workload.evaluate)
     where = (function.file, function.line) if function else None
-    return advice.cadence_advice("evaluation", timings.evaluate.seconds, training.evaluate_every, step, where)
+    return advice.cadence_advice("evaluation", timings.evaluate.seconds, training.lengths.evaluate_every, step, where)
 
 
 def _inputs(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:

@@ -113,8 +113,8 @@ def _read(training: LiveTraining) -> list[Any]:
         clone = fresh_loader(loader)
         clone.__dict__.update(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
         clone.__dict__["_DataLoader__multiprocessing_context"] = None
-        return list(itertools.islice(iter(clone), training.accumulation))
-    return [loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(training.accumulation)]
+        return list(itertools.islice(iter(clone), training.lengths.accumulation))
+    return [loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(training.lengths.accumulation)]
 
 
 def doubled_batch(training: LiveTraining) -> Any | None:

@@ -48,14 +48,14 @@ def cache_effects_of(
         return {}
     samples = training.loader.loader.batch_size or 1
     wait = min(sample.wait_seconds or 0.0, loader.seconds / samples)
-    pause = loader.seconds * training.accumulation
+    pause = loader.seconds * training.lengths.accumulation
     found: JsonDict = {}
     if LEAST * (2 * loader.seconds + step_seconds) < time_limit:
         found |= in_child(
             lambda: {"cold_ratio": cold_batches(training, batches, time_limit / 2)}, timeout=10 * time_limit + 20.0
         )
     if LEAST * (pause + 2 * step_seconds) < time_limit:
-        idle = pause_like(wait, loader.seconds / samples - wait, samples * training.accumulation)
+        idle = pause_like(wait, loader.seconds / samples - wait, samples * training.lengths.accumulation)
         ratio = _ratio(lambda: training.whole_step(batches), idle, time_limit / 2, time.perf_counter)
         found |= {"wakeup_ratio": ratio, "pause_seconds": pause}
     return found

@@ -279,7 +279,7 @@ class _Sequence:
 def _timed(training: LiveTraining, stream: Iterator[Any], workers: int, threads: int, time_limit: float) -> Overlap:
     """Steps that are timed once the first batches, which were made before there was a step, are used up."""
     step = _step(training, stream)
-    for _ in range(_PREFETCH * workers // training.accumulation + 1):
+    for _ in range(_PREFETCH * workers // training.lengths.accumulation + 1):
         step()
     reference = ReferenceSpeed(fresh=0.0)
     first, start = reference.now(), time.perf_counter()
@@ -301,7 +301,7 @@ def _step(training: LiveTraining, stream: Iterator[Any]) -> Callable[[], None]:
     held = None if training.takes_batches else training.next()
 
     def step() -> None:
-        fed = [next(stream) for _ in range(training.accumulation)]
+        fed = [next(stream) for _ in range(training.lengths.accumulation)]
         training.whole_step([training.to_device(batch) for batch in fed] if held is None else held)
 
     return step

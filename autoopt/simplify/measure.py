@@ -52,10 +52,10 @@ def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
         pin_memory=bool(loader.pin_memory),
         non_blocking=training.setup.transfer.non_blocking,
         batch_size=own_batch(training, batches[0]),
-        accumulation=training.accumulation,
+        accumulation=training.lengths.accumulation,
         batch_bytes=nbytes(batches[0]),
         optimizer_bytes=microbenchmarks.optimizer_bytes(training.optimizer),
-        evaluate_every=training.evaluate_every if training.evaluation else None,
+        evaluate_every=training.lengths.evaluate_every if training.evaluation else None,
         checkpoint_every=training.setup.cadence.checkpoint_every,
         allowed_precisions=("fp32", "tf32", "bf16", "fp16") if training.device.kind == "cuda" else ("fp32", "bf16"),
         inputs=inputs,
@@ -193,7 +193,7 @@ def inputs_of_step(inputs: InputTimings, training: LiveTraining) -> float:
     shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
     sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1) / shares
     collate = inputs.collate.seconds if inputs.collate else 0.0
-    return (sample + collate) * training.accumulation
+    return (sample + collate) * training.lengths.accumulation
 
 
 def _operators(training: LiveTraining, batch: Any) -> JsonDict:

@@ -61,7 +61,7 @@ def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> Js
     # differences turn by turn: a burst of the machine spoils one turn, not the difference of two medians
     derived = {
         "backward": lambda turn: turn[2] - turn[1],
-        "host": lambda turn: turn[0] - training.accumulation * turn[2] - turn[3],
+        "host": lambda turn: turn[0] - training.lengths.accumulation * turn[2] - turn[3],
     }
     reference = reference_of(training)
     timings = interleaved(list(stages.values()), time_limit, derived=tuple(derived.values()), reference=reference)
