@@ -188,7 +188,7 @@ class ScriptRecorder(Recorder, Watcher):
         goal = self.training.follow(enough, each, most=steps)
         ranks = self.training.group.gather(goal.captured.losses()[: len(self.rates)])
         fewest = min(map(len, ranks))
-        self.losses = mean_losses([losses[:fewest] for losses in ranks])
+        self.losses = list(mean_losses([losses[:fewest] for losses in ranks]))
 
     def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Trains on for the sake of its batches alone, into the third epoch where there is time.
