@@ -213,7 +213,8 @@ class RunUnderWay:
         Raises:
             UsageError: nothing that a script said told the metric that was named.
         """
-        live, training, target, found = self.live, self.training, self.live.workload.target, ()
+        live, training, target = self.live, self.training, self.live.workload.target
+        found: tuple[str, ...] = ()
         if self.group.first:  # what it found is the answer
             found, target, self.told = training.metric_told(self.lines, self.told)
         own = (training.samples, live.build_seconds + live.setup_seconds, training.device.peak_bytes())

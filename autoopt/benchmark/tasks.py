@@ -103,7 +103,7 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
         return {"samples": None}  # none may stop before the others
     evaluation = training.evaluation
     with training.device.watched():
-        return {"samples": training.by_first(lambda: evaluation.count(training.model, max_seconds))}
+        return {"samples": training.group.on_first(lambda: evaluation.count(training.model, max_seconds))}
 
 
 @drives
@@ -139,8 +139,7 @@ def train(
         beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
         keep: a folder for the weights at start, middle and end; none where empty.
     """
-    arguments = {"max_seconds": max_seconds, "max_steps": max_steps, "target": target, "confirm": confirm}
-    run = RunUnderWay(live, **arguments, evaluate_every=evaluate_every, beyond=beyond, keep=keep)
+    run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep)
     run.go_on()
     document: JsonDict = run.document().model_dump(mode="json")
     return document

@@ -87,6 +87,8 @@ class TrialContext:
         self.under_way: Any = None
         self.serving: Any = None
         self._training: LiveTraining | None = None
+        self.setup: Setup
+        self.cores_at_start: tuple[int, ...]
         if training is not None:
             running, self.build_seconds = training
             self._training = running
@@ -97,10 +99,10 @@ class TrialContext:
         if place is not None:
             os.environ.update(variables(place))
             keep_to_cores(registry.fold(spec.plan), place)
-        self.cores_at_start: tuple[int, ...] = affinity.cores()
+        self.cores_at_start = affinity.cores()
         self.workload = self._build(workload)
         self.group = join(place, self.device.torch) if place is not None else Group()
-        self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
+        self.setup = registry.fold(spec.plan, self.workload.setup)
 
     def _build(self, given: Workload | None = None) -> Workload:
         """The user's workload, from their seed on."""

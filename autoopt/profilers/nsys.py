@@ -86,9 +86,7 @@ def main(words: list[str]) -> None:
     training = live.training
     if torch.cuda.is_available():
         with_ranges(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
-    for _ in range(int(steps)):
-        training.step(training.next())
-    training.device.synchronize()
+    training.run_until(lambda done, _: done >= int(steps), most=int(steps))
     live.close()
 
 

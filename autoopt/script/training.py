@@ -88,7 +88,8 @@ class ScriptTraining:
     """
 
     takes_batches = restarts = False
-    shared = evaluation = scaler = ends_at = None
+    shared = evaluation = ends_at = None
+    scaler: torch.amp.GradScaler | None = None
     switches = SCRIPT_PARTS
     setup_seconds = 0.0
 

@@ -191,7 +191,8 @@ def own_batch(training: LiveTraining, batch: Any) -> int:
 def inputs_of_step(inputs: InputTimings, training: LiveTraining) -> float:
     """Seconds of one core that a step's samples take; 0 where they were not measured."""
     shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
-    sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1) / shares
+    size: int = training.loader.loader.batch_size or 1
+    sample = (inputs.sample.seconds if inputs.sample else 0.0) * size / shares
     collate = inputs.collate.seconds if inputs.collate else 0.0
     return (sample + collate) * training.lengths.accumulation
 
