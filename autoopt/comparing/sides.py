@@ -20,9 +20,8 @@ from autoopt.records import Plan
 from autoopt.records.comparing import SideKind
 from autoopt.records.reading import RESULT_FILE, read_result
 from autoopt.running.baseline_spec import search_path
-from autoopt.script.command import Build, Script
+from autoopt.script.command import Build, Script, is_launcher
 from autoopt.script.command import parse as read_workload
-from autoopt.script.launched import is_launcher
 from autoopt.storage.fingerprint import source_hashes
 from autoopt.trial.protocol import ScriptSpec
 

@@ -14,7 +14,7 @@ from autoopt.records.reading import read_result
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.script.command import Build, Script
-from autoopt.script.launch import run_with_plan
+from autoopt.script.execute import run_with_plan
 from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from autoopt.errors import WorkloadError
-from autoopt.script.endings import ScriptEnded, of_leaving, of_reading
+from autoopt.script.refusals import ScriptEnded, of_leaving, of_reading
 from autoopt.trial.channel import Channel, ChannelClosed
 from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
@@ -60,8 +60,7 @@ class ScriptServer(TaskServer):
         def made() -> Any:
             # torch is there: the script has imported it
             from autoopt.benchmark.trial_context import TrialContext
-            from autoopt.script.ranks import meet
-            from autoopt.script.training import ScriptTraining
+            from autoopt.script.training import ScriptTraining, meet
 
             script.stop_recording()
             session, spec = script.session, script.spec

@@ -9,7 +9,7 @@ from typing import Any
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.live import drives
 from autoopt.records import JsonDict
-from autoopt.script.run_parts import run_parts
+from autoopt.script.process import run_parts
 
 WATCHED_STEPS = 24
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10

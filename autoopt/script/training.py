@@ -1,14 +1,17 @@
-"""A script's own training, which stands at a step's end, as tasks know one."""
+"""A script's own training, which stands at a step's end, as tasks know one; and the processes of its launcher."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
@@ -16,7 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
 from autoopt.benchmark.device import host_peak_bytes
-from autoopt.benchmark.distributed.group import Enough, Group
+from autoopt.benchmark.distributed.board import Board
+from autoopt.benchmark.distributed.group import PATIENCE, Enough, Group, Ranks
 from autoopt.benchmark.distributed.merging import without_waiting
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
@@ -30,18 +34,76 @@ from autoopt.errors import UsageError, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
+from autoopt.records.messages import Block
 from autoopt.script.applying import Applying
-from autoopt.script.evaluations import held_evaluations
-from autoopt.script.found_metric import candidates, chosen, values
-from autoopt.script.goal import Goal
-from autoopt.script.metric import target_of
-from autoopt.script.planned import steps_per_epoch
+from autoopt.script.between import Goal
+from autoopt.script.held import held_evaluations
+from autoopt.script.metric import candidates, chosen, target_of, values
 from autoopt.script.probe import ScriptRecorder
-from autoopt.script.process import Script
-from autoopt.script.recording import MicroBatch
+from autoopt.script.process import MicroBatch, Script, steps_per_epoch
 from autoopt.script.refusals import shared_out
 from autoopt.setup import Precision, Setup
+from autoopt.trial.protocol import Rank
 from autoopt.workload import Target, Workload
+
+_BLOCK = "autoopt.Block"
+
+
+class ScriptRanks(Ranks):
+    """One of several processes of a script. What they tell each other goes past the script's own process group.
+
+    Args:
+        place: of this process.
+        device: what it trains on.
+        store: that all of them reach.
+    """
+
+    def __init__(self, place: Rank, device: torch.device, store: Any) -> None:
+        super().__init__(place.rank, place.size, device, Board(f"{place.folder}/board"))
+        self._store, self._said = store, 0
+
+    def gather(self, value: T) -> list[T]:
+        self._said += 1
+        self._store.set(f"{self._said}/{self.rank}", _text(value))
+        found: list[T] = [_value(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
+        self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
+        return found
+
+    def agree(self, value: T) -> T:
+        return self.gather(value if self.first else None)[0]  # type: ignore[return-value]
+
+    def wait(self) -> None:
+        self.gather(None)
+
+
+def meet(place: Rank | None, device: torch.device) -> Group:
+    """The processes of a script, once each of them has come to the end of its first step.
+
+    What they say lies in a file of the trial's private folder: a port could be spoken to by others.
+    """
+    if place is None:
+        return Group()
+    store = FileStore(str(Path(place.folder, "said")), place.size)
+    store.set_timeout(PATIENCE)
+    return ScriptRanks(place, device, store)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A form in JSON of what is told of blocks and probes."""
+    if isinstance(value, Block):
+        return {_BLOCK: value.model_dump(mode="json")}
+    return (
+        value.hex() if isinstance(value, bytes) else sorted(value, key=str) if isinstance(value, set) else float(value)
+    )
+
+
+def _value(text: bytes) -> Any:
+    return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
+
 
 T = TypeVar("T")
 

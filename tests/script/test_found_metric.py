@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoopt.benchmark.live import Printed
-from autoopt.script.found_metric import candidates, chosen, values
-from autoopt.script.metric import direction_of, name_of
+from autoopt.script.metric import candidates, chosen, direction_of, name_of, values
 
 
 def told(*texts: str, each: int = 1) -> list[Printed]:

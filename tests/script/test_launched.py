@@ -21,8 +21,7 @@ from autoopt.records import Change, Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, Probe, TrainingRun
 from autoopt.registry import load_strategies
-from autoopt.script.command import parse
-from autoopt.script.launched import asked, launcher_of
+from autoopt.script.command import asked, launcher_of, parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.group import TrialGroup
 from autoopt.trial.parent import Launcher, before_torch

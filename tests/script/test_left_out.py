@@ -11,7 +11,7 @@ import pytest
 
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.registry import load_strategies
-from autoopt.script import left_out
+from autoopt.script import applying as left_out
 from autoopt.testing.strategies import sample_case
 from scripted import PLAIN, changed_lines, patched, sites_in
 from tests.script.conftest import StartScript, sites_of

@@ -13,9 +13,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.records import Change, Plan
-from autoopt.script import own_draws as own_draws_module
-from autoopt.script.own_draws import _GENERATORS as GENERATORS
-from autoopt.script.own_draws import own_draws
+from autoopt.script import draws as own_draws_module
+from autoopt.script.draws import _GENERATORS as GENERATORS
+from autoopt.script.draws import own_draws
 from autoopt.search.compare.arm import TrialArm
 from tests.script.conftest import StartScript, sites_of
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from autoopt.benchmark import clock as clock_module
-from autoopt.script import plain_steps, session
-from autoopt.script.goal import Goal
+from autoopt.script import session
+from autoopt.script import session as plain_steps
+from autoopt.script.between import Goal
 from autoopt.script.session import Session
 
 
