@@ -10,12 +10,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import nn
 
-from autoopt.benchmark.clock import Lap, StageClock
-from autoopt.benchmark.deferred_cost import DeferredCost
+from autoopt.benchmark.clock import DeferredCost, Lap, StageClock
 from autoopt.benchmark.device import Device
 from autoopt.benchmark.distributed.group import Enough, Group
-from autoopt.benchmark.lengths import Lengths
-from autoopt.benchmark.loss_recorder import LossRecorder
+from autoopt.benchmark.loader import Lengths
+from autoopt.benchmark.losses import LossRecorder
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from autoopt.benchmark.batch_iterator import epoch_order
 from autoopt.benchmark.contents import samples_of, tensors
 from autoopt.benchmark.distributed.shares import part_of, whole_of
-from autoopt.benchmark.epoch_order import epoch_order
 from autoopt.benchmark.evaluation import TimeUpError
 from autoopt.benchmark.fingerprint import (
     Array,

@@ -6,10 +6,9 @@ import math
 import statistics
 from dataclasses import replace
 
-from autoopt.benchmark.distributed.merging import mean_losses, most, slowest_steps, total, without_waiting
-from autoopt.benchmark.kept_weights import KeptWeights
+from autoopt.benchmark.distributed.group import mean_losses, most, slowest_steps, total, without_waiting
+from autoopt.benchmark.kept_weights import KeptWeights, Movement
 from autoopt.benchmark.live import Printed, Stretch
-from autoopt.benchmark.movement import Movement
 from autoopt.benchmark.steady import excess
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Curve, CurvePoint

@@ -6,22 +6,19 @@ import time
 from typing import Any
 
 from autoopt.benchmark import warmup
-from autoopt.benchmark.blocks import Ramp, ready_batches
-from autoopt.benchmark.blocks import run_block as run_block_until
 from autoopt.benchmark.cputime import cpu_times
+from autoopt.benchmark.environment import Monitor, other_users
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
-from autoopt.benchmark.flops import count_flops
 from autoopt.benchmark.live import drives
-from autoopt.benchmark.monitors import Monitor, other_users
 from autoopt.benchmark.probe import Asked
 from autoopt.benchmark.probe import probe as probe_plan
 from autoopt.benchmark.run import RunUnderWay
-from autoopt.benchmark.tb_profile import read_profile
-from autoopt.benchmark.trace import write_trace
+from autoopt.benchmark.trace import read_profile, write_trace
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.benchmark.whatif import tried_within
-from autoopt.benchmark.worst import largest_step
+from autoopt.benchmark.warmup import Ramp, ready_batches
+from autoopt.benchmark.warmup import run_block as run_block_until
+from autoopt.benchmark.whatif import count_flops, largest_step, tried_within
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Ready
 
@@ -237,7 +234,7 @@ def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") ->
 
 @drives
 def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> JsonDict:
-    """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.monitors.Monitor.summary`)."""
+    """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.environment.Monitor.summary`)."""
     with Monitor(live.device) as monitor:
         block = run_block(live, seconds, min_steps)
     return {"block": block, "monitor": monitor.summary(), "other_users": other_users(live.device)}

@@ -13,31 +13,26 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.batch_iterator import BatchIterator
-from autoopt.benchmark.clock import Lap, StageClock, clock_for, with_epochs
+from autoopt.benchmark.clock import Lap, StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
-from autoopt.benchmark.deferred_cost import deferred_cost_for
 from autoopt.benchmark.device import Device, host_peak_bytes, open_device
 from autoopt.benchmark.distributed.group import Enough, Group, present
-from autoopt.benchmark.distributed.replicate import replicate, shared_out
-from autoopt.benchmark.distributed.sharded import load_whole_state, whole_state
+from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
 from autoopt.benchmark.distributed.step import SharedStep, Weights, by_itself
 from autoopt.benchmark.evaluation import Evaluation
 from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.fast_path import FastPath
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.lengths import lengths
 from autoopt.benchmark.live import Each, Printed, Stretch, Values
-from autoopt.benchmark.loader import training_loader, validation_loader
-from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.benchmark.losses import takes_probabilities, transformed_loss
+from autoopt.benchmark.loader import lengths, training_loader, validation_loader
+from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transformed_loss
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
 from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
 from autoopt.benchmark.seeding import kept_random_state, mix, random_state, seed_everything, set_random_state
 from autoopt.benchmark.switching import PARTS
-from autoopt.benchmark.training_step import TrainingStep
+from autoopt.benchmark.training_step import FastPath, TrainingStep
 from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
 from autoopt.records.evaluating import HeldEvaluations
@@ -79,7 +74,7 @@ class Training:
         deferred_cost: which steps compiled again, or searched.
         plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
         batch_iterator: what ``next`` reads.
-        fast: whether steps may be trained without ``next`` and ``advance`` (``benchmark.fast_path``).
+        fast: whether steps may be trained without ``next`` and ``advance`` (``benchmark.training_step``).
 
     What tasks call is that of :class:`~autoopt.benchmark.live.LiveTraining`.
     """

@@ -10,11 +10,9 @@ from typing import Any, Protocol
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.distributed.group import Group, Place, join, variables
-from autoopt.benchmark.distributed.places import device_of, keep_to_cores
-from autoopt.benchmark.disturbing import disturb
+from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with

@@ -32,8 +32,7 @@ def _train(live: Any, steps: int) -> None:
 @drives
 def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     """A trace for TensorBoard, with ranges named as the stages; torch-tb-profiler's breakdown and recommendations."""
-    from autoopt.benchmark.tb_profile import read_profile
-    from autoopt.benchmark.trace import write_trace
+    from autoopt.benchmark.trace import read_profile, write_trace
     from autoopt.profilers.nsys import with_ranges
 
     _train(live, 2)

@@ -23,11 +23,10 @@ from autoopt.benchmark.affinity import bind
 from autoopt.benchmark.compiling import compile_model
 from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.distributed.replicate import compress
-from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
-from autoopt.benchmark.seeding import kept_random_state, mix
+from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Site, Sites
 from autoopt.script.draws import own_draws

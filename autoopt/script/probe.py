@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from autoopt.benchmark.contents import PLAIN, leaves
-from autoopt.benchmark.distributed.merging import mean_losses
+from autoopt.benchmark.distributed.group import mean_losses
 from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
 from autoopt.benchmark.probe import LEAST_STEPS, Asked, Recorder, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything

@@ -26,7 +26,7 @@ from autoopt.benchmark.fingerprint import digests
 from autoopt.benchmark.losses import takes_probabilities
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.benchmark.steady import excess
-from autoopt.benchmark.whole_run import epoch_start
+from autoopt.benchmark.target import epoch_start
 from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying

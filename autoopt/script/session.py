@@ -14,12 +14,11 @@ from operator import sub
 from time import perf_counter
 from typing import Any
 
-from autoopt.benchmark.clock import StageClock, clock_for
-from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
+from autoopt.benchmark.clock import DeferredCost, StageClock, clock_for, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
 from autoopt.benchmark.distributed.group import Enough
 from autoopt.benchmark.live import Printed
-from autoopt.benchmark.loss_recorder import LossRecorder
+from autoopt.benchmark.losses import LossRecorder
 from autoopt.script.between import Between, Goal, Interruption
 from autoopt.script.metric import told_again
 from autoopt.script.refusals import ScriptEnded, of_training

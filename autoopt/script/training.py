@@ -19,15 +19,13 @@ from torch.utils.data import DataLoader, IterableDataset
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
 from autoopt.benchmark.device import host_peak_bytes
-from autoopt.benchmark.distributed.board import Board
-from autoopt.benchmark.distributed.group import PATIENCE, Enough, Group, Ranks
-from autoopt.benchmark.distributed.merging import without_waiting
+from autoopt.benchmark.distributed.group import PATIENCE, Board, Enough, Group, Ranks, without_waiting
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.lengths import Lengths
 from autoopt.benchmark.live import Each, Printed, Values
-from autoopt.benchmark.loss_recorder import LossRecorder
+from autoopt.benchmark.loader import Lengths
+from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
 from autoopt.benchmark.switching import SCRIPT_PARTS
 from autoopt.errors import UsageError, WorkloadError

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.contents import padding_share, samples_of
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.live import LiveTraining
-from autoopt.benchmark.padding import padding_share
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt.benchmark.distributed.communication import measure_communication
+from autoopt.benchmark.distributed.step import measure_communication
 from autoopt.benchmark.live import drives
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict

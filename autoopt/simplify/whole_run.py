@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import RunParts, WholeRun
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup

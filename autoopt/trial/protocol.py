@@ -85,7 +85,7 @@ class TrialSpec(Record):
     ``processes``: that train together; ``rank``: which of them this is, in the spec of each.
     ``devices``: those that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: those that its parent sees.
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
-    ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.disturbing``).
+    ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.seeding``).
     """
 
     workload: str

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Plan, RunParts, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup

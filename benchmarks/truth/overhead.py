@@ -25,8 +25,8 @@ import torch
 from scipy.stats import t, trim_mean
 from torch import nn
 
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.loading.importing import load
 from autoopt.loading.validation import build
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.records import Plan
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse

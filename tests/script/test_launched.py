@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.benchmark.clock import Lap
-from autoopt.benchmark.distributed.group import Group
-from autoopt.benchmark.distributed.merging import without_waiting
+from autoopt.benchmark.distributed.group import Group, without_waiting
 from autoopt.errors import TrialFailed, UsageError, WorkloadError
 from autoopt.records import Change, Plan
 from autoopt.records.distributed import Communication

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
 from autoopt.simplify.isolation import restored
