@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from autoopt.records import Advice, NotFound, SiteKind, Sites
-from autoopt.simplify.costly import mistakes
-from autoopt.simplify.forced import forced_advice
+from autoopt.simplify.costly import forced_advice, mistakes
 
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""

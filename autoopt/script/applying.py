@@ -35,7 +35,7 @@ from autoopt.script.joints import Joints
 from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import unsayable
 from autoopt.setup import Distributed, Setup
-from autoopt.simplify.forced import CALLS
+from autoopt.simplify.costly import CALLS
 
 
 class UnblockedMoves(Watcher):

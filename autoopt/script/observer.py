@@ -45,7 +45,7 @@ from autoopt.script.frames import (
 )
 from autoopt.script.joints import Joints, Passes, period_of
 from autoopt.script.loaders import Watcher
-from autoopt.simplify.forced import CALLS
+from autoopt.simplify.costly import CALLS
 
 _LOADER_OPTIONS = (
     "batch_size",

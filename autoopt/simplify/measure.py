@@ -14,13 +14,10 @@ from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
-from autoopt.simplify.batches import cached_batches, doubled_batch, nbytes
-from autoopt.simplify.cache_effects import cache_effects_of
-from autoopt.simplify.contention import measure_contention, measure_overlap
-from autoopt.simplify.drilldown import open_compute, open_evaluation
-from autoopt.simplify.inputs import measure_inputs
-from autoopt.simplify.isolation import ChildFailed, can_fork, in_child, restored
-from autoopt.simplify.operators import count_operators, operators
+from autoopt.simplify.batches import ChildFailed, cached_batches, can_fork, doubled_batch, in_child, nbytes, restored
+from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
+from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
+from autoopt.simplify.microbenchmarks import count_operators, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 
 _NEGLIGIBLE = 0.02

@@ -9,9 +9,8 @@ from autoopt.benchmark.live import drives
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
-from autoopt.simplify.batches import cached_batches
+from autoopt.simplify.batches import cached_batches, restored
 from autoopt.simplify.drift import running_block
-from autoopt.simplify.isolation import restored
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.stage_timings import StageTimings

@@ -19,7 +19,7 @@ from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measure
-from autoopt.simplify.watch import watch
+from autoopt.simplify.source import watch
 from autoopt.workload import Workload
 
 pytestmark = pytest.mark.gpu
@@ -151,7 +151,7 @@ def test_a_survey_violates_no_ceiling_and_leaves_the_training_as_it_was(device: 
 def test_a_device_that_is_full_keeps_the_survey_s_copies_on_the_host(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoopt.simplify.isolation import restored
+    from autoopt.simplify.batches import restored
 
     training = training_of(device)
     training.step(training.next())
