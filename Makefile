@@ -76,7 +76,7 @@ format: install-dev ## ruff, in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-mutation: install-dev ## small changes of the pure modules that no test notices (ONLY='autoopt.simplify.flow*'; all take hours)
+mutation: install-dev ## small changes of the pure modules that no test notices (ONLY='autoopt.simplify.pipeline*'; all take hours)
 	$(PIP) --editable '.[mutation]'
 	$(BIN)/python -m mutmut run $(ONLY)
 	$(BIN)/python -m mutmut results

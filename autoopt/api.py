@@ -22,6 +22,7 @@ from autoopt.records import Plan, Result
 from autoopt.registry import instance_spec, load_strategies
 from autoopt.running.optimize import optimize_run, resume_run
 from autoopt.running.profile import profile_run
+from autoopt.script.command import parse
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.strategy import Strategy
 from autoopt.trackers import following
@@ -64,7 +65,7 @@ def optimize(
     chosen = written[1] if written else chosen
     inline = cells_of(vars(sys.modules["__main__"])) is not None
     with following(chosen.log) as trackers, _progress(shown=inline) as view:
-        result = optimize_run(spec, chosen, listeners=[*listeners, *trackers, *view])
+        result = optimize_run(parse(spec), chosen, listeners=[*listeners, *trackers, *view])
         if report and result.reproduce.run_directory:
             trackers.report = _report(result, Path(result.reproduce.run_directory))
     if inline and trackers.report is not None:

@@ -16,6 +16,7 @@ from autoopt.cli.extras import EXTRA_OF
 from autoopt.errors import EnvironmentLacks
 from autoopt.options import Options
 from autoopt.running.checks import check_command
+from autoopt.script.command import Build
 from autoopt.trial.remote.ray_cluster import RayCluster
 from autoopt_strategies.model.lora import Lora
 
@@ -43,7 +44,7 @@ def test_tuning_without_optuna_is_refused_before_anything_starts(monkeypatch: py
         importlib.util, "find_spec", lambda name, *rest: None if name == "optuna" else found(name, *rest)
     )
     with pytest.raises(EnvironmentLacks, match="optuna is not installed") as refused:
-        check_command("json:build", Options(budget_seconds=60.0, tune=("lr=log:0.0001..0.01",)))
+        check_command(Build("json:build"), Options(budget_seconds=60.0, tune=("lr=log:0.0001..0.01",)))
     assert "torch-autoopt[tune]" in str(refused.value.hint)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import weakref
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import date, time, timedelta
 from pathlib import PurePath
 from types import ModuleType
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 Leaf = tuple[str, Any]
 """A leaf with its path, such as ``[0]``, ``['image']`` or ``.nodes``."""
@@ -195,3 +197,73 @@ def unmoved(batch: Any) -> str:
     if isinstance(batch, (Mapping, list, tuple)) or dataclasses.is_dataclass(batch):
         return next((found for _, part in parts_of(batch) or () if (found := unmoved(part))), "")
     return type(batch).__name__ if tensors(batch) else ""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``whole`` batches of ``size`` samples, then one of ``rest``."""
+
+    size: int
+    whole: int
+    rest: int
+
+    def of(self, batch: int) -> int:
+        """Samples of a batch by its number in the epoch, from 0."""
+        return self.size if batch < self.whole else self.rest
+
+    def of_first(self, batches: int) -> int:
+        """Samples of so many batches from the epoch's beginning."""
+        whole = min(batches, self.whole)
+        return whole * self.size + (batches - whole) * self.rest
+
+
+def sizes_of(loader: DataLoader[Any]) -> Sizes | None:
+    """The batch sizes of the coming epoch by the loader's batch sampler; None where only the batches tell."""
+    sampler: Any = loader.batch_sampler
+    if isinstance(loader.dataset, IterableDataset) or type(sampler) is not BatchSampler:
+        return None
+    try:
+        whole, rest = divmod(len(sampler.sampler), sampler.batch_size)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
+    return Sizes(sampler.batch_size, whole, rest)
+
+
+MASKS = ("attention_mask", "padding_mask", "mask")
+LEAST_WIDTH = 8
+"""Rows of fewer ids than this are no sequences."""
+
+
+def padding_share(batches: Iterable[Any]) -> float | None:
+    """Share of padding in the sequences of some batches.
+
+    An attention mask tells it; without one, what rows of ids end with: runs of the number that most rows end with.
+
+    Returns:
+        Between 0 and 1; None where the batches hold neither masks nor rows of ids.
+    """
+    padded = whole = 0
+    for batch in batches:
+        found = list(tensors(batch))
+        rows = [(tensor == 0) for path, tensor in found if _is_mask(path, tensor)]
+        rows = rows[:1] or [ending(tensor) for _, tensor in found if is_ids(tensor)][:1]
+        for each in rows:
+            padded += int(each.sum())
+            whole += each.numel()
+    return padded / whole if whole else None
+
+
+def _is_mask(path: str, tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 2 and any(path.endswith(f"['{name}']") for name in MASKS)
+
+
+def is_ids(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may hold rows of token ids."""
+    return tensor.ndim == 2 and tensor.dtype in (torch.int64, torch.int32) and tensor.shape[1] >= LEAST_WIDTH
+
+
+def ending(ids: torch.Tensor) -> torch.Tensor:
+    """Which places of rows belong to a run of two and more at their end of what most rows end with."""
+    same = ids == ids[:, -1].mode().values
+    run = same.flip(1).cumprod(1).flip(1).bool()
+    return run & (run.sum(1, keepdim=True) > 1)

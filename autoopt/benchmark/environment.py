@@ -1,20 +1,28 @@
-"""The machine and what runs on it, as far as this process may use it."""
+"""The machine and what runs on it, as far as this process may use it, and its use while something runs."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import platform
 import shutil
 import subprocess
+import threading
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+from typing import Any
 
 import psutil
 import torch
 
 from autoopt.benchmark.affinity import cores
-from autoopt.benchmark.device import resolve_device
-from autoopt.records import Environment
+from autoopt.benchmark.cputime import descendants, own_seconds
+from autoopt.benchmark.device import Device, resolve_device
+from autoopt.records import Environment, JsonDict
 
 __all__ = ["environment", "resolve_device"]
 
@@ -148,3 +156,139 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+Reading = dict[str, float]
+
+
+class Monitor:
+    """Samples in a thread of its own while its ``with`` block runs.
+
+    What cannot be read here is left out, never 0. A reading takes the interpreter for well under a
+    millisecond, so that at ten a second a step is not disturbed.
+
+    Args:
+        device: CUDA devices are read through NVML where ``nvidia-ml-py`` is installed.
+        seconds: between readings.
+    """
+
+    def __init__(self, device: Device, seconds: float = 0.1) -> None:
+        self._read_device = nvml_reader(device)
+        self._seconds = seconds
+        self._readings: list[Reading] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._cores = usable_cores()
+
+    def __enter__(self) -> Monitor:
+        self._began, self._cpu = perf_counter(), own_seconds(with_children=True)
+        if self._read_device is not None:
+            self._thread = threading.Thread(target=self._loop, name="autoopt-monitor", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wall = perf_counter() - self._began
+        self._cpu = own_seconds(with_children=True) - self._cpu
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._seconds):
+            assert self._read_device is not None
+            self._readings.append(self._read_device())
+
+    def summary(self) -> JsonDict:
+        """Means over the block: ``cpu_utilization`` (share of the usable cores), and of the device
+        ``device_utilization`` (share of time), ``device_memory_bytes`` (of everybody), ``power_watts``,
+        ``energy_joules``, ``clock_hertz``, ``temperature_celsius``, ``throttled`` (share of readings)."""
+        found: JsonDict = {"seconds": self._wall}
+        if self._wall > 0:
+            found["cpu_utilization"] = min(self._cpu / self._wall / self._cores, 1.0)
+        for name in sorted({name for reading in self._readings for name in reading}):
+            found[name] = fmean(reading[name] for reading in self._readings if name in reading)
+        if "power_watts" in found:
+            found["energy_joules"] = found["power_watts"] * self._wall
+        return found
+
+
+def nvml_reader(device: Device) -> Callable[[], Reading] | None:
+    """A function that reads a CUDA device through NVML; None where that cannot be."""
+    if device.kind != "cuda":
+        return None
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        questions = _questions(nvml, nvml_handle(nvml, device))
+    except Exception:  # not installed, or no driver: not measured
+        return None
+
+    def read() -> Reading:
+        reading: Reading = {}
+        for name, ask in questions.items():
+            with contextlib.suppress(Exception):  # not every device answers every question
+                reading[name] = float(ask())
+        return reading
+
+    return read
+
+
+def nvml_handle(nvml: Any, device: Device) -> Any:
+    """NVML's handle of a CUDA device. NVML counts all devices, torch those that CUDA_VISIBLE_DEVICES leaves.
+
+    By UUID (of a whole device, or of a part of one: MIG), else by its place on the bus; by number only where nothing
+    says that they are counted otherwise.
+
+    Raises:
+        LookupError: NVML does not know it, or it cannot be told which of its devices it is.
+    """
+    import torch
+
+    known: Any = torch.cuda.get_device_properties(device.torch)
+    for kind in ("GPU", "MIG"):
+        with contextlib.suppress(Exception):
+            return nvml.nvmlDeviceGetHandleByUUID(f"{kind}-{known.uuid}")
+    with contextlib.suppress(Exception):
+        place = f"{known.pci_domain_id:08x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
+        return nvml.nvmlDeviceGetHandleByPciBusId(place)
+    if os.environ.get("CUDA_VISIBLE_DEVICES") is not None:
+        raise LookupError(f"{device} is one of CUDA_VISIBLE_DEVICES, and NVML does not say which")
+    return nvml.nvmlDeviceGetHandleByIndex(device.torch.index or 0)
+
+
+def _questions(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
+    slowed = (
+        nvml.nvmlClocksThrottleReasonSwThermalSlowdown
+        | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+        | nvml.nvmlClocksThrottleReasonSwPowerCap
+        | nvml.nvmlClocksThrottleReasonHwSlowdown
+    )
+    return {
+        "device_utilization": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "device_memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+        "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "clock_hertz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & slowed),
+    }
+
+
+def other_users(device: Device) -> list[int]:
+    """Processes outside this one's tree that hold memory of a CUDA device; empty where that cannot be told.
+
+    In a container the driver may count processes as the host does: where this one, which holds memory, is
+    not among those it names, nothing can be said of the others.
+    """
+    if device.kind != "cuda":
+        return []
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(nvml_handle(nvml, device))]
+    except Exception:
+        return []
+    if psutil.Process().pid not in pids:
+        return []
+    own = {psutil.Process().pid, *descendants(), *(parent.pid for parent in psutil.Process().parents())}
+    return [pid for pid in pids if pid not in own]

@@ -1,7 +1,8 @@
-"""Switches of the process that a setup sets: threads, cores, cuDNN, matmul precision."""
+"""Switches of the process that a setup sets: threads, cores, cuDNN, matmul precision, memory that a step frees."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
 from collections.abc import Iterator
@@ -11,8 +12,25 @@ from typing import Any
 import torch
 
 from autoopt.benchmark.affinity import bind
-from autoopt.benchmark.freed_memory import keep_freed_memory
 from autoopt.setup import Setup
+
+M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1
+"""Parameters of glibc's ``mallopt`` (malloc.h)."""
+
+
+def keep_freed_memory() -> None:
+    """Has glibc take large blocks from the heap and never give the heap's end back (mallopt(3)).
+
+    Else a step's large tensors are given back to the system as they are freed, and their pages are asked for, and
+    zeroed, one by one in the next step.
+
+    Raises:
+        RuntimeError: the C library has no ``mallopt``, or refuses.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or not (mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1)):
+        raise RuntimeError("freed memory can be kept with glibc's malloc alone")
+
 
 _KNOWN = {
     "threads",

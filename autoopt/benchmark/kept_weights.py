@@ -1,12 +1,16 @@
-"""Weights of a training at its start, middle and end, kept in files: gradients are compared there."""
+"""Weights of a training: kept in files at its start, middle and end, and how far they move from look to look."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import nn
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.fingerprint import Array, Coordinates
+from autoopt.benchmark.live import LiveTraining
+from autoopt.records.messages import Moved
 
 MOST_BYTES = 4 * 2**30
 """A larger model's weights are not kept: writing them would take longer than what is learnt there."""
@@ -23,7 +27,7 @@ class KeptWeights:
         directory: made where it is missing.
     """
 
-    def __init__(self, training: Training, directory: str) -> None:
+    def __init__(self, training: LiveTraining, directory: str) -> None:
         self._training, self._directory = training, Path(directory)
         size = sum(value.numel() * value.element_size() for value in training.model.state_dict().values())
         self._wanted = size <= MOST_BYTES and training.setup.distributed.fully_sharded is None
@@ -61,3 +65,45 @@ class KeptWeights:
                 self._file(step).unlink(missing_ok=True)
         self._steps = sorted(kept)
         return tuple(str(self._file(step)) for step in self._steps)
+
+
+class Movement:
+    """Looks at sampled elements of every parameter, between steps and off the clock.
+
+    Parameters that are spread over processes are not looked at: no element of them is here for sure.
+
+    Args:
+        model: whose trainable parameters are looked at.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._here = not any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+        self.moves: list[Moved] = []
+        if not self._here:
+            return
+        self._coordinates = Coordinates(model)
+        self._tensor = np.repeat(np.arange(len(self._coordinates.counts)), self._coordinates.counts)
+        self._before, self._step = self._seen(), 0
+
+    def look(self, step: int) -> None:
+        """Notes which parameters have moved since the last look; ``step``: optimizer steps so far."""
+        if not self._here or step <= self._step:
+            return
+        now, count = self._seen(), len(self._coordinates.counts)
+        moved = np.bincount(self._tensor, now != self._before, count)
+        still = np.flatnonzero(moved == 0).tolist()
+        slow = 2 * moved <= np.array(self._coordinates.counts)
+        self.moves.append(
+            Moved(
+                first_step=self._step,
+                step=step,
+                parameters=count,
+                still=tuple(still),
+                names=tuple(self._coordinates.names[index] for index in still),
+                slow=tuple(np.flatnonzero(slow).tolist()),
+            )
+        )
+        self._before, self._step = now, step
+
+    def _seen(self) -> Array:
+        return self._coordinates.weights()

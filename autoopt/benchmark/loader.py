@@ -1,4 +1,9 @@
-"""The training loader of a setup: the user's DataLoader rebuilt faithfully, the setup's options on top."""
+"""The training loader of a setup, the order of its samples, and the length of a run over it.
+
+The loader is the user's rebuilt faithfully, with the setup's options on top. The order is the same for a seed, whatever
+the number of workers and whatever else draws numbers: a sampler without a generator of its own draws from torch's
+global one, which dropout and augmentation draw from too, at moments that depend on the workers. So whatever has no
+generator gets one, in the baseline as in every candidate."""
 
 from __future__ import annotations
 
@@ -8,16 +13,113 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate, default_convert
 
-from autoopt.benchmark.order import Generators, Shielded
-from autoopt.benchmark.seeding import mix
+from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup, Transform
 from autoopt.workload import Workload
+
+
+class Generators:
+    """The generators of one loader, at a known state at the start of every epoch.
+
+    Args:
+        seed: of the run.
+        label: tells loaders of the same run apart.
+    """
+
+    def __init__(self, seed: int, label: str) -> None:
+        self._seed = (seed, label)
+        self._own: dict[str, torch.Generator] = {}
+        self._users: list[torch.Generator] = []
+
+    def own(self, name: str) -> torch.Generator:
+        """A generator of ours for what has none; seeded anew in every epoch."""
+        if name not in self._own:
+            self._own[name] = torch.Generator().manual_seed(mix(*self._seed, name, 0))
+        return self._own[name]
+
+    def users(self, generator: torch.Generator) -> torch.Generator:
+        """Notes a generator that the user gave; it goes on from epoch to epoch, as theirs does."""
+        if all(generator is not known for known in self._users):
+            self._users.append(generator)
+        return generator
+
+    def start_epoch(self, epoch: int) -> None:
+        for name, generator in self._own.items():
+            generator.manual_seed(mix(*self._seed, name, epoch))
+
+    def state(self) -> list[torch.Tensor]:
+        """The states of the user's generators; ours follow from the epoch."""
+        return [generator.get_state() for generator in self._users]
+
+    def set_state(self, states: list[torch.Tensor]) -> None:
+        for generator, state in zip(self._users, states, strict=True):
+            generator.set_state(state)
+
+
+class Shielded:
+    """A sampler of the user's that may draw from the global generators, iterated under random states of its own.
+
+    Swapping all of them for every item would cost more than a short step. Most samplers draw when they
+    start, so that the swap ends with the first item that draws nothing, and each epoch begins with it.
+
+    Args:
+        sampler: a sampler or batch sampler.
+        seed: of its private state in the first epoch.
+    """
+
+    def __init__(self, sampler: Any, seed: int) -> None:
+        self.sampler = sampler
+        self._seed = seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        outside = random_state()
+        seed_everything(mix(self._seed, self.epoch))
+        inside = random_state()
+        items: Iterator[Any]
+        try:
+            items = iter(self.sampler)
+        finally:
+            inside = random_state()
+            set_random_state(outside)
+        quiet = 0
+        while True:
+            if quiet >= 2:
+                yield from items
+                return
+            outside = random_state()
+            set_random_state(inside)
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            finally:
+                after = random_state()
+                set_random_state(outside)
+            quiet = quiet + 1 if _same(inside, after) else 0
+            inside = after
+            yield item
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return (
+        torch.equal(one["torch"], other["torch"])
+        and one["python"] == other["python"]
+        and one["numpy"][2:] == other["numpy"][2:]
+        and bool((one["numpy"][1] == other["numpy"][1]).all())
+    )
+
 
 OPTIONS = (
     "num_workers",
@@ -357,3 +459,74 @@ def _sources(kind: type) -> Iterator[str]:
         for source in (cls, *beside):
             with contextlib.suppress(OSError, TypeError):
                 yield inspect.getsource(source)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Optimizer steps.
+
+    Attributes:
+        user_total: of the planned run with the user's own batch.
+        user_per_epoch: the same of an epoch; None where not known.
+        total, per_epoch: with the setup's batch.
+        ratio: the user's steps that one of the setup's stands for.
+        evaluate_every: the setup's steps between evaluations.
+        accumulation: micro-batches of one step.
+    """
+
+    user_total: int
+    user_per_epoch: int | None
+    total: int
+    per_epoch: int | None
+    ratio: float
+    evaluate_every: int
+    accumulation: int
+
+
+def lengths(workload: Workload, setup: Setup, loader: Loader) -> Lengths:
+    """The lengths of a run of a workload under a setup; the same samples, whatever the batch."""
+    accumulation = setup.batch.accumulation or workload.accumulation
+    user_per_epoch = _per_epoch(user_batches(workload), workload.accumulation)
+    per_epoch = _per_epoch(loader.length, accumulation)
+    user_size = user_batch_size(workload)
+    ratio = 1.0
+    if setup.batch.size is not None or setup.batch.accumulation is not None:
+        if user_per_epoch and per_epoch:
+            ratio = user_per_epoch / per_epoch
+        elif user_size:
+            ratio = (loader.batch_size or user_size) * accumulation / (user_size * workload.accumulation)
+    if workload.max_steps is not None:
+        user_total = workload.max_steps
+    else:
+        user_total = max(1, ceil((workload.max_epochs or 1) * (user_per_epoch or 1)))
+    every = setup.cadence.evaluate_every
+    if every is None:
+        own = workload.evaluate_every or user_per_epoch or max(1, user_total // 10)
+        every = max(1, round(own / ratio))
+    total = max(1, ceil(user_total / ratio - 1e-9))
+    return Lengths(user_total, user_per_epoch, total, per_epoch, ratio, every, accumulation)
+
+
+def user_batch_size(workload: Workload) -> int | None:
+    """Samples in a micro-batch of the user's, where it can be told."""
+    data = workload.train_data
+    if not isinstance(data, DataLoader):
+        return workload.batch_size
+    found = data.batch_size or getattr(data.batch_sampler, "batch_size", None)
+    if found is None and data.batch_sampler is not None:  # a sampler of the user's own, which does not tell
+        return workload.batch_size
+    return found
+
+
+def user_batches(workload: Workload) -> int | None:
+    """Micro-batches of the user's in an epoch; None where not known."""
+    data = workload.train_data
+    try:
+        length = len(data)
+    except (TypeError, NotImplementedError):
+        return None
+    return length if isinstance(data, DataLoader) else ceil(length / (workload.batch_size or 1))
+
+
+def _per_epoch(batches: int | None, accumulation: int) -> int | None:
+    return None if batches is None else max(1, ceil(batches / accumulation))

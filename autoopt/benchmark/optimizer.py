@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from autoopt.benchmark.distributed.sharded import sharded
+from autoopt.benchmark.distributed.replicate import sharded
 from autoopt.errors import WorkloadError
 from autoopt.setup import Distributed
 

@@ -1,7 +1,8 @@
 """The probe of a plan: what its training does step by step, its gradients at kept weights, its optimizer's update.
 
 One process, some seconds, nothing timed. What two plans' probes must have in common is decided by
-``autoopt.search.accept``; here it is written down.
+``autoopt.search.accept``; here it is written down. :class:`BatchRecorder` probes a training that takes whatever
+batches it is given, ``autoopt.script.probe`` one that trains by its own loop.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from autoopt.benchmark.batch_iterator import epoch_order
 from autoopt.benchmark.contents import samples_of, tensors
 from autoopt.benchmark.distributed.shares import part_of, whole_of
-from autoopt.benchmark.epoch_order import epoch_order
 from autoopt.benchmark.evaluation import TimeUpError
 from autoopt.benchmark.fingerprint import (
     Array,
@@ -31,12 +33,11 @@ from autoopt.benchmark.fingerprint import (
     without_draws,
 )
 from autoopt.benchmark.kept_weights import KeptWeights
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import mix, seed_everything
-from autoopt.benchmark.training import Training
-from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict
-from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
+from autoopt.records.messages import EpochRead, Probe, samples_read
 
 LEAST_STEPS = 12
 BATCHES, DRAWN = 16, 8
@@ -66,102 +67,202 @@ _AHEAD_SECONDS, _AHEAD = 1.0, 64
 _MOST_ORDERED = 2_000_000
 
 
-def probe(
-    live: TrialContext,
-    out: str,
-    steps: int,
-    seconds: float,
-    weights: list[str] | None = None,
-    batches: str = "",
-    reading: float | None = None,
-    samples: int = 0,
-    gradients: int = BATCHES,
-    until: int = 0,
-    evaluates: bool = True,
-) -> JsonDict:
-    """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
+@dataclass(frozen=True)
+class Asked:
+    """What a probe is asked for.
 
-    Three windows of its training are written down: the start; the steps across the end of an epoch, from the weights of
-    the start; and the last ones of a whole short training. The last two only where ``seconds`` reach so far.
-
-    Args:
-        out: the file, ``.npz``.
+    Attributes:
+        out: the file of its arrays, ``.npz``.
         steps: trained and written down one by one, at most.
         seconds: for them, and as much again for training on, for reading on and for each set of weights; at least
             ``LEAST_STEPS`` steps and two batches are taken however long that is.
-        weights: files of weights, as the training of the baseline kept them, to compare gradients at; without any, the
-            weights of this probe's own steps are kept beside ``out`` for that, and named (of one process).
+        weights: files of weights, as the training of the baseline kept them, to compare gradients at; without any,
+            those of this probe's own steps, or of a script's present step.
         batches: a file of batches for the gradients, written where there is none; empty: the training's first.
         reading: seconds for reading on, where they are fewer; but on until so many ``samples`` were read in all.
-        gradients: batches at each set of weights, in so far as there is time.
+        gradients: batches at each set of weights, in so far as there is time; as many as usual where 0.
         until: steps of the shortest training that quality asks for; trained to its end where that fits.
-        evaluates: the metric is taken at each set of weights as well, and at those of the recorded steps.
+        evaluates: the metric is taken at each set of weights as well, and at those of the recorded steps; a script's
+            evaluations on the way are looked at in any case.
     """
-    training = live.training if live.training.steps == 0 else live.restart(live.seed)
+
+    out: str
+    steps: int
+    seconds: float
+    weights: list[str] = field(default_factory=list)
+    batches: str = ""
+    reading: float | None = None
+    samples: int = 0
+    gradients: int = 0
+    until: int = 0
+    evaluates: bool = True
+
+
+def probe(training: LiveTraining, asked: Asked) -> Probe:
+    """Probes the plan of a training that stands at its start; a script's at the end of its first step."""
+    began = perf_counter()
     if training.setup.distributed.fully_sharded is not None:
         raise TrialFailed("error", "gradients of parameters that are shared out are not compared with whole ones")
-    recorder = _Recorder(training, gradients)
-    own = None if weights or training.group.size > 1 else KeptWeights(training, str(Path(out).with_suffix("")))
-    recorder.train(steps, seconds, own)
-    kept = own.files() if own is not None else ()
-    if evaluates:
-        recorder.own_metric = recorder.metric(seconds)
-    recorder.train_on(until, seconds)
-    recorder.read_on(seconds, seconds if reading is None else reading, samples)
-    held = _batches(batches, recorder.held, training) if batches else recorder.held
-    with training.device.watched():
-        for number, path in enumerate(weights or kept):
-            if not _load(training, path):
-                break
-            with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
-                recorder.at_weights(number, held, seconds, evaluates=evaluates)
-        recorder.updates()
-    recorder.look_ahead()
+    recorder: Recorder = training.do(lambda: training.recorder(asked.gradients))
+    recorder.run(asked)
     if training.group.first:  # what the others have is the same, but for their batches, which it has seen
-        np.savez(out, **recorder.arrays())
-    found = recorder.document(out, until)
-    if kept:
-        found = found.model_copy(update={"kept": kept, "own_steps": found.steps})
-    return found.model_dump(mode="json")
+        np.savez(asked.out, **recorder.arrays())
+    found = recorder.found()
+    return Probe(file=Path(asked.out).name, seconds=perf_counter() - began, **found)
 
 
-class _Recorder:
-    """The record of one process that probes its plan."""
+class Recorder:
+    """The record of one process that probes its plan: what is written down of any training."""
 
-    def __init__(self, training: Training, gradients: int) -> None:
-        self.training, self._batches, self._held_bytes = training, gradients, 0
+    def __init__(self, training: Any) -> None:
+        self.training = training
         self.coordinates, self.buffers = Coordinates(training.model), Buffers(training.model)
-        self._start = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
-        self._start_rates = [group["lr"] for group in training.optimizer.param_groups]
         self.windows: dict[str, list[Array]] = {}
-        self.buffered: dict[str, list[Array]] = {"start": [self.buffers.values()]}
-        self.own_metric: float | None = None
-        self.trained = 0
-        self.rates_ahead: tuple[tuple[int, float], ...] = ()
-        self.order: EpochOrder | None = None
-        self.held: list[list[Any]] = []
+        self.buffered: dict[str, list[Array]] = {"start": []}
+        self.weights: list[Array] = []
+        self.rates: list[float] = []
+        self.losses: list[float | None] = []
+        self.skipped: list[int] = []
         self.digests: list[str] = []
         self.orders: list[str] = []
-        self.rolled: list[str] = []
-        self._roll, self._count, self._unhashed = "", 0, ""
-        self.losses: list[float | None] = []
-        self.weights = [self.coordinates.weights()]
-        self.rates: list[float] = []
-        self.skipped: list[int] = []
         self.epochs: list[EpochRead] = []
-        self.keys: list[set[int]] = []
         self.gradients: dict[str, Array] = {}
-        self.metrics: list[float | None] = []
-        self.evaluated: int | None = None
-        self._too_long = False
         self.updated: Array | None = None
-        self.seconds = perf_counter()
+
+    def run(self, asked: Asked) -> None:
+        """Trains, and writes down what is asked for."""
+        raise NotImplementedError
+
+    def record(self, window: str = "start") -> None:
+        """Writes down the weights and buffers as they are."""
+        (self.weights if window == "start" else self.windows.setdefault(window, [])).append(self.coordinates.weights())
+        self.buffered.setdefault(window, []).append(self.buffers.values())
+
+    def updates(self) -> None:
+        """The weights' changes by the optimizers alone, from gradients that are the same in every process."""
+        training = self.training
+        training.model.zero_grad(set_to_none=True)
+        if training.setup.step or training.setup.distributed.sharded_optimizer:
+            return
+        if not all(hasattr(optimizer, "state") for optimizer in training.optimizers):
+            return
+        for optimizer in training.optimizers:
+            optimizer.state.clear()
+        before, found = self.coordinates.weights(), []
+        scale = training.scaler.get_scale() if training.scaler is not None else 1.0
+        large = LARGE_NORM / max(sum(self.coordinates.sizes), 1) ** 0.5
+        for number in range(ZERO_STEPS + UPDATE_STEPS + LARGE_STEPS):
+            seed = None if number < ZERO_STEPS else number
+            size = _SYNTHETIC if number < ZERO_STEPS + UPDATE_STEPS else large
+            self.coordinates.set_synthetic_gradients(seed, size * scale)
+            if training.scaler is not None:
+                training.scaler.scale(torch.ones((), device=training.device.torch))
+            training.update()
+            after = self.coordinates.weights()
+            found.append(after - before)
+            before = after
+        self.updated = np.stack(found)
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of the file: float32, coordinates in the last dimension."""
+        arrays: dict[str, Any] = {
+            "names": np.array(self.coordinates.names),
+            "sizes": np.array(self.coordinates.sizes),
+            "counts": np.array(self.coordinates.counts),
+            "weights": np.stack(self.weights),
+            "buffer_names": np.array(self.buffers.names, dtype=str),
+            **{f"window_{name}": np.stack(found) for name, found in self.windows.items()},
+            **{f"buffers_{name}": np.stack(found) for name, found in self.buffered.items()},
+            **self.gradients,
+        }
+        return arrays if self.updated is None else {**arrays, "updates": self.updated}
+
+    def found(self) -> JsonDict:
+        """Fields of the :class:`~autoopt.records.messages.Probe`."""
+        return {
+            "steps": len(self.weights) - 1,
+            "digests": tuple(self.digests),
+            "orders": tuple(self.orders),
+            "losses": tuple(self.losses),
+            "learning_rates": tuple(self.rates),
+            "skipped_by_scaler": tuple(self.skipped),
+            "epochs": tuple(self.epochs),
+            "dropouts": dropouts(self.training.model),
+        }
+
+
+class BatchRecorder(Recorder):
+    """The record of a training that takes whatever batches it is given: they are held, and come again.
+
+    Three windows of its training are written down: the start; the steps across the end of an epoch, from the weights of
+    the start; and the last ones of a whole short training. The last two only where there is time.
+
+    Args:
+        training: at its start.
+        gradients: batches at each set of weights; as many as usual where 0.
+    """
+
+    def __init__(self, training: Any, gradients: int = 0) -> None:
+        super().__init__(training)
+        self._batches, self._held_bytes = gradients or BATCHES, 0
+        self._start = {name: value.detach().clone() for name, value in training.model.state_dict().items()}
+        self._start_rates = [group["lr"] for group in training.optimizer.param_groups]
+        self._own_metric: float | None = None
+        self._kept: tuple[str, ...] = ()
+        self._trained = self._until = 0
+        self._held: list[list[Any]] = []
+        self._rolled: list[str] = []
+        self._roll, self._count, self._unhashed = "", 0, ""
+        self._keys: list[set[int]] = []
+        self._metrics: list[float | None] = []
+        self._evaluated: int | None = None
+        self._too_long = False
+        self.record()
+
+    def run(self, asked: Asked) -> None:
+        training, seconds, self._until = self.training, asked.seconds, asked.until
+        own = None
+        if not asked.weights and training.group.size == 1:
+            own = KeptWeights(training, str(Path(asked.out).with_suffix("")))
+        self._train(asked.steps, seconds, own)
+        self._kept = own.files() if own is not None else ()
+        if asked.evaluates:
+            self._own_metric = self._metric(seconds)
+        self._train_on(asked.until, seconds)
+        self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples)
+        held = _batches(asked.batches, self._held, training) if asked.batches else self._held
+        with training.device.watched():
+            for number, path in enumerate(asked.weights or self._kept):
+                weights = kept_state(training, path)
+                if weights is None:
+                    break
+                training.model.load_state_dict(weights)
+                with contextlib.suppress(RuntimeError):  # a model that has no gradient where it draws nothing
+                    self._at_weights(number, held, seconds, evaluates=asked.evaluates)
+            self.updates()
+
+    def found(self) -> JsonDict:
+        training, found = self.training, super().found()
+        found |= {"kept": self._kept, "own_steps": found["steps"]} if self._kept else {}
+        return {
+            **found,
+            "rolled": tuple(self._rolled),
+            "points": len(self._metrics),
+            "metrics": tuple(self._metrics),
+            "evaluated_samples": self._evaluated,
+            "unseen": self._unhashed or ("" if all(self.digests) else "batches"),
+            "trained": self._trained,
+            "until": self._until,
+            "own_metric": self._own_metric,
+            "rates_ahead": training.schedule.ahead(training.lengths.total, _AHEAD, _AHEAD_SECONDS),
+            "order": epoch_order(training.loader, _MOST_ORDERED) if training.group.size == 1 else None,
+        }
 
     def _over(self, began: float, seconds: float) -> bool:
         """Whether so many seconds have passed; of several processes, for the first."""
-        return self.training.group.agree(perf_counter() - began > seconds)
+        return bool(self.training.group.agree(perf_counter() - began > seconds))
 
-    def train(self, steps: int, seconds: float, kept: KeptWeights | None) -> None:
+    def _train(self, steps: int, seconds: float, kept: KeptWeights | None) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
         training, began = self.training, perf_counter()
         while len(self.losses) < steps:
@@ -175,43 +276,39 @@ class _Recorder:
             self._hold(whole)
             self.rates.append(float(training.optimizer.param_groups[0]["lr"]))
             scale = training.scaler.get_scale() if training.scaler is not None else None
-            loss = _mean(training.group.gather(float(training.advance(group).detach())))
+            losses = training.group.gather(float(training.advance(group).detach()))
+            loss = sum(losses) / len(losses)
             if scale is not None and training.scaler is not None and training.scaler.get_scale() < scale:
                 self.skipped.append(len(self.losses))
             self.losses.append(loss if np.isfinite(loss) else None)
-            self.weights.append(self.coordinates.weights())
-            self.buffered["start"].append(self.buffers.values())
+            self.record()
             if kept is not None and len(self.losses) in MIDDLES:
                 kept.evaluated(len(self.losses))
-        self.trained, self._step_seconds = len(self.losses), (perf_counter() - began) / max(len(self.losses), 1)
+        self._trained, self._step_seconds = len(self.losses), (perf_counter() - began) / max(len(self.losses), 1)
 
     def _hold(self, group: list[Any]) -> None:
-        if len(self.held) < self._batches and (len(self.held) < FEWEST_DRAWN or self._held_bytes < _HELD_BYTES):
-            self.held.append(group)
+        if len(self._held) < self._batches and (len(self._held) < FEWEST_DRAWN or self._held_bytes < _HELD_BYTES):
+            self._held.append(group)
             self._held_bytes += sum(t.numel() * t.element_size() for batch in group for _, t in tensors(batch))
 
-    def train_on(self, until: int, seconds: float) -> None:
+    def _train_on(self, until: int, seconds: float) -> None:
         """Trains to the end of a short training, where that fits; the last steps are written down."""
-        left = until - self.trained
+        left = until - self._trained
         if left <= 0 or self.training.group.agree(left * self._step_seconds > seconds):
             return
         began = perf_counter()
-        while self.trained < until and not self._over(began, 2 * seconds):
+        while self._trained < until and not self._over(began, 2 * seconds):
             group = self.training.next()
             whole = self._whole(group)
             self._read(whole)
             self._hold(whole)
-            if self.trained == until - LAST:
-                self._record("end")
+            if self._trained == until - LAST:
+                self.record("end")
             self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
             self.training.advance(group)
-            self.trained += 1
+            self._trained += 1
             if "end" in self.windows:
-                self._record("end")
-
-    def _record(self, window: str) -> None:
-        self.windows.setdefault(window, []).append(self.coordinates.weights())
-        self.buffered.setdefault(window, []).append(self.buffers.values())
+                self.record("end")
 
     def _across_epochs(self) -> None:
         """Trains across the end of an epoch from the weights of the start, at its rates, with an optimizer that is new.
@@ -224,27 +321,27 @@ class _Recorder:
         rates = [group["lr"] for group in training.optimizer.param_groups]
         self._set_rates(self._start_rates)
         seed_everything(mix("window", 0))
-        self._record("epoch")
+        self.record("epoch")
         for _ in range(WINDOW):
             group = training.next()
             self._read(self._whole(group))
             training.whole_step(group)
-            self._record("epoch")
+            self.record("epoch")
         self._set_rates(rates)
 
     def _set_rates(self, rates: list[Any]) -> None:
         for group, rate in zip(self.training.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
-    def read_on(self, seconds: float, usual: float, samples: int) -> None:
+    def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Reads the coming batches without training on them, into the third epoch where there is time."""
         began, read = perf_counter(), self.training.batch_iterator
-        per_epoch = (self.training.steps_per_epoch or 0) * self.training.accumulation
+        per_epoch = (self.training.lengths.per_epoch or 0) * self.training.lengths.accumulation
         for _ in range(_MOST_READ):
             enough = usual if samples_read(self.epochs) >= samples else seconds
             if self._over(began, enough) or (read.epoch >= 3 and ("epoch" in self.windows or not self._trainable)):
                 break
-            before_end = 0 < per_epoch - read.batch <= BEFORE_END * self.training.accumulation
+            before_end = 0 < per_epoch - read.batch <= BEFORE_END * self.training.lengths.accumulation
             if before_end and self._trainable and "epoch" not in self.windows:
                 self._across_epochs()
             else:
@@ -260,7 +357,7 @@ class _Recorder:
 
     @property
     def _per_epoch_known(self) -> bool:
-        return (self.training.steps_per_epoch or 0) > BEFORE_END
+        return (self.training.lengths.per_epoch or 0) > BEFORE_END
 
     def _whole(self, group: list[Any]) -> list[Any]:
         """The micro-batches of all processes together."""
@@ -274,22 +371,22 @@ class _Recorder:
         self._unhashed = self._unhashed or next((found for batch in group if (found := unhashed(batch))), "")
         self._roll, self._count = f"{mix(self._roll, step_digest(group)):016x}", self._count + 1
         if self._count % _ROLLED == 0:  # counted from the first step: how many of them were trained may differ
-            self.rolled.append(self._roll)
+            self._rolled.append(self._roll)
         epoch = max(self.training.batch_iterator.epoch, 0)
-        while len(self.keys) <= epoch:
-            self.keys.append(set())
+        while len(self._keys) <= epoch:
+            self._keys.append(set())
             self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
         keys = [key for batch in group for key in sample_keys(batch)]
-        earlier = sum(any(key in seen for seen in self.keys[:epoch]) for key in keys)
-        self.keys[epoch].update(keys)
+        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
+        self._keys[epoch].update(keys)
         known = self.epochs[epoch]
         self.epochs[epoch] = EpochRead(
-            samples=known.samples + len(keys), distinct=len(self.keys[epoch]), seen_before=known.seen_before + earlier
+            samples=known.samples + len(keys), distinct=len(self._keys[epoch]), seen_before=known.seen_before + earlier
         )
 
-    def at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
+    def _at_weights(self, number: int, held: list[list[Any]], seconds: float, *, evaluates: bool) -> None:
         """Gradients on the held batches, their change under other draws (dropout), and the metric at these weights."""
-        self.metrics.append(self.metric(seconds) if evaluates else None)
+        self._metrics.append(self._metric(seconds) if evaluates else None)
         model, began = self.training.model, perf_counter()
         found: list[Array] = []
         with without_draws(model):
@@ -310,21 +407,21 @@ class _Recorder:
         counts = [samples_of(batch) or 1 for batch in group]
         for batch, count in zip(group, counts, strict=True):
             part, weight = part_of(batch, training.group)
-            loss = training.plain_step.forward(training.plain_step.model, part)
-            training.plain_step.backward(loss * (weight * count / sum(counts)))
+            training.backward(training.forward(part) * (weight * count / sum(counts)))
         scale = training.scaler.get_scale() if training.scaler is not None else 1.0
         return self.coordinates.gradients(scale)
 
-    def metric(self, seconds: float) -> float | None:
+    def _metric(self, seconds: float) -> float | None:
         """The target's metric, where the evaluation ends in time."""
         training = self.training
         target = training.workload.target
         if training.evaluation is None or target is None or self._too_long:
             return None
-        metric, self.evaluated = training.group.on_first(lambda: self._evaluated(seconds, target.metric))
+        metric: float | None
+        metric, self._evaluated = training.group.on_first(lambda: self._evaluation(seconds, target.metric))
         return metric
 
-    def _evaluated(self, seconds: float, name: str) -> tuple[float | None, int | None]:
+    def _evaluation(self, seconds: float, name: str) -> tuple[float | None, int | None]:
         evaluation = self.training.evaluation
         assert evaluation is not None
         evaluation.batches.until = perf_counter() + seconds
@@ -332,88 +429,10 @@ class _Recorder:
             metric = evaluation(self.training.model)[name]
         except TimeUpError:
             self._too_long = True  # at other weights as well
-            return None, self.evaluated
+            return None, self._evaluated
         finally:
             evaluation.batches.until = None
         return metric if np.isfinite(metric) else None, evaluation.samples
-
-    def updates(self) -> None:
-        """The weights' changes by the optimizer alone, from gradients that are the same in every process."""
-        training, step = self.training, self.training.plain_step
-        training.model.zero_grad(set_to_none=True)
-        state = getattr(training.optimizer, "state", None)
-        if state is None or training.setup.step or training.setup.distributed.sharded_optimizer:
-            return
-        state.clear()
-        before, found = self.coordinates.weights(), []
-        scale = training.scaler.get_scale() if training.scaler is not None else 1.0
-        large = LARGE_NORM / max(sum(self.coordinates.sizes), 1) ** 0.5
-        for number in range(ZERO_STEPS + UPDATE_STEPS + LARGE_STEPS):
-            seed = None if number < ZERO_STEPS else number
-            size = _SYNTHETIC if number < ZERO_STEPS + UPDATE_STEPS else large
-            self.coordinates.set_synthetic_gradients(seed, size * scale)
-            if training.scaler is not None:
-                training.scaler.scale(torch.ones((), device=training.device.torch))
-            step.update()
-            after = self.coordinates.weights()
-            found.append(after - before)
-            before = after
-        self.updated = np.stack(found)
-
-    def look_ahead(self) -> None:
-        """The learning rate to the planned end, by the scheduler alone, and the order of two epochs, by the sampler."""
-        self.rates_ahead = self.training.schedule.ahead(self.training.total_steps, _AHEAD, _AHEAD_SECONDS)
-        self.order = epoch_order(self.training.loader, _MOST_ORDERED) if self.training.group.size == 1 else None
-
-    def arrays(self) -> dict[str, Any]:
-        """The arrays of the file: float32, coordinates in the last dimension."""
-        arrays: dict[str, Any] = {
-            "names": np.array(self.coordinates.names),
-            "sizes": np.array(self.coordinates.sizes),
-            "counts": np.array(self.coordinates.counts),
-            "weights": np.stack(self.weights),
-            "buffer_names": np.array(self.buffers.names, dtype=str),
-            **{f"window_{name}": np.stack(found) for name, found in self.windows.items()},
-            **{f"buffers_{name}": np.stack(found) for name, found in self.buffered.items()},
-            **self.gradients,
-        }
-        return arrays if self.updated is None else {**arrays, "updates": self.updated}
-
-    def document(self, out: str, until: int) -> Probe:
-        return Probe(
-            file=Path(out).name,
-            steps=len(self.losses),
-            digests=tuple(self.digests),
-            orders=tuple(self.orders),
-            rolled=tuple(self.rolled),
-            losses=tuple(self.losses),
-            learning_rates=tuple(self.rates),
-            skipped_by_scaler=tuple(self.skipped),
-            epochs=tuple(self.epochs),
-            points=len(self.metrics),
-            metrics=tuple(self.metrics),
-            evaluated_samples=self.evaluated,
-            unseen=self._unhashed or ("" if all(self.digests) else "batches"),
-            trained=self.trained,
-            until=until,
-            own_metric=self.own_metric,
-            rates_ahead=self.rates_ahead,
-            order=self.order,
-            dropouts=dropouts(self.training.model),
-            seconds=perf_counter() - self.seconds,
-        )
-
-
-def _mean(losses: list[float]) -> float:
-    return sum(losses) / len(losses)
-
-
-def _load(training: Training, path: str) -> bool:
-    """Puts kept weights into the model; False where they are not those of a model like this one."""
-    kept = kept_state(training, path)
-    if kept is not None:
-        training.model.load_state_dict(kept)
-    return kept is not None
 
 
 def kept_state(training: Any, path: str) -> dict[str, Any] | None:
@@ -427,7 +446,7 @@ def kept_state(training: Any, path: str) -> dict[str, Any] | None:
     return kept
 
 
-def _batches(path: str, held: list[list[Any]], training: Training) -> list[list[Any]]:
+def _batches(path: str, held: list[list[Any]], training: LiveTraining) -> list[list[Any]]:
     """The batches of the file, which is written where there is none: samples are random, so they are handed on.
 
     Raises:

@@ -1,55 +1,33 @@
-"""One training from its first step to the target or a limit, evaluations included."""
+"""One training from its first step to the target, to a limit, or to a script's own end, evaluations included."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
-from autoopt.benchmark.blocks import train_until
-from autoopt.benchmark.distributed.merging import mean_losses, most, slowest_steps, total
-from autoopt.benchmark.kept_weights import KeptWeights
-from autoopt.benchmark.movement import Movement
+from autoopt.benchmark.distributed.group import mean_losses, most, slowest_steps, total, without_waiting
+from autoopt.benchmark.kept_weights import KeptWeights, Movement
+from autoopt.benchmark.live import Printed, Stretch
 from autoopt.benchmark.steady import excess
-from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Curve, CurvePoint
 from autoopt.records.messages import TrainingRun
+from autoopt.workload import Target
 
 _NO_HOPE = 20
 """After so many losses in a row that are not finite a run is given up."""
-
 _LOOKS = 8
 """At the parameters of a run without evaluations."""
-
-
-@dataclass
-class _Log:
-    """The log of a run so far. Seconds since its first step."""
-
-    times: list[float] = field(default_factory=list)
-    losses: list[float | None] = field(default_factory=list)
-    points: list[CurvePoint] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
-    training_seconds: float = 0.0
-    late_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    evaluations: int = 0
-    finite: bool = True
-    there: int = 0
-    confirmed: int | None = None
-    peak: int | None = None
-    allocated: int | None = None
-    host_peak: int | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self.training_seconds + self.evaluation_seconds
+_RESTS = 0.02
+"""For so many seconds it is not asked again whether a run is over, unless something but steps has happened."""
 
 
 class RunUnderWay:
     """A training that goes on in legs, so that two of them can take turns; its seconds are those of its legs.
+
+    What is evaluated by autoopt is evaluated every so many steps, at the end of a stretch of steps. Evaluations and
+    checkpoints of a script are its own, whenever it makes them. Both count against the time.
 
     Args:
         live: the trial.
@@ -67,30 +45,47 @@ class RunUnderWay:
         beyond: float = 0.0,
         keep: str = "",
     ) -> None:
-        self.live, self.max_seconds, self.confirm, self.beyond = live, max_seconds, confirm, beyond
-        self.training = training = live.training if live.training.steps == 0 else live.restart(live.seed)
+        self.live, self.training = live, live.from_start()
+        self.group = self.training.group
+        self.max_seconds, self.confirm, self.beyond = max_seconds, confirm, beyond
         self.wanted = target if target is not None else live.target
-        self.limit = max_steps if max_steps is not None else training.total_steps
-        self.every = evaluate_every or training.evaluate_every
-        self.log = _Log()
-        self.stopped = ""
-        self.kept = KeptWeights(training, keep) if keep and training.group.first else None
-        self.movement = Movement(training.model)
-        self.last_step = self.limit
+        ends_at = max_steps if max_steps is not None else self.training.ends_at
+        self.limit = self.last_step = math.inf if ends_at is None else ends_at
+        self.every = evaluate_every or self.training.lengths.evaluate_every
         self.evaluated_at = 0
-        training.device.reset_peak()
+        self.stopped = ""
+        self.seconds = self.training_seconds = self.late_seconds = 0.0
+        self.times: list[float] = []
+        self.losses: list[float | None] = []
+        self.metrics: dict[str, float] = {}
+        self.finite = True
+        self.told: list[tuple[int, float, float]] = []
+        self.lines: list[Printed] = []
+        self._confirmed: int | None = None
+        self._emitted, self._seen = 0.0, 0
+        self.movement: Movement = self.training.do(lambda: Movement(self.training.model))
+        self.training.device.reset_peak()
+        self.kept: KeptWeights | None = None
+        if keep and self.group.first:
+            self.kept = self.training.do(lambda: KeptWeights(self.training, keep))
+
+    @property
+    def steps(self) -> int:
+        """So far."""
+        return self.training.steps
 
     def go_on(self, seconds: float = math.inf) -> bool:
         """Trains so many seconds more, to the end of a step or of an evaluation. True when it is over."""
-        log, until = self.log, self.log.seconds + seconds
-        while not self.stopped and log.seconds < until:
+        until = self.seconds + seconds
+        while not self.stopped and self.seconds < until:
             self._one_leg(until)
         return bool(self.stopped)
 
     def go_to(self, steps: int) -> bool:
-        """Trains to the first evaluation at or after a step. True when it is over."""
-        while not self.stopped and self.training.steps < steps:
-            self._one_leg(math.inf)
+        """Trains to the first evaluation at or after a step; to the step itself where a script evaluates. True when it
+        is over."""
+        while not self.stopped and self.steps < steps:
+            self._one_leg(math.inf, steps)
         return bool(self.stopped)
 
     def go_no_further(self, steps: int, evaluated_at: int) -> None:
@@ -98,169 +93,166 @@ class RunUnderWay:
         self.limit, self.last_step = min(self.limit, steps), min(self.last_step, steps)
         self.evaluated_at = evaluated_at
 
-    def _one_leg(self, until: float) -> None:
-        """To the next evaluation and through it, or to the end of the time."""
-        live, training, log = self.live, self.training, self.log
-        can_evaluate = training.evaluation is not None
-        every = self.every if can_evaluate else max(self.limit // _LOOKS, 1)
-        also = self.evaluated_at if self.evaluated_at > training.steps else self.limit
-        goal = min(self.limit, also, (training.steps // every + 1) * every)
-        _leg(live, training, log, goal, min(self.max_seconds, until))
-        out_of_time = log.seconds >= self.max_seconds
-        if training.steps < goal and not out_of_time:
-            return  # the other one's turn
-        hopeless = len(log.losses) >= _NO_HOPE and all(loss is None for loss in log.losses[-_NO_HOPE:])
-        if can_evaluate and not hopeless:
-            _evaluate(live, training, log)
-        self.movement.look(training.steps)
-        if self.kept:
-            self.kept.evaluated(log.evaluations)
-        _peaks(training, log)
-        if can_evaluate and log.confirmed is None and self.wanted is not None:
-            self._confirm()
-        if hopeless:
-            self.stopped = "not_finite"
-        elif log.confirmed is not None and training.steps >= self.last_step:
-            self.stopped = "target"
-        elif training.steps >= self.limit:
-            self.stopped = "steps"
-        elif out_of_time or log.seconds >= self.max_seconds:
-            self.stopped = "seconds"
+    def _one_leg(self, until: float, steps: float = math.inf) -> None:
+        """Trains to the end of the time, or to where something is to be done: an evaluation, a look, the end."""
+        training, before, first, known = self.training, self.seconds, self.steps, len(self.told)
+        stop, confirmed = self.group.agree(min(self._next_stop(), max(steps, first + 1))), self._confirmed
 
-    def _confirm(self) -> None:
-        """Notes where the target is confirmed, and how far beyond it is trained on: what breaks later is seen, too."""
-        assert self.wanted is not None
-        if _reached(self.live, self.log, self.wanted, self.confirm):
-            steps = self.training.steps
-            self.log.confirmed = len(self.log.points)
-            self.last_step = min(steps + math.ceil(self.beyond * steps), self.limit)
+        def each(done: int, elapsed: float) -> None:
+            stretch = training.stretch
+            self.seconds = before + elapsed + sum(stretch.aside.values())
+            self._note(stretch, before, known)
+            if self.seconds - self._emitted >= 1.0:
+                self._emitted = self.seconds
+                self.live.emit({"step": first + done, "seconds": self.seconds})
+            if training.evaluations > self._seen:
+                self._seen = training.evaluations
+                training.beside(lambda: self._look(self._seen))
 
-    @property
-    def seconds(self) -> float:
-        """Of training and evaluating, so far."""
-        return self.log.seconds
+        def enough(done: int, elapsed: float) -> bool:
+            new = confirmed is None and self._confirmed is not None  # where it ends is known now
+            return new or self.seconds >= until or first + done >= stop or bool(self._why_over(first + done))
 
-    @property
-    def steps(self) -> int:
-        """So far."""
-        return int(self.training.steps)
+        left = None if stop == math.inf else max(int(stop) - first, 1)
+        stretch = training.follow(enough, each, most=left, rests=_RESTS)
+        self._note(stretch, before, known)
+        self.lines += [replace(line, seconds=before + line.seconds) for line in stretch.lines]
+        self.seconds = before + self._count(stretch)
+        hopeless = len(self.losses) >= _NO_HOPE and all(loss is None for loss in self.losses[-_NO_HOPE:])
+        if training.ends_at is not None:
+            if self.steps < stop and self.seconds < self.max_seconds:
+                return  # the other one's turn
+            if training.evaluation is not None and not hopeless:
+                self._evaluate()
+            self._look(len(self.told))
+        self.stopped = "not_finite" if hopeless else self._why_over(self.steps) or ("steps" if training.over else "")
+        self.stopped = self.group.agree(self.stopped)
+
+    def _next_stop(self) -> float:
+        """The step up to which nobody but a script itself has anything to do."""
+        if self.training.ends_at is None:
+            return self.last_step if self._confirmed is not None else self.limit
+        every = self.every if self.training.evaluation is not None else max(int(self.limit) // _LOOKS, 1)
+        also = self.evaluated_at if self.evaluated_at > self.steps else self.limit
+        return min(self.limit, also, (self.steps // every + 1) * every)
+
+    def _why_over(self, steps: int) -> str:
+        if self._confirmed is not None and steps >= self.last_step:
+            return "target"
+        return "steps" if steps >= self.limit else "seconds" if self.seconds >= self.max_seconds else ""
+
+    def _count(self, stretch: Stretch) -> float:
+        """Takes the seconds and losses of a stretch, those of all processes; its seconds, evaluations included."""
+        lap = without_waiting(stretch.lap(), stretch.away, self.group)
+        settled, paid = self.training.deferred_cost.settled(lap)
+        aside = sum(stretch.aside.values())
+        ranks = self.group.gather((lap.seconds, aside, paid, settled.steps, list(stretch.captured.losses())))
+        fewest = min(len(losses) for *_, losses in ranks)
+        self.training_seconds += (seconds := max(each[0] for each in ranks))
+        self.late_seconds += max(each[2] for each in ranks)
+        self.times += slowest_steps([each[3][: len(lap.steps)] for each in ranks])
+        self.losses += mean_losses([losses[:fewest] for *_, losses in ranks])
+        self.finite = self.finite and None not in self.losses[-fewest:]
+        return float(seconds + max(each[1] for each in ranks))
+
+    def _note(self, stretch: Stretch, before: float, known: int) -> None:
+        """Values of the metric that a stretch has told beyond those that are noted; a script tells them as it trains.
+
+        Args:
+            before, known: seconds, and values that were told, before the stretch.
+        """
+        for step, seconds, value in stretch.metrics[len(self.told) - known :]:
+            self._tell(step, before + seconds, value)
+
+    def _tell(self, step: int, seconds: float, value: float) -> None:
+        """A value of the metric; where it confirms the target, how far it is trained beyond it: what breaks later is
+        seen, too.
+
+        A single noisy evaluation that has the target is no crossing: those after it must have it as well.
+        """
+        self.told.append((step, seconds, value))
+        latest = self.told[-1 - self.confirm :]
+        if self._confirmed is None and len(latest) > self.confirm and all(map(self._meets, latest)):
+            self._confirmed = len(self.told)
+            self.last_step = min(step + math.ceil(self.beyond * step), self.limit)
+
+    def _meets(self, told: tuple[int, float, float], target: Target | None = None) -> bool:
+        target, value = target or self.live.workload.target, told[2]
+        if target is None or self.wanted is None or not math.isfinite(value):
+            return False
+        return value <= self.wanted if target.direction == "min" else value >= self.wanted
+
+    def _evaluate(self) -> None:
+        training, target = self.training, self.live.workload.target
+        began = training.device.now()
+        metrics = training.evaluate()
+        self.seconds += self.group.agree(training.device.now() - began)
+        self.finite = self.finite and all(map(math.isfinite, metrics.values()))
+        self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        value = metrics[target.metric] if target is not None else next(iter(metrics.values()), math.nan)
+        self._tell(self.steps, self.seconds, value)
+        self.live.emit(self._point(self.told[-1]).model_dump(mode="json"))
+
+    def _look(self, evaluations: int) -> None:
+        """Between two steps: at what has moved, and at weights that are to be kept."""
+        self.movement.look(self.steps)
+        if self.kept is not None:
+            self.kept.evaluated(evaluations)
+
+    def _point(self, told: tuple[int, float, float]) -> CurvePoint:
+        step, seconds, value = told
+        recent = [loss for loss in self.losses[max(step - self.every, 0) : step] if loss is not None]
+        loss = statistics.fmean(recent) if recent else None
+        metric = value if math.isfinite(value) else None
+        return CurvePoint(step=step, seconds=seconds, metric=metric, train_loss=loss)
 
     def document(self) -> TrainingRun:
-        """The run as far as it has come."""
-        found = _document(self.live, self.training, self.log, self.wanted, self.stopped)
-        found = found.model_copy(update={"moves": tuple(self.movement.moves)})
-        return found.model_copy(update={"kept": self.kept.files()}) if self.kept else found
+        """The run as far as it has come.
 
-
-def _leg(live: TrialContext, training: Training, log: _Log, stop_at: int, max_seconds: float) -> None:
-    """Trains to a step or to the end of the time, and tells how it stands about once a second."""
-    told, first = 0.0, training.steps
-
-    def enough(done: int, elapsed: float) -> bool:
-        nonlocal told
-        if elapsed - told >= 1.0:
-            told = elapsed
-            live.emit({"step": first + done, "seconds": log.seconds + elapsed})
-        return first + done >= stop_at or log.seconds + elapsed >= max_seconds
-
-    lap, recorder = train_until(training, enough, most=max(stop_at - first, 1))
-    settled, paid = training.deferred_cost.settled(lap)
-    ranks = training.group.gather((lap.seconds, paid, settled.steps, recorder.losses()))
-    log.training_seconds += max(seconds for seconds, *_ in ranks)
-    log.late_seconds += max(late for _, late, *_ in ranks)
-    log.times += slowest_steps([steps for *_, steps, _ in ranks])
-    found = mean_losses([losses for *_, losses in ranks])
-    log.losses += found
-    log.finite = log.finite and None not in found
-
-
-def _evaluate(live: TrialContext, training: Training, log: _Log) -> None:
-    began = training.device.now()
-    metrics = training.evaluate()
-    log.evaluation_seconds += training.group.agree(training.device.now() - began)
-    log.evaluations += 1
-    log.finite = log.finite and all(math.isfinite(value) for value in metrics.values())
-    log.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    metric = _metric(live, metrics)
-    recent = [loss for loss in log.losses[-training.evaluate_every :] if loss is not None]
-    point = CurvePoint(
-        step=training.steps,
-        seconds=log.seconds,
-        metric=metric if metric is not None and math.isfinite(metric) else None,
-        train_loss=statistics.fmean(recent) if recent else None,
-    )
-    log.points.append(point)
-    live.emit({"step": point.step, "seconds": point.seconds, "metric": point.metric, "train_loss": point.train_loss})
-
-
-def _metric(live: TrialContext, metrics: dict[str, float]) -> float | None:
-    target = live.workload.target
-    if target is not None:
-        return metrics[target.metric]
-    return next(iter(metrics.values()), None)
-
-
-def _reached(live: TrialContext, log: _Log, wanted: float, confirm: int) -> bool:
-    """Whether the latest evaluation has the target, and so had as many before it as were asked for to confirm it.
-
-    A single noisy evaluation above the target is no crossing: the one after it must be there as well.
-    """
-    metric = log.points[-1].metric if log.points else None
-    target = live.workload.target
-    if metric is None or target is None:
-        return False
-    there = metric >= wanted if target.direction == "max" else metric <= wanted
-    log.there = log.there + 1 if there else 0
-    return log.there > confirm
-
-
-def _peaks(training: Training, log: _Log) -> None:
-    device, gather = training.device, training.group.gather
-    peaks = {"peak": most(gather(device.peak_bytes())), "allocated": most(gather(device.allocated_bytes()))}
-    for name, now in (*peaks.items(), ("host_peak", total(gather(training.host_peak_bytes())))):
-        if now is not None:
-            setattr(log, name, max(getattr(log, name) or 0, now))
-
-
-def _document(live: TrialContext, training: Training, log: _Log, wanted: float | None, stopped: str) -> TrainingRun:
-    first = _first_reaching(live, log, wanted)
-    reached = None if wanted is None else first is not None
-    evaluation: Any = training.evaluation
-    once = log.late_seconds + excess(log.times)
-    return TrainingRun(
-        seed=live.seed,
-        curve=Curve(
+        Raises:
+            UsageError: nothing that a script said told the metric that was named.
+        """
+        live, training, target = self.live, self.training, self.live.workload.target
+        found: tuple[str, ...] = ()
+        if self.group.first:  # what it found is the answer
+            found, target, self.told = training.metric_told(self.lines, self.told)
+        own = (training.samples, live.build_seconds + live.setup_seconds, training.device.peak_bytes())
+        more = (training.device.allocated_bytes(), training.host_peak_bytes())
+        samples, fixed, peak, allocated, host = zip(*self.group.gather((*own, *more)), strict=True)
+        evaluated = training.evaluation.samples if training.evaluation is not None and self.told else None
+        points = [self._point(told) for told in self.told]
+        first = next((p for p, told in zip(points, self.told, strict=True) if self._meets(told, target)), None)
+        once = self.late_seconds + excess(self.times)
+        last = points[-1].metric if points else None
+        return TrainingRun(
             seed=live.seed,
-            points=tuple(log.points[: log.confirmed]),
-            reached=reached,
-            seconds_to_target=first.seconds if first else None,
-            steps_to_target=first.step if first else None,
-        ),
-        seconds=log.seconds,
-        training_seconds=log.training_seconds,
-        evaluation_seconds=log.evaluation_seconds,
-        evaluations=log.evaluations,
-        evaluated_samples=training.group.agree(evaluation.samples) if log.evaluations else None,
-        steps=training.steps,
-        samples=total(training.group.gather(training.samples)),
-        fixed_seconds=max(training.group.gather(live.build_seconds + live.setup_seconds)) + once,
-        once_seconds=once,
-        reached=reached,
-        finite=log.finite,
-        metrics=log.metrics,
-        losses=tuple(log.losses),
-        peak_memory_bytes=log.peak,
-        allocated_memory_bytes=log.allocated,
-        peak_host_memory_bytes=log.host_peak,
-        stopped=stopped,
-        past=tuple(log.points[log.confirmed :]) if log.confirmed is not None else (),
-        trained_parameters=sum(p.numel() for p in training.model.parameters() if p.requires_grad),
-    )
-
-
-def _first_reaching(live: TrialContext, log: _Log, wanted: float | None) -> CurvePoint | None:
-    target = live.workload.target
-    if wanted is None or target is None:
-        return None
-    sign = 1 if target.direction == "max" else -1
-    return next((p for p in log.points if p.metric is not None and sign * p.metric >= sign * wanted), None)
+            curve=Curve(
+                seed=live.seed,
+                points=tuple(points[: self._confirmed]),
+                reached=None if self.wanted is None else first is not None,
+                seconds_to_target=first.seconds if first else None,
+                steps_to_target=first.step if first else None,
+            ),
+            seconds=self.seconds,
+            training_seconds=self.training_seconds,
+            evaluation_seconds=self.seconds - self.training_seconds,
+            evaluations=len(self.told) or training.evaluations,
+            evaluated_samples=self.group.agree(evaluated),
+            steps=self.steps,
+            samples=total(samples),
+            fixed_seconds=max(fixed) + once,
+            once_seconds=once,
+            reached=None if self.wanted is None else first is not None,
+            finite=self.finite,
+            metrics=self.metrics or ({target.metric: last} if target is not None and last is not None else {}),
+            losses=tuple(self.losses),
+            peak_memory_bytes=most(peak),
+            allocated_memory_bytes=most(allocated),
+            peak_host_memory_bytes=total(host),
+            stopped=self.stopped,
+            told=found,
+            kept=() if self.kept is None else training.do(self.kept.files),
+            past=tuple(points[self._confirmed :]) if self._confirmed is not None else (),
+            moves=tuple(self.movement.moves),
+            trained_parameters=sum(p.numel() for p in training.model.parameters() if p.requires_grad),
+        )

@@ -1,4 +1,4 @@
-"""Random numbers: seeding, and keeping the state of every generator that user code draws from."""
+"""Random numbers: seeding, keeping the state of every generator that user code draws from, disturbed weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 
 def seed_everything(seed: int) -> None:
@@ -53,3 +54,19 @@ def kept_random_state() -> Iterator[None]:
         yield
     finally:
         set_random_state(state)
+
+
+def disturb(model: nn.Module, size: float, seed: int, number: int) -> None:
+    """Changes the parameters of a model in place, the same in every process with this seed.
+
+    Args:
+        size: standard deviation of a change, over its weight.
+        seed: of the trial.
+        number: of the model among those of the script.
+    """
+    generator = torch.Generator().manual_seed(mix(seed, "disturbed", number))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.is_floating_point():
+                drawn = torch.randn(parameter.shape, generator=generator)
+                parameter.mul_((1 + size * drawn).to(parameter.device, parameter.dtype))

@@ -2,38 +2,174 @@
 
 What is switched is looked at between two of the process's own blocks, so that what makes one process faster than
 another cancels. The process is thrown away afterwards: its place in the data has moved, and its allocator's cache
-and its kernels are no longer those of a process that was never switched.
-"""
+and its kernels are no longer those of a process that was never switched."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any
 
+import psutil
 import torch
+from torch import nn
 
 from autoopt.benchmark.flags import matmul_precision
-from autoopt.benchmark.kept_state import KeptState
-from autoopt.benchmark.losses import transformed_loss
-from autoopt.benchmark.memory_layout import laid_out, layout_alone
-from autoopt.benchmark.optimizer import make_optimizer
-from autoopt.benchmark.training import Training
-from autoopt.benchmark.transfer import mover
+from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.seeding import random_state, set_random_state
 from autoopt.errors import WorkloadError
-from autoopt.setup import Setup
+from autoopt.setup import Setup, Transform
+
+ROOM = 4
+"""Times the bytes of the state that must be free for it to be kept where it is: what runs beside it needs room, too."""
+
+
+class KeptState:
+    """Weights, buffers, optimizers and random generators as they are now.
+
+    Args:
+        model: with its parameters and buffers.
+        optimizers: over them; what is in their groups besides is kept, too.
+        device: where the state is.
+
+    Raises:
+        WorkloadError: there is no room for it.
+    """
+
+    def __init__(self, model: nn.Module, optimizers: Iterable[Any], device: torch.device) -> None:
+        self._optimizers = [_KeptOptimizer(optimizer) for optimizer in optimizers]
+        tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+        for optimizer in self._optimizers:
+            tensors |= {id(t): t for t in optimizer.tensors()}
+        where = _room_for(sum(t.numel() * t.element_size() for t in tensors.values()), device)
+        with torch.no_grad():
+            self._tensors = [(t, t.detach().to(where, copy=True)) for t in tensors.values()]
+        self._random = random_state()
+
+    def put_back(self) -> None:
+        """Everything as it was, gradients gone."""
+        with torch.no_grad():
+            for tensor, value in self._tensors:
+                tensor.copy_(value)
+        for optimizer in self._optimizers:
+            optimizer.put_back()
+        set_random_state(self._random)
+
+
+class _KeptOptimizer:
+    """An optimizer's own attributes, groups and state; the tensors in them are named, not copied."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._attributes = dict(optimizer.__dict__)
+        self._groups = [dict(group) for group in optimizer.param_groups]
+        self._state = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        for group in self._groups:
+            yield from group["params"]
+            yield from (value for value in group.values() if isinstance(value, torch.Tensor))
+        for state in self._state.values():
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+    def put_back(self) -> None:
+        optimizer = self._optimizer
+        for group, kept in zip(self._attributes["param_groups"], self._groups, strict=True):
+            group.clear()
+            group.update(kept)
+            for parameter in group["params"]:
+                parameter.grad = None
+        optimizer.__dict__.clear()
+        optimizer.__dict__.update(self._attributes)
+        optimizer.state.clear()
+        for parameter, state in self._state.items():
+            optimizer.state[parameter] = dict(state)
+
+
+def _room_for(size: int, device: torch.device) -> torch.device:
+    """Where so many bytes are kept: on the device where it has plenty, else in the host's memory.
+
+    Raises:
+        WorkloadError: neither has.
+    """
+    if device.type == "cuda" and ROOM * size < torch.cuda.mem_get_info(device)[0]:
+        return device
+    if ROOM * size >= psutil.virtual_memory().available:
+        raise WorkloadError(f"there is no room to keep {size / 2**20:.0f} MiB of the training's state beside it")
+    return torch.device("cpu")
+
+
+def layout_alone(transform: Transform) -> bool:
+    """Whether a transform says of itself that it moves tensors, and replaces neither modules nor parameters."""
+    return bool(getattr(transform, "layout_alone", False))
+
+
+@contextmanager
+def laid_out(roots: Iterable[nn.Module], optimizers: Iterable[Any], transforms: Sequence[Transform]) -> Iterator[None]:
+    """Models under transforms of their layout, the optimizers' state beside it, and then the very tensors they had.
+
+    What is trained meanwhile stays in the tensors of the other layout, which are dropped.
+
+    Args:
+        roots: the models.
+        optimizers: over their parameters.
+        transforms: each ``fn(model) -> model``; empty: nothing is touched.
+
+    Raises:
+        WorkloadError: one of them replaces a module or a parameter, which nobody could take off again.
+    """
+    if not transforms:
+        yield
+        return
+    roots = list(roots)
+    parameters = [(p, p.data, p.grad) for root in roots for p in root.parameters()]
+    buffers = [(module, dict(module._buffers)) for root in roots for module in root.modules()]
+    states = [(state, dict(state)) for optimizer in optimizers for state in optimizer.state.values()]
+    try:
+        for root in roots:
+            _transform(root, transforms)
+        for optimizer in optimizers:
+            _follow(optimizer)
+        for parameter, _, _ in parameters:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, data, gradient in parameters:
+            parameter.grad = None  # it lies as the data do
+            parameter.data, parameter.grad = data, gradient
+        for module, kept in buffers:
+            module._buffers.update(kept)
+        for state, kept in states:
+            state.update(kept)
+
+
+def _transform(root: nn.Module, transforms: Sequence[Transform]) -> None:
+    before = [*map(id, root.modules()), *map(id, root.parameters())]
+    for transform in transforms:
+        same = transform(root) is root
+        if not same or [*map(id, root.modules()), *map(id, root.parameters())] != before:
+            raise WorkloadError(f"{transform!r} does more than lay tensors out: a running process cannot take it off")
+
+
+def _follow(optimizer: Any) -> None:
+    """The optimizer's state in its parameters' layout, as it is where a process has started so."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
+
 
 PARTS = frozenset({"precision", "transfer", "flags", "loss", "optimizer", "model"})
 """Parts of a setup that can be switched; of the model how its tensors lie in memory alone. Not those of the loader (its
 workers live), of the batch (another training), and of whole steps (a recorded graph has one way to step)."""
+SCRIPT_PARTS = PARTS - {"transfer", "loss"}
+"""Those of a script, whose own lines compute the loss and move its batches."""
 FLAGS = frozenset({"threads"})
 """Switches of the process among them. Not ``cudnn_benchmark``: torch looks up by its shape how a convolution is run, so
 that one that was met before keeps what was chosen then. Not ``affinity``: threads that live keep their cores.
 Not ``keep_freed_memory``: memory that was taken from the system stays."""
-
-_OF_STEP = ("setup", "autocast", "loss", "scaler", "plain_step", "one_step", "steps", "samples")
 
 
 def unswitchable(before: Setup, after: Setup, switched: frozenset[str] = PARTS) -> str:
@@ -82,76 +218,57 @@ class Switching:
     """Puts setups on a live training, one at a time, and takes them off.
 
     Whatever is trained under a setup, failures and losses that are not finite included, leaves weights, buffers, the
-    optimizer, the schedule, the scaler, the generators and the counts of steps as they were; the data have moved on.
+    optimizers, the generators, and of a ``build()`` the schedule, the scaler and the counts of steps as they were; the
+    data have moved on, and so has what a script counts and schedules by itself.
 
     Args:
-        training: assembled, and with steps behind it, so that there is a state of the optimizer.
+        training: with steps behind it, so that there is a state of the optimizer.
 
     Attributes:
         kept_up: keys of plans that did not wait for batches in their last block.
 
     Raises:
-        WorkloadError: there is no room to keep its state beside it.
+        WorkloadError: there is no room to keep its state beside it, or it trains in several processes.
     """
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._setup = training.setup
-        self._kept = KeptState(training.model, [training.optimizer], training.device.torch)
-        self._schedule = training.schedule.state_dict()
-        self._scaler = training.scaler.state_dict() if training.scaler is not None else None
-        self._own = {name: getattr(training, name) for name in _OF_STEP}
+    def __init__(self, training: LiveTraining) -> None:
+        if training.group.size > 1:
+            raise WorkloadError("processes that train together are not switched")
+        self._training, self._setup = training, training.setup
+        self._place = training.place()
+        self._kept = training.do(lambda: KeptState(training.model, training.optimizers, training.device.torch))
         self.kept_up = set[str]()
 
     @contextmanager
-    def to(self, setup: Setup) -> Iterator[Training]:
+    def to(self, setup: Setup) -> Iterator[LiveTraining]:
         """The training under another setup, or under its own; afterwards it is as it was.
 
         Raises:
             WorkloadError: the process cannot take it on.
         """
-        reason = unswitchable(self._setup, setup)
+        training, now, stack = self._training, self._setup, ExitStack()
+        reason = unswitchable(now, setup, training.switches)
         if reason:
             raise WorkloadError(reason)
-        training, layouts = self._training, setup.model[len(self._setup.model) :]
-        with process_as(self._setup, setup):
-            try:
-                with laid_out([training.model], [training.optimizer], layouts):
-                    self._put_on(setup)
-                    yield training
-            finally:
-                self._put_back()
 
-    def _put_on(self, setup: Setup) -> None:
-        training, now = self._training, self._setup
-        if setup.transfer != now.transfer:
-            self._move_by(setup)
-        if setup.optimizer != now.optimizer:
-            take_on(training.optimizer, *(self._optimizer(each) for each in (now, setup)))
-        if setup.loss != now.loss:
-            training.loss = transformed_loss(training.workload.loss, setup.loss, training.device.torch)
-        if setup != now:
-            training.step_as(setup)
+        def put_on() -> None:
+            stack.enter_context(process_as(now, setup))
+            stack.enter_context(laid_out(training.roots, training.optimizers, setup.model[len(now.model) :]))
+            if setup.optimizer != now.optimizer:
+                for optimizer in training.optimizers:
+                    take_on(optimizer, *(training.fresh_optimizer(optimizer, each) for each in (now, setup)))
+            stack.enter_context(training.stepping_as(setup))
 
-    def _optimizer(self, setup: Setup) -> Any:
-        """An optimizer of a setup, without state."""
-        return make_optimizer(self._training.factory, self._training.model, setup.optimizer)
+        def put_back() -> None:
+            stack.close()
+            self._place()
+            self._kept.put_back()  # last: a scheduler that loads its state sets learning rates
 
-    def _move_by(self, setup: Setup) -> None:
-        device, how = self._training.device.torch, setup.transfer
-        move = mover(device, non_blocking=how.non_blocking)
-        self._training.batch_iterator.move_by(move, how.prefetch, device)
-
-    def _put_back(self) -> None:
-        training = self._training
-        if training.setup.transfer != self._setup.transfer:
-            self._move_by(self._setup)
-        for name, value in self._own.items():
-            setattr(training, name, value)
-        if self._scaler is not None and training.scaler is not None:
-            training.scaler.load_state_dict(self._scaler)
-        training.schedule.load_state_dict(self._schedule)
-        self._kept.put_back()  # last: a scheduler that loads its state sets learning rates
+        try:
+            training.do(put_on)
+            yield training
+        finally:
+            training.do(put_back)
 
 
 @contextmanager

@@ -6,21 +6,19 @@ import time
 from typing import Any
 
 from autoopt.benchmark import warmup
-from autoopt.benchmark.blocks import Ramp, ready_batches
-from autoopt.benchmark.blocks import run_block as run_block_until
 from autoopt.benchmark.cputime import cpu_times
-from autoopt.benchmark.distributed.step import apart
+from autoopt.benchmark.environment import Monitor, other_users
 from autoopt.benchmark.environment import environment as machine
 from autoopt.benchmark.facts import inspected
-from autoopt.benchmark.flops import count_flops
-from autoopt.benchmark.monitors import Monitor, other_users
+from autoopt.benchmark.live import drives
+from autoopt.benchmark.probe import Asked
 from autoopt.benchmark.probe import probe as probe_plan
 from autoopt.benchmark.run import RunUnderWay
-from autoopt.benchmark.tb_profile import read_profile
-from autoopt.benchmark.trace import write_trace
+from autoopt.benchmark.trace import read_profile, write_trace
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.benchmark.whatif import tried_within
-from autoopt.benchmark.worst import largest_step
+from autoopt.benchmark.warmup import Ramp, ready_batches
+from autoopt.benchmark.warmup import run_block as run_block_until
+from autoopt.benchmark.whatif import count_flops, largest_step, tried_within
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Ready
 
@@ -36,11 +34,13 @@ def ready(live: TrialContext) -> JsonDict:
     return document.model_dump(mode="json")
 
 
+@drives
 def warm_up(live: TrialContext, max_seconds: float) -> JsonDict:
     """Trains until steps are steady or the time is up: a :class:`~autoopt.records.messages.Startup`."""
     return warmup.warm_up(live, max_seconds).model_dump(mode="json")
 
 
+@drives
 def run_block(
     live: TrialContext,
     seconds: float,
@@ -66,6 +66,7 @@ def run_block(
     return run_block_until(live.training, enough, ramp=Ramp(ramp_seconds, ramp_steps)).model_dump(mode="json")
 
 
+@drives
 def switched_block(
     live: TrialContext,
     plan: JsonDict,
@@ -95,6 +96,7 @@ def switched_block(
     return block
 
 
+@drives
 def probe_losses(live: TrialContext, steps: int) -> JsonDict:
     """Trains so many steps for their losses: a :class:`~autoopt.records.messages.Block`."""
     return run_block_until(live.training, lambda done, _: done >= steps, most=steps).model_dump(mode="json")
@@ -109,9 +111,10 @@ def evaluated(live: TrialContext, max_seconds: float) -> JsonDict:
         return {"samples": None}  # none may stop before the others
     evaluation = training.evaluation
     with training.device.watched():
-        return {"samples": training.by_first(lambda: evaluation.count(training.model, max_seconds))}
+        return {"samples": training.group.on_first(lambda: evaluation.count(training.model, max_seconds))}
 
 
+@drives
 def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
     """Evaluates so often at the present weights: :class:`~autoopt.records.evaluating.HeldEvaluations`.
 
@@ -119,9 +122,10 @@ def evaluations(live: TrialContext, count: int, seconds: float) -> JsonDict:
         count: evaluations that are wanted.
         seconds: after which no other one is begun, or waited for in a script.
     """
-    return live.evaluations(count, seconds).model_dump(mode="json")
+    return live.training.held_evaluations(count, seconds).model_dump(mode="json")
 
 
+@drives
 def train(
     live: TrialContext,
     max_seconds: float,
@@ -143,13 +147,13 @@ def train(
         beyond: share of the steps so far that is trained on thereafter; no part of the time to the target.
         keep: a folder for the weights at start, middle and end; none where empty.
     """
-    arguments = {"max_seconds": max_seconds, "max_steps": max_steps, "target": target, "confirm": confirm}
-    run = _training_run(live, **arguments, evaluate_every=evaluate_every, beyond=beyond, keep=keep)
+    run = RunUnderWay(live, max_seconds, max_steps, target, evaluate_every, confirm, beyond, keep)
     run.go_on()
     document: JsonDict = run.document().model_dump(mode="json")
     return document
 
 
+@drives
 def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None = None, **arguments: Any) -> JsonDict:
     """Trains a leg of a training that takes turns with another one in another process.
 
@@ -164,7 +168,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
         so far.
     """
     if live.under_way is None:
-        live.under_way = _training_run(live, **arguments)
+        live.under_way = RunUnderWay(live, **arguments)
     if no_further is not None:
         live.under_way.go_no_further(*no_further)
     over = live.under_way.go_on(seconds)
@@ -172,6 +176,7 @@ def train_leg(live: TrialContext, seconds: float, no_further: list[int] | None =
     return {"over": over, "run": run, "seconds": live.under_way.seconds, "steps": live.under_way.steps}
 
 
+@drives
 def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
     """Trains on to a step's evaluation: a :class:`~autoopt.records.messages.TrainingRun` as far as it has come.
 
@@ -180,23 +185,16 @@ def train_rung(live: TrialContext, steps: int, **arguments: Any) -> JsonDict:
         arguments: those of :func:`train`; the first rung's hold.
     """
     if live.under_way is None:
-        live.under_way = _training_run(live, **arguments)
+        live.under_way = RunUnderWay(live, **arguments)
     live.under_way.go_to(steps)
     document: JsonDict = live.under_way.document().model_dump(mode="json")
     return document
 
 
-def _training_run(live: Any, *, evaluate_every: int | None = None, **arguments: Any) -> Any:
-    """A training from its first step; a script's goes by its own loop, which evaluates when it likes."""
-    if isinstance(live, TrialContext):
-        return RunUnderWay(live, evaluate_every=evaluate_every, **arguments)
-    return live.training_run(**arguments)
-
-
 def flops(live: TrialContext) -> JsonDict:
     """Operations of a step: ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``."""
     training = live.training
-    with apart(training):
+    with training.apart():
         found = count_flops(training)
     return {
         **found,
@@ -204,12 +202,10 @@ def flops(live: TrialContext) -> JsonDict:
     }
 
 
-def probe(live: TrialContext, **arguments: Any) -> JsonDict:
-    """Probes the plan: steps one by one, gradients at kept weights, updates (``autoopt.benchmark.probe.probe``)."""
-    if not isinstance(live, TrialContext):  # a script trains by its own loop
-        document: JsonDict = live.probe(**arguments)
-        return document
-    return probe_plan(live, **arguments)
+@drives
+def probe(live: TrialContext, **asked: Any) -> JsonDict:
+    """Probes the plan: a :class:`~autoopt.records.messages.Probe`; ``asked``: see ``autoopt.benchmark.probe.Asked``."""
+    return probe_plan(live.from_start(), Asked(**asked)).model_dump(mode="json")
 
 
 def facts(live: TrialContext) -> JsonDict:
@@ -225,19 +221,20 @@ def environment(live: TrialContext) -> JsonDict:
     return found.model_dump(mode="json")
 
 
+@drives
 def cpu_clock(live: TrialContext) -> JsonDict:
     """CPU seconds so far: ``own`` of this trial with its workers, ``busy`` of the machine; ``at`` in seconds."""
     used = cpu_times(with_children=True)
     return {"own": used.own, "busy": used.busy, "at": time.perf_counter()}
 
 
+@drives
 def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") -> JsonDict:
     """Writes a short torch.profiler trace: ``raw``, ``readable`` (paths), and ``profile``, what
     torch-tb-profiler reads in it (None where it cannot)."""
     if live.training.group.rank:
         name = f"{name or 'steps'}-rank{live.training.group.rank}"
-    by_script = None if isinstance(live, TrialContext) else live.training.profiled
-    written = write_trace(live.training, directory, steps, name, by_script)
+    written = write_trace(live.training, directory, steps, name)
     try:
         written["profile"] = read_profile(written["readable"])
     except Exception as error:  # a parser of its own age: the trace is there all the same
@@ -246,8 +243,9 @@ def trace(live: TrialContext, directory: str, steps: int = 4, name: str = "") ->
     return written
 
 
+@drives
 def monitored_block(live: TrialContext, seconds: float, min_steps: int = 1) -> JsonDict:
-    """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.monitors.Monitor.summary`)."""
+    """A block with utilization: ``block`` and ``monitor`` (:meth:`autoopt.benchmark.environment.Monitor.summary`)."""
     with Monitor(live.device) as monitor:
         block = run_block(live, seconds, min_steps)
     return {"block": block, "monitor": monitor.summary(), "other_users": other_users(live.device)}
@@ -259,7 +257,7 @@ def inspect(live: TrialContext, strategies: list[str], seconds: float | None = N
     Args:
         seconds: after which nothing more is tried on copies of the model.
     """
-    with apart(live.training), tried_within(seconds):
+    with live.training.apart(), tried_within(seconds):
         live.inspected.update(inspected(live, strategies))
     return {name: live.inspected[name] for name in strategies}
 

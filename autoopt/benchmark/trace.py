@@ -1,28 +1,29 @@
-"""A few steps under torch.profiler: the raw Chrome trace, and one that TensorBoard's page reads rightly."""
+"""A few steps under torch.profiler: the raw Chrome trace, one that TensorBoard reads rightly, and its profile."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+import re
+import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
+from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
 _RENAMED = {"fwdbwd": "forward_backward", "cuda_runtime": "runtime", "cuda_driver": "runtime"}
 
 
 def write_trace(
-    training: Training,
+    training: LiveTraining,
     directory: Path | str,
     steps: int = 4,
     name: str = "",
-    run: Callable[[Any, int], None] | None = None,
 ) -> JsonDict:
     """Profiles some steps.
 
@@ -31,7 +32,6 @@ def write_trace(
         directory: of the run's traces; ``tensorboard --logdir DIRECTORY`` shows what is written there.
         steps: profiled, after one to warm the profiler up. Traces grow fast.
         name: of the files.
-        run: trains so many steps, and tells the profiler of the end of each; step by step where None.
 
     Returns:
         ``raw`` and ``readable``, the paths of the two; ``steps``.
@@ -48,10 +48,7 @@ def write_trace(
         profile_memory=False,
         acc_events=True,
     )
-    if run is None:
-        _step_by_step(training, profiler, steps + 1)
-    else:
-        run(profiler, steps + 1)
+    training.profiled(profiler, steps + 1)
     stem = name or f"steps-{training.steps}"
     raw = folder / "raw" / f"{stem}.json.gz"
     raw.parent.mkdir(exist_ok=True)
@@ -59,17 +56,6 @@ def write_trace(
     readable = folder / f"{stem}.{_stamp()}.pt.trace.json.gz"
     _write(readable, readable_trace(_read(raw)))
     return {"raw": str(raw), "readable": str(readable), "steps": steps}
-
-
-def _step_by_step(training: Training, profiler: Any, steps: int) -> None:
-    training.step(training.next())
-    with profiler:
-        for _ in range(steps):
-            with torch.profiler.record_function("data"):
-                batches = training.next()
-            training.step(batches)
-            profiler.step()
-        training.device.synchronize()
 
 
 def readable_trace(document: JsonDict) -> JsonDict:
@@ -108,3 +94,80 @@ def _read(path: Path) -> JsonDict:
 def _write(path: Path, document: JsonDict) -> None:
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         json.dump(document, file)
+
+
+_TAG = re.compile(r"<[^>]+>")
+_LISTED = 10
+"""Operators, and kernels, that are listed."""
+
+
+def read_profile(path: Path | str) -> JsonDict:
+    """Reads a readable trace back (:func:`autoopt.benchmark.trace.readable_trace`).
+
+    Args:
+        path: the ``.pt.trace.json`` or ``.pt.trace.json.gz`` file.
+
+    Returns:
+        ``step_seconds`` (mean), ``breakdown`` (role, such as ``DataLoader`` or ``Kernel``, to seconds of a
+        mean step), ``shares`` (the same over the step), ``recommendations`` (plain text), ``operators`` and
+        ``kernels`` (``name``, ``calls``, ``seconds``, the most expensive first).
+
+    Raises:
+        EnvironmentLacks: torch-tb-profiler is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch_tb_profiler.profiler.data import RunProfileData  # type: ignore[import-untyped]
+            from torch_tb_profiler.profiler.run_generator import RunGenerator  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise EnvironmentLacks(
+            f"torch-tb-profiler cannot be imported ({error})", hint="pip install torch-tb-profiler"
+        ) from None
+    path = Path(path)
+    with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data: Any = RunProfileData.parse("worker0", None, str(path), cache)
+        data.process()
+        data.analyze()
+        run: Any = RunGenerator("worker0", None, data).generate_run_profile()
+    return {
+        **_breakdown(data),
+        "recommendations": [_TAG.sub("", str(text)) for text in data.recommendations],
+        "operators": _operators(run),
+        "kernels": _kernels(data),
+    }
+
+
+def _breakdown(data: Any) -> JsonDict:
+    costs = data.avg_costs.costs
+    roles = ("Kernel", "Memcpy", "Memset", "Communication", "Runtime", "DataLoader", "CpuOp", "Other", "Total")
+    seconds = {role: float(cost) / 1e6 for role, cost in zip(roles, costs, strict=False)}
+    total = seconds.pop("Total", 0.0)
+    shares = {role: value / total for role, value in seconds.items()} if total > 0 else {}
+    return {"step_seconds": total or None, "breakdown": seconds, "shares": shares}
+
+
+def _operators(run: Any) -> list[JsonDict]:
+    rows = (run.operation_table_by_name or {}).get("data", [])
+    found = [
+        {
+            "name": row["name"],
+            "calls": row["calls"],
+            "seconds": max(row.get("device_self_duration") or 0, 0) / 1e6,
+            "host_seconds": max(row.get("host_self_duration") or 0, 0) / 1e6,
+        }
+        for row in rows
+    ]
+    return sorted(found, key=lambda row: -(row["seconds"] or row["host_seconds"]))[:_LISTED]
+
+
+def _kernels(data: Any) -> list[JsonDict]:
+    table = getattr(data, "kernel_stat", None)
+    if table is None or len(table) == 0:
+        return []
+    rows: list[JsonDict] = [
+        {"name": str(name), "calls": int(row["count"]), "seconds": float(row["sum"]) / 1e6}
+        for name, row in table.iterrows()
+    ]
+    return sorted(rows, key=lambda row: -row["seconds"])[:_LISTED]

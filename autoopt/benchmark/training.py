@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import reduce
+from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from autoopt.benchmark.batch_iterator import BatchIterator
-from autoopt.benchmark.clock import StageClock, clock_for
+from autoopt.benchmark.clock import Lap, StageClock, clock_for, deferred_cost_for, with_epochs
 from autoopt.benchmark.compiling import compile_model, new_graph_hook
 from autoopt.benchmark.contents import added, samples_of
-from autoopt.benchmark.deferred_cost import deferred_cost_for
 from autoopt.benchmark.device import Device, host_peak_bytes, open_device
-from autoopt.benchmark.distributed.group import Group, present
-from autoopt.benchmark.distributed.replicate import replicate, shared_out
-from autoopt.benchmark.distributed.sharded import load_whole_state, whole_state
+from autoopt.benchmark.distributed.group import Enough, Group, present
+from autoopt.benchmark.distributed.replicate import load_whole_state, replicate, shared_out, whole_state
 from autoopt.benchmark.distributed.shares import SharedBatches, share_out
-from autoopt.benchmark.distributed.step import SharedStep, Weights
+from autoopt.benchmark.distributed.step import SharedStep, Weights, by_itself
 from autoopt.benchmark.evaluation import Evaluation
+from autoopt.benchmark.facts import workload_facts
 from autoopt.benchmark.flags import apply_flags
-from autoopt.benchmark.lengths import lengths
-from autoopt.benchmark.loader import training_loader, validation_loader
-from autoopt.benchmark.losses import transformed_loss
+from autoopt.benchmark.live import Each, Printed, Stretch, Values
+from autoopt.benchmark.loader import lengths, training_loader, validation_loader
+from autoopt.benchmark.losses import LossRecorder, takes_probabilities, transformed_loss
 from autoopt.benchmark.optimizer import Factory, make_optimizer, users_factory
+from autoopt.benchmark.probe import BatchRecorder
 from autoopt.benchmark.schedule import Schedule
-from autoopt.benchmark.seeding import mix, random_state, seed_everything, set_random_state
-from autoopt.benchmark.training_step import TrainingStep
+from autoopt.benchmark.seeding import kept_random_state, mix, random_state, seed_everything, set_random_state
+from autoopt.benchmark.switching import PARTS
+from autoopt.benchmark.training_step import FastPath, TrainingStep
 from autoopt.benchmark.transfer import mover
 from autoopt.errors import WorkloadError
+from autoopt.records.evaluating import HeldEvaluations
+from autoopt.records.facts import WorkloadFacts
 from autoopt.setup import Setup
-from autoopt.workload import Workload
+from autoopt.workload import Target, Workload
 
 T = TypeVar("T")
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_OF_STEP = ("setup", "autocast", "loss", "scaler", "plain_step", "one_step")
+"""Attributes that are put back once the training steps as its own setup has it again."""
 
 
 class Training:
@@ -67,8 +74,15 @@ class Training:
         deferred_cost: which steps compiled again, or searched.
         plain_step, one_step: the training step, and ``one_step(batches) -> loss`` as the setup has wrapped it.
         batch_iterator: what ``next`` reads.
-        fast: whether steps may be trained without ``next`` and ``advance`` (``benchmark.fast_path``).
+        fast: whether steps may be trained without ``next`` and ``advance`` (``benchmark.training_step``).
+
+    What tasks call is that of :class:`~autoopt.benchmark.live.LiveTraining`.
     """
+
+    takes_batches = restarts = True
+    over = False
+    evaluations = 0
+    switches = PARTS
 
     def __init__(
         self,
@@ -128,6 +142,18 @@ class Training:
         self.step_as(setup)
         self.fast = self.device.kind == "cpu" and self.device.tensors is None and self.group.size == 1
         self.evaluation = self._evaluation(move)
+
+    @property
+    def roots(self) -> list[nn.Module]:
+        return [self.model]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimizer]
+
+    @property
+    def ends_at(self) -> int:
+        return self.lengths.total
 
     @property
     def openings(self) -> list[float]:
@@ -282,6 +308,102 @@ class Training:
             self.clock.mark("optimizer")
         return loss
 
+    # Measuring: see ``autoopt.benchmark.live.LiveTraining``.
+
+    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
+        """Trains until it is enough; the loop that every measurement runs."""
+        stretch = self.follow(enough, most=most)
+        return stretch.lap(), stretch.captured
+
+    def follow(
+        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
+    ) -> Stretch:
+        """The same; nobody evaluates meanwhile."""
+        agreed = self.group.agreed(enough, most)
+        self.group.wait()
+        over = agreed
+        if each is not None:
+
+            def over(done: int, elapsed: float) -> bool:
+                each(done, elapsed)
+                return agreed(done, elapsed)
+
+        clock, deferred, steps, ended = self.clock, self.deferred_cost, 0, False
+        recorder, before = LossRecorder(self.device.kind == "cpu"), sum(self.openings)
+        self.stretch = Stretch(recorder)
+        fast_path = FastPath(self, over, recorder)
+        deferred.begin()
+        clock.start()
+        while not ended:
+            if fast_path.available():
+                steps, ended = fast_path.train(steps)
+                continue
+            batches = self.next()
+            recorder.add(self.advance(batches))
+            if deferred.watching:
+                deferred.note(batches)
+            steps += 1
+            ended = over(steps, clock.elapsed())
+        lap = clock.stop()
+        lap.stages = with_epochs(lap.stages, sum(self.openings) - before)
+        self.stretch.laps.append(lap)
+        return self.stretch
+
+    def do(self, work: Callable[[], T]) -> T:
+        return work()
+
+    beside = do
+
+    def step_by_stages(self) -> None:
+        """From now on every step is trained by ``next`` and ``advance``, for tools that wrap what these call."""
+        self.fast = False
+
+    def profiled(self, profiler: Any, steps: int) -> None:
+        self.step(self.next())
+        with profiler:
+            for _ in range(steps):
+                with torch.profiler.record_function("data"):
+                    batches = self.next()
+                self.step(batches)
+                profiler.step()
+            self.device.synchronize()
+
+    @contextmanager
+    def stepping_as(self, setup: Setup) -> Iterator[None]:
+        now, own = self.setup, {name: getattr(self, name) for name in _OF_STEP}
+        try:
+            if setup.transfer != now.transfer:
+                self._move_by(setup)
+            if setup.loss != now.loss:
+                self.loss = transformed_loss(self.workload.loss, setup.loss, self.device.torch)
+            if setup != now:
+                self.step_as(setup)
+            yield
+        finally:
+            if setup.transfer != now.transfer:
+                self._move_by(now)
+            for name, value in own.items():
+                setattr(self, name, value)
+
+    def place(self) -> Callable[[], None]:
+        steps, samples, schedule = self.steps, self.samples, self.schedule.state_dict()
+        scaler = self.scaler.state_dict() if self.scaler is not None else None
+
+        def put_back() -> None:
+            self.steps, self.samples = steps, samples
+            if scaler is not None and self.scaler is not None:
+                self.scaler.load_state_dict(scaler)
+            self.schedule.load_state_dict(schedule)
+
+        return put_back
+
+    def _move_by(self, setup: Setup) -> None:
+        device, how = self.device.torch, setup.transfer
+        self.batch_iterator.move_by(mover(device, non_blocking=how.non_blocking), how.prefetch, device)
+
+    def fresh_optimizer(self, optimizer: Any, setup: Setup) -> Any:
+        return make_optimizer(self.factory, self.model, setup.optimizer)
+
     # Microbenchmarks: each stage alone, on held batches; nothing is counted, scheduled or read from the loader.
 
     def to_device(self, batch: Any) -> Any:
@@ -314,19 +436,61 @@ class Training:
         """
         return self.one_step(batches)
 
-    def evaluate_on(self, batches: Iterable[Any]) -> Any:
-        """The user's evaluation on batches that are held on the device; its value as it comes."""
-        assert self.evaluation is not None
-        return self.evaluation.on(self.model, batches)
-
     @property
     def accumulation(self) -> int:
         """Micro-batches of an optimizer step."""
         return self.lengths.accumulation
 
-    def step_by_stages(self) -> None:
-        """From now on every step is trained by ``next`` and ``advance``, for tools that wrap what these call."""
-        self.fast = False
+    @property
+    def replicated(self) -> bool:
+        return isinstance(self.plain_step, SharedStep)
+
+    def apart(self) -> AbstractContextManager[None]:
+        return by_itself(self.plain_step, self) if isinstance(self.plain_step, SharedStep) else nullcontext()
+
+    def facts(self, spec: str) -> WorkloadFacts:
+        return workload_facts(self, spec)
+
+    @property
+    def takes_probabilities(self) -> bool:
+        """One batch is taken from the loader to find it out."""
+        with self.autocast or nullcontext():
+            return takes_probabilities(self.loss(self.model, self.next()[0]))
+
+    def unused_parameters(self) -> list[str]:
+        """Names of trainable parameters that forward and backward of the next batch leave without a gradient."""
+        model = self.model
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        with kept_random_state():
+            model.zero_grad(set_to_none=True)
+            self.backward(self.forward(self.next()[0]))
+        found = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+        model.zero_grad(set_to_none=True)
+        for name, buffer in model.named_buffers():
+            buffer.detach().copy_(buffers[name])
+        return found
+
+    def recorder(self, gradients: int) -> BatchRecorder:
+        return BatchRecorder(self, gradients)
+
+    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+        return (), self.workload.target, told
+
+    def held_evaluations(self, count: int, seconds: float) -> HeldEvaluations:
+        """Evaluations of the model as it is, one after the other."""
+        evaluation, target, began = self.evaluation, self.workload.target, perf_counter()
+        if evaluation is None:
+            return HeldEvaluations(why="the workload has no evaluate")
+        walls: list[float] = []
+        metrics: dict[str, float] = {}
+        while len(walls) < count and (not walls or perf_counter() - began < seconds):
+            start = self.device.now()
+            with self.device.watched():
+                metrics = self.by_first(lambda: evaluation(self.model))
+            walls.append(self.device.now() - start)
+        name = target.metric if target is not None else next(iter(metrics), None)
+        value = metrics.get(name) if name is not None else None
+        return HeldEvaluations(seconds=tuple(walls), samples=evaluation.samples or None, metric=name, value=value)
 
     def evaluate(self) -> dict[str, float]:
         """The user's metrics of the model as it is now; training goes on as if it had not been called.

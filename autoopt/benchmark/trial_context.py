@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
 
 from autoopt.benchmark import affinity
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.distributed.group import Group, Place, join, variables
-from autoopt.benchmark.distributed.places import device_of, keep_to_cores
-from autoopt.benchmark.distributed.unused import unused_parameters
-from autoopt.benchmark.disturbing import disturb
-from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.losses import takes_probabilities
-from autoopt.benchmark.seeding import seed_everything
+from autoopt.benchmark.distributed.group import Group, Place, device_of, join, keep_to_cores, variables
+from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.seeding import disturb, seed_everything
 from autoopt.benchmark.switching import Switching
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.whatif import SECONDS, ratio_with
+from autoopt.errors import WorkloadError
 from autoopt.loading import importing, validation
 from autoopt.records import JsonDict, Plan
-from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
 from autoopt.registry import Registry
 from autoopt.setup import Setup
@@ -57,6 +52,7 @@ class TrialContext:
         registry: folds the plan into the setup.
         workload: given instead of built from ``spec.workload`` (tests, ``autoopt.apply``).
         emit: tells the parent how a task stands.
+        training: that is under way already, such as a script's, and the seconds until it was.
 
     Attributes:
         workload: as the user built it, checked.
@@ -71,7 +67,13 @@ class TrialContext:
     """
 
     def __init__(
-        self, spec: Spec, registry: Registry, workload: Workload | None = None, emit: Emit | None = None
+        self,
+        spec: Spec,
+        registry: Registry,
+        workload: Workload | None = None,
+        emit: Emit | None = None,
+        *,
+        training: tuple[LiveTraining, float] | None = None,
     ) -> None:
         self.spec = spec
         self.registry = registry
@@ -80,17 +82,25 @@ class TrialContext:
         self._device: Device | None = None
         self.build_seconds = self.setup_seconds = 0.0
         self.inspected: dict[str, JsonDict] = {}
+        self.under_way: Any = None
+        self.serving: Any = None
+        self._training: LiveTraining | None = None
+        self.setup: Setup
+        self.cores_at_start: tuple[int, ...]
+        if training is not None:
+            running, self.build_seconds = training
+            self._training = running
+            self.workload, self.setup = running.workload, running.setup
+            self.group, self._device, self.cores_at_start = running.group, running.device, affinity.AT_START
+            return
         place = getattr(spec, "rank", None)
         if place is not None:
             os.environ.update(variables(place))
             keep_to_cores(registry.fold(spec.plan), place)
-        self.cores_at_start: tuple[int, ...] = affinity.cores()
+        self.cores_at_start = affinity.cores()
         self.workload = self._build(workload)
         self.group = join(place, self.device.torch) if place is not None else Group()
-        self.setup: Setup = registry.fold(spec.plan, self.workload.setup)
-        self._training: Training | None = None
-        self.under_way: Any = None
-        self.serving: Any = None
+        self.setup = registry.fold(spec.plan, self.workload.setup)
 
     def _build(self, given: Workload | None = None) -> Workload:
         """The user's workload, from their seed on."""
@@ -119,25 +129,8 @@ class TrialContext:
         place = getattr(self.spec, "rank", None)
         return self.spec.device if place is None else device_of(self.spec.device, place.rank)
 
-    def evaluations(self, count: int, seconds: float) -> HeldEvaluations:
-        """Evaluations of the model as it is, one after the other; ``seconds``: after which no other one is begun."""
-        training, target, began = self.training, self.workload.target, perf_counter()
-        if training.evaluation is None:
-            return HeldEvaluations(why="the workload has no evaluate")
-        walls: list[float] = []
-        metrics: dict[str, float] = {}
-        while len(walls) < count and (not walls or perf_counter() - began < seconds):
-            start = self.device.now()
-            with self.device.watched():
-                metrics = training.by_first(lambda: training.evaluation(training.model))  # type: ignore[misc]
-            walls.append(self.device.now() - start)
-        name = target.metric if target is not None else next(iter(metrics), None)
-        value = metrics.get(name) if name is not None else None
-        samples = training.evaluation.samples or None
-        return HeldEvaluations(seconds=tuple(walls), samples=samples, metric=name, value=value)
-
     @property
-    def training(self) -> Training:
+    def training(self) -> LiveTraining:
         """The assembled run, made on first use."""
         if self._training is None:
             began = self.device.now()
@@ -145,17 +138,27 @@ class TrialContext:
             self.setup_seconds = self.device.now() - began
         return self._training
 
-    def restart(self, seed: int | None = None) -> Training:
+    def restart(self, seed: int | None = None) -> LiveTraining:
         """A run from its first step again, from weights built afresh.
 
         Args:
             seed: another seed; the trial's own where None.
+
+        Raises:
+            WorkloadError: the training is a script's, which begins once in a process.
         """
+        if self._training is not None and not self._training.restarts:
+            raise WorkloadError("a script is trained from its first step by a new process alone")
         self.close()
         self.seed = self.spec.seed if seed is None else seed
         self.workload = self._build()
         self.setup = self.registry.fold(self.spec.plan, self.workload.setup)
         return self.training
+
+    def from_start(self) -> LiveTraining:
+        """A run that has trained no steps; a script's as it stands, at the end of its first step."""
+        training = self.training
+        return training if training.steps == 0 or not training.restarts else self.restart(self.seed)
 
     @cached_property
     def switching(self) -> Switching:
@@ -165,7 +168,7 @@ class TrialContext:
     @cached_property
     def facts(self) -> WorkloadFacts:
         """Facts of the workload that strategies may know."""
-        facts = workload_facts(self.training, self.spec.workload)
+        facts = self.training.facts(self.spec.workload)
         lost = affinity.lost_affinity_warning(self.cores_at_start, "importing or building the workload")
         return facts.model_copy(update={"warnings": (*facts.warnings, lost)}) if lost else facts
 
@@ -183,13 +186,12 @@ class TrialContext:
 
     @property
     def takes_probabilities(self) -> bool:
-        """Whether the loss is ``binary_cross_entropy`` of probabilities; one batch is taken from the loader for it."""
-        with self.training.autocast or nullcontext():
-            return takes_probabilities(self.training.loss(self.training.model, self.training.next()[0]))
+        """Whether the loss is ``binary_cross_entropy`` of probabilities."""
+        return self.training.takes_probabilities
 
     def unused_parameters(self) -> list[str]:
         """Trainable parameters that a step leaves without a gradient; needed to average those of several processes."""
-        return unused_parameters(self.training)
+        return self.training.unused_parameters()
 
     @property
     def target(self) -> float | None:

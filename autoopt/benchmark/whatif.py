@@ -1,4 +1,4 @@
-"""Seconds of forward and backward with another model or arithmetic: tried on copies, turn by turn."""
+"""Steps tried beside the training: with another model or arithmetic, counted by operator, on the largest batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from autoopt.benchmark.contents import bytes_of, samples_of, shape_of, tensors
 from autoopt.benchmark.flags import matmul_precision
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.seeding import kept_random_state
+from autoopt.records import JsonDict
 
 SECONDS = 0.5
 _LEAST, _MOST = 3, 30
@@ -42,7 +46,7 @@ def tried_within(seconds: float | None) -> Iterator[None]:
 
 
 def ratio_with(
-    training: Training,
+    training: LiveTraining,
     change: Callable[[nn.Module], nn.Module] | None = None,
     *,
     dtype: torch.dtype | None = None,
@@ -63,8 +67,11 @@ def ratio_with(
 
     Returns:
         The median over turns, 1 where nothing is changed; None where copies do not fit or are not trained by the loss,
-        where the model is compiled, where either fails, or where the time for all that is tried is over.
+        where the model is compiled, where either fails, or where the time for all that is tried is over; and with
+        ``rebatch`` where the training takes no batches but its own.
     """
+    if rebatch is not None and not training.takes_batches:
+        return None
     if training.setup.compile is not None or time.perf_counter() > _Limit.until or not _fits(training):
         return None
     devices = [training.device.torch] if training.device.torch.type == "cuda" else []
@@ -89,7 +96,7 @@ def ratio_with(
         return None
 
 
-def _fits(training: Training) -> bool:
+def _fits(training: LiveTraining) -> bool:
     size = sum(p.numel() * p.element_size() for p in training.model.parameters())
     if training.device.torch.type == "cuda":
         free = torch.cuda.mem_get_info(training.device.torch)[0]
@@ -102,7 +109,7 @@ class _NotTrainedError(Exception):
     """The loss did not go through the copy: it holds a model of its own."""
 
 
-def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
+def _once(training: LiveTraining, model: nn.Module, batch: Any, autocast: Any, matmul: str | None) -> float:
     """Seconds of one forward and backward."""
     model.zero_grad(set_to_none=True)
     training.device.synchronize()
@@ -118,7 +125,7 @@ def _once(training: Training, model: nn.Module, batch: Any, autocast: Any, matmu
     return passed
 
 
-def _unchanged(training: Training, plain: Callable[[], float], seconds: float) -> float:
+def _unchanged(training: LiveTraining, plain: Callable[[], float], seconds: float) -> float:
     """Passes for these seconds, one at least, with nothing to be held against: what is asked of them is beside them."""
     end = training.device.now() + seconds
     plain()
@@ -127,7 +134,7 @@ def _unchanged(training: Training, plain: Callable[[], float], seconds: float) -
     return 1.0
 
 
-def _turns(training: Training, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
+def _turns(training: LiveTraining, plain: Callable[[], float], changed: Callable[[], float], seconds: float) -> float:
     end = training.device.now() + seconds
     changed()  # what is set up on first use
     if training.device.now() < end:
@@ -139,3 +146,77 @@ def _turns(training: Training, plain: Callable[[], float], changed: Callable[[],
     while len(ratios) < least or (len(ratios) < _MOST and training.device.now() < end):
         ratios.append(1 / plain() * changed())
     return statistics.median(ratios)
+
+
+def count_flops(training: LiveTraining) -> JsonDict:
+    """Counts forward and backward of one step; weights, statistics and random numbers stay as they were.
+
+    Matrix products, convolutions and attention count; what the user recomputes is counted as done. A
+    compiled model is counted uncompiled: its fused kernels do the same arithmetic.
+
+    Returns:
+        ``flops_per_step``, ``forward_flops``, ``flops_per_sample``, ``by_operator``.
+    """
+    batches = training.next()
+    model = training.model
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    forward = total = 0
+    operators: dict[str, int] = {}
+    with kept_random_state(), torch.compiler.set_stance("force_eager"):
+        for batch in batches:
+            with FlopCounterMode(display=False) as counter:
+                loss = training.forward(batch)
+                forward += counter.get_total_flops()
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += counter.get_total_flops()
+            for operator, flops in counter.get_flop_counts().get("Global", {}).items():
+                operators[str(operator)] = operators.get(str(operator), 0) + int(flops)
+    training.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    samples = sum(samples_of(batch) or 1 for batch in batches)
+    return {
+        "flops": int(total),
+        "flops_per_step": int(total),
+        "forward_flops": int(forward),
+        "flops_per_sample": total / samples,
+        "by_operator": operators,
+    }
+
+
+def largest_step(training: LiveTraining, looks: int, steps: int) -> JsonDict:
+    """Looks through coming batches and trains on the largest, every micro-batch of the step being it.
+
+    Where shapes never vary the first batch is as large as any; where they do, the largest of an epoch
+    is what a real run meets sooner or later.
+    """
+    largest: Any = None
+    most = -1
+    seen = 0
+    for _ in range(max(1, looks)):
+        for batch in training.next():
+            seen += 1
+            size = sum(bytes_of(tensor) for _, tensor in tensors(batch))
+            if size > most:
+                largest, most = batch, size
+    group = [largest] * training.lengths.accumulation
+    device = training.device
+    device.empty_cache()  # what earlier shapes have left in the allocator is no need of this one
+    device.reset_peak()
+    retries = device.allocation_retries()
+    if device.tensors is not None:
+        device.tensors.add(group)
+    with device.watched():
+        for _ in range(max(1, steps)):
+            training.whole_step(group)
+    device.synchronize()
+    return {
+        "bytes": most,
+        "shapes": {path: list(shape_of(tensor)) for path, tensor in tensors(largest)},
+        "looked_at": seen,
+        "peak_memory_bytes": device.peak_bytes(),
+        "allocated_memory_bytes": device.allocated_bytes(),
+        "limit_bytes": device.limit_bytes(),
+        "allocation_retries": device.allocation_retries() - retries,
+    }

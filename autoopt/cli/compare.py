@@ -17,6 +17,7 @@ from autoopt.options.parsers import parse_percent
 
 if TYPE_CHECKING:
     from autoopt.records.comparing import Compared, Requirement
+    from autoopt.script.command import Build, Script
 
 BUDGET = "5m"
 TODAY = "."
@@ -89,9 +90,9 @@ def compare_command(
     """
     options = read_options({**given, "budget": given["budget"] or BUDGET})
     wanted = _requirement(require) if require is not None else None
-    from autoopt.script.command import spec_of
+    from autoopt.script.command import read
 
-    spec = spec_of(workload, words) if workload is not None else None
+    chosen = read(workload, words) if workload is not None else None
     pythons = (baseline_python, candidate_python)
     if baseline == candidate == TODAY and pythons == (None, None):
         raise UsageError(
@@ -112,7 +113,7 @@ def compare_command(
 
     with stdout_kept():
         found = compare_sides(
-            baseline, candidate, spec, options, requirement=wanted, ledger=ledger, pythons=pythons, say=progress
+            baseline, candidate, chosen, options, requirement=wanted, ledger=ledger, pythons=pythons, say=progress
         )
     words_again = {
         "baseline": baseline,
@@ -121,7 +122,7 @@ def compare_command(
         "metric": given["metric"],
         "budget": given["budget"] or BUDGET,
     }
-    found = found.model_copy(update={"command": _command(words_again, spec)})
+    found = found.model_copy(update={"command": _command(words_again, chosen)})
     _write(found, html, markdown)
     if options.json:
         write_json(found)
@@ -133,12 +134,10 @@ def compare_command(
     return DOES_NOT_HOLD if found.requirement is not None and not found.requirement.holds else 0
 
 
-def _command(given: dict[str, str | None], spec: str | None) -> str:
+def _command(given: dict[str, str | None], workload: Build | Script | None) -> str:
     """The command line that asks for the same; the seed is drawn anew."""
-    from autoopt.script.command import said
-
     words = [f"--{name} {shlex.quote(value)}" for name, value in given.items() if value is not None]
-    return " ".join(["autoopt compare", *words, *([said(spec)] if spec else [])])
+    return " ".join(["autoopt compare", *words, *([workload.asked()] if workload else [])])
 
 
 def _requirement(text: str) -> Requirement:

@@ -32,14 +32,14 @@ def optimize_command(workload: str | None, words: tuple[str, ...], **given: Any)
     """
     options = read_options(given)
     from autoopt.running.checks import check_command
-    from autoopt.script.command import spec_of
+    from autoopt.script.command import read
     from autoopt.trial.start import begin_server
 
-    spec = spec_of(workload, words)
+    chosen = read(workload, words)
     with stdout_kept():
-        check_command(spec, options)  # before torch is imported
+        check_command(chosen, options)  # before torch is imported
     begin_server()
     from autoopt.api import optimize_run
     from autoopt.cli.finish import follow
 
-    return follow(lambda listeners: optimize_run(spec, options, listeners=listeners), options)
+    return follow(lambda listeners: optimize_run(chosen, options, listeners=listeners), options)

@@ -42,12 +42,12 @@ def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[s
     named = parse_choices(tools, TOOLS) if tools else ()
     from autoopt.cli.output import say, stdout_kept
     from autoopt.running.checks import check_command
-    from autoopt.script.command import spec_of
+    from autoopt.script.command import read
     from autoopt.trial.start import begin_server
 
-    spec = spec_of(workload, words)
+    chosen = read(workload, words)
     with stdout_kept():
-        check_command(spec, options)  # before torch is imported
+        check_command(chosen, options)  # before torch is imported
     begin_server()
     from autoopt.api import profile_run
     from autoopt.cli.finish import finish_profile, lines_view
@@ -56,6 +56,6 @@ def profile_command(workload: str | None, words: tuple[str, ...], tools: tuple[s
     check_tools(named)
     with lines_view(options) as view, stdout_kept():
         profile = profile_run(
-            spec, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())), announce=view
+            chosen, options, tools=named, on_profiled=lambda found: say("\n".join(found.told())), announce=view
         )
     return finish_profile(profile, options)

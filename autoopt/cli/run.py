@@ -24,10 +24,10 @@ def run_command(plan: Path, workload: str | None, words: tuple[str, ...], **give
     """
     options = read_options(given)
     from autoopt.plan import read_plan
-    from autoopt.script.command import spec_of
+    from autoopt.script.command import read
 
-    spec = spec_of(workload, words)
+    chosen = read(workload, words)
     document = read_plan(plan)
     from autoopt.running.script_run import script_run
 
-    return script_run(spec, document, plan, options)
+    return script_run(chosen, document, plan, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import signal
 import tempfile
@@ -22,7 +21,7 @@ from autoopt.options import Options
 from autoopt.records.comparing import Compared, ComparedSide, Requirement
 from autoopt.running.baseline_spec import registry_of
 from autoopt.running.document import now
-from autoopt.script.command import alone_in
+from autoopt.script.command import Build, Script
 from autoopt.search.compare.comparison import Comparison
 from autoopt.storage.interrupts import handled
 from autoopt.trial.parent import Launcher
@@ -35,7 +34,7 @@ Say = Callable[[str], None]
 def compare_sides(
     baseline: str,
     candidate: str,
-    workload: str | None,
+    workload: Build | Script | None,
     options: Options,
     *,
     requirement: Requirement | None = None,
@@ -68,8 +67,7 @@ def compare_sides(
             "candidate": stack.enter_context(side(candidate, workload, pythons[1])),
         }
         check_alike(sides["baseline"], sides["candidate"])
-        if sides["baseline"].command is not None:
-            stack.enter_context(alone_in(os.getcwd()))
+        stack.enter_context(sides["baseline"].workload.alone())
         records = {name: _record(each) for name, each in sides.items()}
         seed = secrets.randbelow(2**31)  # neither side can have known it
         names = (_name(records["baseline"]), _name(records["candidate"]))
@@ -115,7 +113,12 @@ def _stopped(number: int, frame: object) -> None:
 
 def _record(each: Side) -> ComparedSide:
     return ComparedSide(
-        given=each.given, kind=each.kind, spec=each.spec, plan=each.plan, commit=each.commit, sources=each.sources
+        given=each.given,
+        kind=each.kind,
+        spec=each.workload.spec,
+        plan=each.plan,
+        commit=each.commit,
+        sources=each.sources,
     )
 
 

@@ -254,7 +254,7 @@ def _spec(each: Side, options: Options, registry: Registry, seed: int) -> TrialS
     script = each.script
     own = {"seed": seed, "directory": os.fspath(each.folder), "search_path": each.search_path}
     if script is None:
-        return baseline_spec(each.spec, options, registry).model_copy(update=own)
+        return baseline_spec(each.workload, options, registry).model_copy(update=own)
     own["script"] = script.model_copy(update={"metric": options.metric})
     own["processes"] = script.launch.size if script.launch is not None else 1
-    return baseline_spec(each.spec, options, registry, script=script).model_copy(update=own)
+    return baseline_spec(each.workload, options, registry, script=script).model_copy(update=own)

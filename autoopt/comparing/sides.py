@@ -14,14 +14,14 @@ from pathlib import Path
 from autoopt.comparing.revisions import commit_of, git, is_installed, moved, python_path, worktree
 from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
 from autoopt.export.applying import patched_texts
-from autoopt.loading.importing import check_spec, is_path, parse
+from autoopt.loading.importing import is_path, parse
 from autoopt.plan import read_plan
 from autoopt.records import Plan
 from autoopt.records.comparing import SideKind
 from autoopt.records.reading import RESULT_FILE, read_result
 from autoopt.running.baseline_spec import search_path
-from autoopt.script.command import check_script, command_of, script_spec
-from autoopt.script.launched import is_launcher
+from autoopt.script.command import Build, Script, is_launcher
+from autoopt.script.command import parse as read_workload
 from autoopt.storage.fingerprint import source_hashes
 from autoopt.trial.protocol import ScriptSpec
 
@@ -36,21 +36,25 @@ FORMS = (
 class Side:
     """One side, found and fixed.
 
-    ``spec``: the import string or the command of its trials; ``folder``: where they run. ``command``: of a script,
-    its words, the interpreter first; None of a function. ``root``: the repository that a revision is of.
+    ``workload``: the function or the command of its trials; ``folder``: where they run. ``root``: the repository that
+    a revision is of.
     ``patched``: files of a script that are read in place of those that are there, their text by path.
     """
 
     given: str
     kind: SideKind
-    spec: str
+    workload: Build | Script
     folder: Path
     search_path: tuple[str, ...] = ()
     plan: Plan = field(default_factory=Plan)
     commit: str | None = None
-    command: tuple[str, ...] | None = None
     root: Path | None = None
     patched: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> tuple[str, ...] | None:
+        """Words of a script's command, the interpreter first; None of a function."""
+        return self.workload.words if isinstance(self.workload, Script) else None
 
     @property
     def sources(self) -> dict[str, str]:
@@ -65,40 +69,38 @@ class Side:
         if self.command is not None:
             named = _script_of(self.command)
             return self.folder / named if named else None
-        where, _ = parse(self.spec)
+        where, _ = parse(self.workload.spec)
         file = Path(where) if is_path(where) else _module_file(where, self.search_path)
         return None if file is None else file if file.is_absolute() else self.folder / file
 
     @cached_property
     def script(self) -> ScriptSpec | None:
         """How its trials run it; None of a function. They see the user's folders through views of their own."""
-        if self.command is None:
-            return None
-        found = script_spec(self.command, self.folder, patched=self.patched, own_seeds=False)
-        if self.root is None:
+        found = self.workload.in_trials(self.folder, patched=self.patched, own_seeds=False)
+        if found is None or self.root is None:
             return found
         folders = (*found.folders, str(self.root))  # links to what git does not track lead there
         first = python_path(found.command[0], self.root, self.folder)
         return found.model_copy(update={"folders": folders, "python_path": first})
 
 
-def workload_of(given: tuple[str, ...], workload: str | None) -> str | None:
+def workload_of(given: tuple[str, ...], workload: Build | Script | None) -> Build | Script | None:
     """The workload that plans, patches and revisions are of: the named one, else that of the run that is one side."""
     if workload is not None:
         return workload
     for each in given:
         if _is_run(each):
-            return read_result(Path(each)).workload.spec
+            return read_workload(read_result(Path(each)).workload.spec)
     return None
 
 
 @contextlib.contextmanager
-def side(given: str, workload: str | None, python: str | None = None) -> Iterator[Side]:
+def side(given: str, workload: Build | Script | None, python: str | None = None) -> Iterator[Side]:
     """Finds a side; a revision is checked out for as long as it is needed.
 
     Args:
         given: one of ``FORMS``.
-        workload: the import string or the command that plans, patches, revisions and ``.`` are of.
+        workload: that plans, patches, revisions and ``.`` are of.
         python: the interpreter of a script's side, where it is not that of its command.
 
     Raises:
@@ -109,19 +111,19 @@ def side(given: str, workload: str | None, python: str | None = None) -> Iterato
     with contextlib.ExitStack() as stack:
         found = _found(given, workload, stack)
         if python is not None:
-            if found.command is None:
+            own = found.workload
+            if isinstance(own, Build):
                 raise UsageError(
-                    f"{found.spec} is a function: it is built by the interpreter that runs autoopt, not by {python}",
+                    f"{own.spec} is a function: it is built by the interpreter that runs autoopt, not by {python}",
                     hint="an interpreter of its own is for a script's side",
                 )
-            if is_launcher(found.command):
+            if is_launcher(own.words):
                 raise UsageError(
-                    f"{found.command[0]} chooses the interpreter of the processes that it starts",
+                    f"{own.words[0]} chooses the interpreter of the processes that it starts",
                     hint=f"name that environment's own launcher, such as other-env/bin/torchrun, rather than {python}",
                 )
-            found = replace(found, command=(_interpreter(python), *found.command[1:]))
-        if found.command is not None:
-            check_script(found.command, found.folder)
+            found = replace(found, workload=Script(own.spec, (_interpreter(python), *own.words[1:])))
+        found.workload.check(found.folder)
         yield found
 
 
@@ -137,7 +139,7 @@ def _interpreter(python: str) -> str:
     return os.path.abspath(found)
 
 
-def _found(given: str, workload: str | None, stack: contextlib.ExitStack) -> Side:
+def _found(given: str, workload: Build | Script | None, stack: contextlib.ExitStack) -> Side:
     here = Path.cwd()
     if given == TODAY:
         return _today(given, _wanted(workload, given), here)
@@ -147,23 +149,21 @@ def _found(given: str, workload: str | None, stack: contextlib.ExitStack) -> Sid
         return replace(_today(given, _wanted(workload, given), here), kind="plan", plan=read_plan(Path(given)))
     if given.endswith((".diff", ".patch")):
         return _patched(_today(given, _wanted(workload, given), here), _text(Path(given)))
-    if command_of(given) is not None:
-        return _today(given, given, here)
+    if isinstance(read_workload(given), Script):
+        return _today(given, read_workload(given), here)
     commit = commit_of(given)
     if commit is not None:
         root, folder = stack.enter_context(worktree(commit))
         return _revision(given, commit, _wanted(workload, given), root, folder)
     if ":" in given:
-        return _today(given, given, here)
+        return _today(given, Build(given), here)
     raise UsageError(f"{given!r} is no side of a comparison", hint=f"name {FORMS}")
 
 
-def _today(given: str, spec: str, here: Path) -> Side:
-    command = command_of(spec)
-    if command is not None:
-        return Side(given, "script", spec, here, command=command)
-    check_spec(spec)
-    return Side(given, "build", spec, here, search_path())
+def _today(given: str, workload: Build | Script, here: Path) -> Side:
+    if isinstance(workload, Script):
+        return Side(given, "script", workload, here)
+    return Side(given, "build", workload, here, search_path())
 
 
 def _is_run(given: str) -> bool:
@@ -183,7 +183,8 @@ def _of_run(given: str, today: Side) -> Side:
 def _patched(today: Side, diff: str) -> Side:
     if today.command is None:
         raise UsageError(
-            f"a patch is of a script, and {today.spec} is a function", hint="name a revision that has the change"
+            f"a patch is of a script, and {today.workload.spec} is a function",
+            hint="name a revision that has the change",
         )
     top = git("rev-parse", "--show-toplevel")
     folders = [today.folder, *([Path(top)] if top else [])]
@@ -197,7 +198,7 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {error}") from None
 
 
-def _wanted(workload: str | None, given: str) -> str:
+def _wanted(workload: Build | Script | None, given: str) -> Build | Script:
     if workload is None:
         raise UsageError(
             f"{given} needs the workload that it is of",
@@ -206,14 +207,12 @@ def _wanted(workload: str | None, given: str) -> str:
     return workload
 
 
-def _revision(given: str, commit: str, workload: str, root: Path, folder: Path) -> Side:
-    command = command_of(workload)
-    if command is None:
-        check_spec(workload)
-        spec = _within(workload, root, folder)
-        return Side(
-            given, "revision", spec, folder, (str(folder), *moved(list(search_path()), root, folder)), commit=commit
-        )
+def _revision(given: str, commit: str, workload: Build | Script, root: Path, folder: Path) -> Side:
+    if isinstance(workload, Build):
+        workload.check()
+        own = Build(_within(workload.spec, root, folder))
+        paths = (str(folder), *moved(list(search_path()), root, folder))
+        return Side(given, "revision", own, folder, paths, commit=commit)
     here = Path.cwd().resolve()
     if not here.is_relative_to(root.resolve()):
         raise WorkloadError(f"{here} does not lie in the repository {root}", hint="revisions are of its own files")
@@ -222,11 +221,12 @@ def _revision(given: str, commit: str, workload: str, root: Path, folder: Path) 
         raise WorkloadError(
             f"revision {given} has no folder {below.relative_to(folder)}", hint="run it where both have"
         )
-    script = _script_of(command)
-    if "-m" not in command and script is not None and (here / script).is_file() and not (below / script).exists():
+    words = workload.words
+    script = _script_of(words)
+    if "-m" not in words and script is not None and (here / script).is_file() and not (below / script).exists():
         raise WorkloadError(f"revision {given} has no {script}", hint="name a script that both have")
-    words = [_word(word, root, folder) for word in command[1:]]
-    return Side(given, "revision", workload, below, commit=commit, command=(command[0], *words), root=root)
+    words = (words[0], *(_word(word, root, folder) for word in words[1:]))
+    return Side(given, "revision", Script(workload.spec, words), below, commit=commit, root=root)
 
 
 def _word(word: str, root: Path, folder: Path) -> str:

@@ -14,7 +14,7 @@ import torch
 
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.cputime import cpu_times, foreign_seconds
-from autoopt.benchmark.loss_recorder import finite_losses
+from autoopt.benchmark.losses import finite_losses
 from autoopt.benchmark.steady import excess
 from autoopt.errors import WorkloadError
 from autoopt.records import Curve, CurvePoint, JsonDict

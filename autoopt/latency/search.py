@@ -22,6 +22,7 @@ from autoopt.records import Environment, JsonDict
 from autoopt.records.latency import Judged, Latency, Served
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.document import now
+from autoopt.script.command import Build
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.parent import Launcher
@@ -81,7 +82,7 @@ def serve_within(
     directory = RunDirectory.create(f"{spec.partition(':')[0]}-latency", options.out)
     registry = registry_of(options)
     with Launcher(compiler_cache=directory.compiler_cache) as launcher:
-        runner = TrialRunner(launcher, baseline_spec(spec, options, registry), registry, directory.logs)
+        runner = TrialRunner(launcher, baseline_spec(Build(spec), options, registry), registry, directory.logs)
         servers = Servers(runner, serve, directory.path / "artefacts", clock)
         search = Search(servers, serve, options, say, clock)
         found = search.run(spec)

@@ -21,6 +21,8 @@ _SECONDS = 600
 def command(base: TrialSpec, folder: Path, steps: int) -> list[str]:
     """The command that profiles some steps with nsys."""
     inner = [sys.executable, "-m", "autoopt.profilers.nsys", base.workload, base.device, str(base.seed), str(steps)]
+    if base.script is not None:
+        inner = list(base.script.command)
     return [
         "nsys",
         "profile",
@@ -84,9 +86,7 @@ def main(words: list[str]) -> None:
     training = live.training
     if torch.cuda.is_available():
         with_ranges(training, torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop)
-    for _ in range(int(steps)):
-        training.step(training.next())
-    training.device.synchronize()
+    training.run_until(lambda done, _: done >= int(steps), most=int(steps))
     live.close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoopt.benchmark.monitors import nvml_handle
+from autoopt.benchmark.environment import nvml_handle
 from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 

@@ -9,14 +9,14 @@ import pstats
 import shutil
 import subprocess
 import sys
-import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
+from autoopt.benchmark.live import drives
 from autoopt.errors import EnvironmentLacks
 from autoopt.records import JsonDict
 
@@ -26,16 +26,13 @@ _SNAPSHOT_ENTRIES = 100_000
 
 
 def _train(live: Any, steps: int) -> None:
-    training = live.training
-    for _ in range(steps):
-        training.step(training.next())
-    training.device.synchronize()
+    live.training.run_until(lambda done, _: done >= steps, most=steps)
 
 
+@drives
 def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     """A trace for TensorBoard, with ranges named as the stages; torch-tb-profiler's breakdown and recommendations."""
-    from autoopt.benchmark.tb_profile import read_profile
-    from autoopt.benchmark.trace import write_trace
+    from autoopt.benchmark.trace import read_profile, write_trace
     from autoopt.profilers.nsys import with_ranges
 
     _train(live, 2)
@@ -45,7 +42,8 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
         open_.append(torch.profiler.record_function(stage))
         open_[-1].__enter__()
 
-    with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None), known=("data",))
+    if live.training.takes_batches:  # a script's own lines call its stages
+        with_ranges(live.training, push, lambda: open_.pop().__exit__(None, None, None), known=("data",))
     written = write_trace(live.training, Path(folder) / "torch", steps=min(steps, 5))
     found = read_profile(written["readable"])
     lines = [f"a step takes {1e3 * found['step_seconds']:.2f} ms"]
@@ -55,13 +53,14 @@ def torch_profiler(live: Any, folder: str, steps: int) -> JsonDict:
     return {"file": written["readable"], "lines": lines}
 
 
+@drives
 def cprofile(live: Any, folder: str, steps: int) -> JsonDict:
     """Functions of the training process by cumulative time."""
     _train(live, 2)
     profiler = cProfile.Profile()
-    profiler.enable()
+    live.training.do(profiler.enable)
     _train(live, steps)
-    profiler.disable()
+    live.training.do(profiler.disable)
     path = Path(folder) / "steps.prof"
     profiler.dump_stats(path)
     text = io.StringIO()
@@ -71,6 +70,7 @@ def cprofile(live: Any, folder: str, steps: int) -> JsonDict:
     return {"file": str(path), "lines": [*rows[start:], f"python -m pstats {path}"]}
 
 
+@drives
 def lines(live: Any, folder: str, steps: int) -> JsonDict:
     """line_profiler on the dataset, the collate function, the loss and the model's forward."""
     from line_profiler import LineProfiler
@@ -91,14 +91,14 @@ def lines(live: Any, folder: str, steps: int) -> JsonDict:
     for function in functions:
         if hasattr(function, "__code__") and "site-packages" not in function.__code__.co_filename:
             profiler.add_function(function)
-    profiler.enable_by_count()
+    training.do(profiler.enable_by_count)
     try:
-        if hasattr(dataset, "__getitem__"):  # here, since what runs in workers is not seen
+        if not isinstance(dataset, IterableDataset):  # here, since what runs in workers is not seen
             for index in range(min(_SAMPLES, len(dataset))):
                 dataset[index]
         _train(live, steps)
     finally:
-        profiler.disable_by_count()
+        training.do(profiler.disable_by_count)
     path = Path(folder) / "lines.txt"
     with path.open("w", encoding="utf-8") as file:
         profiler.print_stats(stream=file, stripzeros=True)
@@ -115,6 +115,7 @@ def _hottest(stats: Any) -> list[str]:
     return shown[:_MOST] or ["none of these functions has source of the user's own"]
 
 
+@drives
 def memory(live: Any, folder: str, steps: int) -> JsonDict:
     """Host memory by line (tracemalloc); on CUDA the allocator's snapshot, too."""
     device = live.device
@@ -145,6 +146,7 @@ def memory(live: Any, folder: str, steps: int) -> JsonDict:
     return {"file": str(path), "lines": said}
 
 
+@drives
 def pyspy(live: Any, folder: str, steps: int) -> JsonDict:
     """A flame graph of this process and its workers, sampled from outside."""
     program = shutil.which("py-spy") or str(Path(sys.executable).parent / "py-spy")
@@ -169,15 +171,9 @@ def pyspy(live: Any, folder: str, steps: int) -> JsonDict:
     return {"file": str(path), "lines": [f"5 s sampled at 200 Hz, workers included: {path}"]}
 
 
+@drives
 def nvml(live: Any, folder: str, steps: int) -> JsonDict:
     """Utilization, memory, power and temperature of the device over time."""
     from autoopt.profilers.nvml import record
 
     return record(live, Path(folder), lambda: _train(live, 1))
-
-
-def timed(run: Callable[[], None], seconds: float) -> None:
-    """Runs again and again for so long."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        run()

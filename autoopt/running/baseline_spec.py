@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from autoopt.options import Options, check_names
 from autoopt.registry import Registry, load_strategies
-from autoopt.script.command import command_of, script_spec
+from autoopt.script.command import Build, Script
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 
 def baseline_spec(
-    spec: str,
+    workload: Build | Script,
     options: Options,
     registry: Registry,
     directory: str | None = None,
@@ -27,12 +27,10 @@ def baseline_spec(
         directory: of the run, which the trials of a script may write to.
         script: how the command is run, where that is known already.
     """
-    command = command_of(spec)
-    shared = (directory,) if directory else ()
-    if script is None and command is not None:
-        script = script_spec(command, metric=options.metric, shared=shared)
+    if script is None:
+        script = workload.in_trials(metric=options.metric, shared=(directory,) if directory else ())
     return TrialSpec(
-        workload=spec,
+        workload=workload.spec,
         strategies=registry.specs,
         device=options.device,
         seed=options.seed,

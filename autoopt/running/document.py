@@ -26,7 +26,7 @@ from autoopt.records import (
 )
 from autoopt.records.model_scaling import ModelScaling
 from autoopt.script.advice import advice_of
-from autoopt.script.command import said
+from autoopt.script.command import Build, Script
 from autoopt.search.decided import decided
 from autoopt.search.outcome import Outcome, more_budget, spending
 from autoopt.search.state import SearchState
@@ -35,7 +35,7 @@ from autoopt.storage.run import Took
 
 
 def result_of(
-    spec: str,
+    workload: Build | Script,
     options: Options,
     outcome: Outcome,
     *,
@@ -54,7 +54,7 @@ def result_of(
         finished=now(),
         seconds=seconds,
         budget_seconds=options.budget_seconds,
-        workload=WorkloadSummary.model_validate({**facts, "spec": spec}),
+        workload=WorkloadSummary.model_validate({**facts, "spec": workload.spec}),
         environment=state.environment,
         objective=state.objective,
         noise=state.noise,
@@ -80,7 +80,7 @@ def result_of(
         notes=tuple(state.notes),
         snippets=snippets,
         reproduce=Reproduce(
-            command=command(spec, options),
+            command=command(workload, options),
             seed=options.seed,
             strategies=options.strategies,
             run_directory=str(directory),
@@ -119,10 +119,9 @@ def _saved(baseline: Configuration, best: Configuration, planned_steps: int | No
     return None
 
 
-def command(spec: str, options: Options) -> str:
+def command(workload: Build | Script, options: Options) -> str:
     """The command line that asks for the same."""
-    target, _, own = said(spec).partition("-- ")  # a script's own words come last
-    words = ["autoopt optimize", target.strip(), f"--budget {format_duration(options.budget_seconds)}"]
+    words = [f"--budget {format_duration(options.budget_seconds)}"]
     default = Options()
     for name, value in asdict(options).items():
         if name in ("budget_seconds", "json", "quiet", "open", "out") or value == getattr(default, name):
@@ -136,7 +135,7 @@ def command(spec: str, options: Options) -> str:
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         if text:
             words.append(f"--{name.replace('_', '-')} {text if name != 'metric' else shlex.quote(text)}")
-    return " ".join(filter(None, [*words, f"-- {own}" if own else ""]))
+    return f"autoopt optimize {workload.asked(words)}"
 
 
 def _missing_of_sizes(found: ModelScaling | None) -> list[str]:

@@ -24,7 +24,7 @@ from autoopt.running.checks import check_command
 from autoopt.running.document import result_of
 from autoopt.running.executor import launcher_of
 from autoopt.running.saved_options import fingerprint_of, options_document, options_of
-from autoopt.script.command import alone_in, command_of
+from autoopt.script.command import Build, Script
 from autoopt.search.accept.gate import Gate
 from autoopt.search.accept.probes import Probes
 from autoopt.search.accept.trainings import Trainings
@@ -43,18 +43,18 @@ from autoopt.trial.places import places_of
 from autoopt.trial.remote.launcher import RemoteLauncher
 
 
-def optimize_run(spec: str, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
+def optimize_run(workload: Build | Script, options: Options, *, listeners: Sequence[Listener] = ()) -> Result:
     """One run, from an empty directory to result.json, plan.json and optimized_train.py.
 
     Raises:
         AutooptError: nothing was written but the journal and the logs.
     """
-    check_command(spec, options)
+    check_command(workload, options)
     registry = registry_of(options)
-    directory = RunDirectory.create(spec, options.out)
+    directory = RunDirectory.create(workload.spec, options.out)
     try:
-        with Run.create(directory, fingerprint_of(spec, options), options_document(spec, options)) as run:
-            return _follow(spec, options, registry, run, listeners)
+        with Run.create(directory, fingerprint_of(workload, options), options_document(workload, options)) as run:
+            return _follow(workload, options, registry, run, listeners)
     except (WorkloadError, UsageError, EnvironmentLacks):
         if options.out is None and not measured_anything(directory):
             directory.remove()  # the message says it all: no litter
@@ -78,12 +78,12 @@ def resume_run(path: Path | str, *, accept_changed: bool = False, listeners: Seq
     """
     directory = RunDirectory.existing(path)
     with Run.resume(directory) as run:
-        spec, options = options_of(run.options)
+        workload, options = options_of(run.options)
         if run.finished:
             raise UsageError(f"{path} is finished: there is nothing to resume", hint=f"autoopt report {path}")
         with in_directory(str(run.options.get("directory", "."))):
-            run.check_fingerprint(fingerprint_of(spec, options), accept_changed)
-            return _follow(spec, replace(options, out=directory.path), registry_of(options), run, listeners)
+            run.check_fingerprint(fingerprint_of(workload, options), accept_changed)
+            return _follow(workload, replace(options, out=directory.path), registry_of(options), run, listeners)
 
 
 def in_directory(path: str) -> contextlib.AbstractContextManager[None]:
@@ -99,18 +99,19 @@ def in_directory(path: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.chdir(path)
 
 
-def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners: Sequence[Listener]) -> Result:
+def _follow(
+    workload: Build | Script, options: Options, registry: Registry, run: Run, listeners: Sequence[Listener]
+) -> Result:
     announce = Announcer(run.announced)
     for listener in (*listeners, run.note):
         announce.subscribe(listener)
     launching = launcher_of(options, run.directory)
-    alone = alone_in(os.getcwd()) if command_of(spec) is not None else contextlib.nullcontext()
-    with alone, Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
-        context = _context(spec, options, registry, run, announce, interrupts, launcher)
+    with workload.alone(), Interrupts(lambda: _say_stopping()) as interrupts, launching as launcher:
+        context = _context(workload, options, registry, run, announce, interrupts, launcher)
         announce(
             RunStarted(
                 at=run.clock.elapsed(),
-                spec=spec,
+                spec=workload.spec,
                 device_name=options.device,
                 budget_seconds=options.budget_seconds,
                 run_directory=str(run.directory.path),
@@ -131,14 +132,14 @@ def _follow(spec: str, options: Options, registry: Registry, run: Run, listeners
             partial = loop.partial()
             if partial is not None:
                 with interrupts.shielded(), contextlib.suppress(AutooptError, OSError):
-                    _write(spec, options, registry, run, announce, partial)
+                    _write(workload, options, registry, run, announce, partial)
             raise
         with interrupts.shielded():
-            return _write(spec, options, registry, run, announce, outcome)
+            return _write(workload, options, registry, run, announce, outcome)
 
 
 def _context(
-    spec: str,
+    workload: Build | Script,
     options: Options,
     registry: Registry,
     run: Run,
@@ -146,7 +147,7 @@ def _context(
     interrupts: Interrupts,
     launcher: Launcher | RemoteLauncher,
 ) -> RunContext:
-    base = baseline_spec(spec, options, registry, str(run.directory.path))
+    base = baseline_spec(workload, options, registry, str(run.directory.path))
     together = max(base.processes, options.processes[1])
     places = places_of(launcher, options.parallel, together, options.device, usable_cores())
     runner = TrialRunner(launcher, base, registry, run.directory.logs, places)
@@ -185,11 +186,13 @@ def _patched(runner: TrialRunner, plan: Plan, sources: dict[str, Source]) -> tup
     return {os.path.join(sites.cwd, name): text for name, text in found.texts.items()}, found.whole
 
 
-def _write(spec: str, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome) -> Result:
+def _write(
+    workload: Build | Script, options: Options, registry: Registry, run: Run, announce: Announcer, outcome: Outcome
+) -> Result:
     """result.json, plan.json, patch.diff or optimized_train.py; the journal's last record."""
     plan, files = outcome.best.plan, run.directory
     result = result_of(
-        spec,
+        workload,
         options,
         outcome,
         created=run.created,
@@ -208,7 +211,7 @@ def _write(spec: str, options: Options, registry: Registry, run: Run, announce: 
     files.write(files.result, result.model_dump_json(indent=2) + "\n")
     files.write(files.account, table(measured))
     if result.sites is None:  # a script's result is a patch
-        files.write(files.script, script(spec, plan, registry, facts=outcome.state.facts))
+        files.write(files.script, script(workload.spec, plan, registry, facts=outcome.state.facts))
     interrupted = outcome.stop.reason is StopReason.INTERRUPTED
     run.finish(outcome.stop.reason.value, complete=not interrupted)
     if not interrupted:

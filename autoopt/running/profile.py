@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
 from autoopt.running.checks import check_command
 from autoopt.running.document import located, near, now
-from autoopt.script.command import alone_in, said
+from autoopt.script.command import Build, Script
 from autoopt.search.planner import Choice
 from autoopt.search.profile import profile
 from autoopt.search.trial_runner import BaselineFailed, TrialRunner
@@ -26,7 +25,7 @@ from autoopt.trial.parent import Launcher
 
 
 def profile_run(
-    spec: str,
+    workload: Build | Script,
     options: Options,
     *,
     tools: Sequence[str] = (),
@@ -42,11 +41,11 @@ def profile_run(
     Raises:
         AutooptError: the workload cannot be built, or fails.
     """
-    check_command(spec, options)
+    check_command(workload, options)
     registry = registry_of(options)
-    directory = RunDirectory.create(spec, options.out)
+    directory = RunDirectory.create(workload.spec, options.out)
     try:
-        return _profile(spec, options, registry, directory, tools, on_profiled, announce)
+        return _profile(workload, options, registry, directory, tools, on_profiled, announce)
     except (AutooptError, KeyboardInterrupt):
         if options.out is None:
             directory.remove()  # nothing was found, and the message says why
@@ -57,7 +56,7 @@ def profile_run(
 
 
 def _profile(
-    spec: str,
+    workload: Build | Script,
     options: Options,
     registry: Registry,
     directory: RunDirectory,
@@ -66,9 +65,8 @@ def _profile(
     announce: Listener,
 ) -> Profile:
     choice = Choice(only=options.only, skip=options.skip, allow=options.allow)
-    base = baseline_spec(spec, options, registry, str(directory.path))
-    alone = alone_in(base.directory) if base.script is not None else contextlib.nullcontext()
-    with alone, Launcher(compiler_cache=directory.compiler_cache) as launcher:
+    base = baseline_spec(workload, options, registry, str(directory.path))
+    with workload.alone(), Launcher(compiler_cache=directory.compiler_cache) as launcher:
         runner = TrialRunner(launcher, base, registry, directory.logs)
         try:
             found = profile(runner, options, choice, traces=str(directory.traces), announce=announce)
@@ -79,32 +77,25 @@ def _profile(
             seen = _profiled(runner, tool, directory.path / "profilers")
             on_profiled(seen)
             profilers.append(_within(seen, directory.path))
+    more = [f"--with {','.join(tools)}"] if tools else []
     document = found.model_copy(
         update={
             "autoopt_version": autoopt.__version__,
             "created": now(),
-            "workload": found.workload.model_copy(update={"spec": spec}),
+            "workload": found.workload.model_copy(update={"spec": workload.spec}),
             "round": near(found.round, Path.cwd()),
             "predictions": tuple(_placed(each, found, registry) for each in found.predictions),
             "advice": tuple(located(item, Path.cwd()) for item in found.advice),
             "profilers": tuple(profilers),
-            "reproduce": Reproduce(command=command(spec, tools), seed=options.seed, run_directory=str(directory.path)),
+            "reproduce": Reproduce(
+                command=f"autoopt profile {workload.asked(more)}",
+                seed=options.seed,
+                run_directory=str(directory.path),
+            ),
         }
     )
     directory.write(directory.path / "profile.json", document.model_dump_json(indent=2) + "\n")
     return document
-
-
-def command(spec: str, tools: Sequence[str]) -> str:
-    """The command line that asks for the same profile: a script's own words come last."""
-    target, _, own = said(spec).partition("-- ")
-    words = [
-        "autoopt profile",
-        target.strip(),
-        f"--with {','.join(tools)}" if tools else "",
-        f"-- {own}" if own else "",
-    ]
-    return " ".join(filter(None, words))
 
 
 def _placed(prediction: Prediction, found: Profile, registry: Registry) -> Prediction:

@@ -13,7 +13,7 @@ from typing import Any
 from autoopt.options import Options
 from autoopt.records import JsonDict
 from autoopt.running.baseline_spec import cwd_on_path
-from autoopt.script.command import command_of, script_file
+from autoopt.script.command import Build, Script, parse
 from autoopt.storage.fingerprint import fingerprint
 
 MEASURED_BY = (
@@ -46,28 +46,29 @@ def _module_file(name: str) -> Path | None:
     return None
 
 
-def fingerprint_of(spec: str, options: Options) -> JsonDict:
+def fingerprint_of(workload: Build | Script, options: Options) -> JsonDict:
     """The fingerprint of a workload: of a script the files that its command names count as well."""
     chosen = {name: _plain(value) for name, value in asdict(options).items() if name in MEASURED_BY}
-    command = command_of(spec)
-    if command is None:
-        return fingerprint(spec, _module_file(spec.rpartition(":")[0]), options=chosen)
-    file, root = script_file(command)
-    named = (Path(word.rpartition("=")[2]) for word in command[1:])
-    others = [path for path in dict.fromkeys(named) if path.is_file() and path != file]
-    return fingerprint(spec, file, root=root, named=others, options=chosen)
+    if isinstance(workload, Build):
+        return fingerprint(workload.spec, _module_file(workload.spec.rpartition(":")[0]), options=chosen)
+    file, root, others = workload.files()
+    return fingerprint(workload.spec, file, root=root, named=others, options=chosen)
 
 
-def options_document(spec: str, options: Options) -> JsonDict:
-    return {"spec": spec, "directory": os.getcwd(), **{name: _plain(value) for name, value in asdict(options).items()}}
+def options_document(workload: Build | Script, options: Options) -> JsonDict:
+    return {
+        "spec": workload.spec,
+        "directory": os.getcwd(),
+        **{name: _plain(value) for name, value in asdict(options).items()},
+    }
 
 
-def options_of(document: JsonDict) -> tuple[str, Options]:
+def options_of(document: JsonDict) -> tuple[Build | Script, Options]:
     known = {field.name for field in dataclass_fields(Options)}
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in document.items() if n in known}
     if values.get("out"):
         values["out"] = Path(values["out"])
-    return str(document["spec"]), Options(**values)
+    return parse(str(document["spec"])), Options(**values)
 
 
 def _plain(value: Any) -> Any:

@@ -13,36 +13,35 @@ from autoopt.records import Plan, Sites
 from autoopt.records.reading import read_result
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.script.command import check_script, command_of
-from autoopt.script.launch import run_with_plan
+from autoopt.script.command import Build, Script
+from autoopt.script.execute import run_with_plan
 from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
 
-def script_run(spec: str, plan: Plan, plan_file: Path, options: Options) -> int:
+def script_run(workload: Build | Script, plan: Plan, plan_file: Path, options: Options) -> int:
     """Runs a script to its end with a plan put on it; its exit code is the command's.
 
     Args:
-        spec: the script's command as one text.
+        workload: the script.
         plan: changes in their order.
         plan_file: where it was read; the run that lies beside it knows the script's sites.
         options: device, seed and strategies.
 
     Raises:
-        UsageError: the spec is no script, or the plan cannot be put on it from outside.
+        UsageError: it is no script, or the plan cannot be put on it from outside.
         WorkloadError: the script fails before its first step.
     """
-    command = command_of(spec)
-    if command is None:
+    if isinstance(workload, Build):
         raise UsageError(
-            f"{spec} is a function that describes the run, not a script",
-            hint=f"autoopt train {spec} --plan {plan_file} trains it with a plan",
+            f"{workload.spec} is a function that describes the run, not a script",
+            hint=f"autoopt train {workload.spec} --plan {plan_file} trains it with a plan",
         )
-    check_script(command)
+    workload.check()
     registry = registry_of(options)
-    base = baseline_spec(spec, options, registry)
+    base = baseline_spec(workload, options, registry)
     assert base.script is not None, "it is a script"
     sites = _known_sites(plan_file, base.script.command) or _watched(base, registry)
     setup = registry.fold(plan)

@@ -1,10 +1,9 @@
-"""Advice that the sites of a script give by themselves, with file and line."""
+"""What a person must change or show in a script: calls that a step need not make, parts that were not seen."""
 
 from __future__ import annotations
 
-from autoopt.records import Advice, Sites
-from autoopt.simplify.costly import mistakes
-from autoopt.simplify.forced import forced_advice
+from autoopt.records import Advice, NotFound, SiteKind, Sites
+from autoopt.simplify.costly import forced_advice, mistakes
 
 _OFTEN = 0.5
 """Times a training step from which on a wait is worth a word."""
@@ -37,4 +36,21 @@ def _waits(sites: Sites) -> tuple[Advice, ...]:
         )
         for site in sites.of("device_wait")
         if site.options.get("device") != "cpu" and (site.per_step or 0.0) >= _OFTEN
+    )
+
+
+_WANTED: tuple[tuple[SiteKind, str, str], ...] = (
+    ("loader_training", "a DataLoader that training batches come from", "workers, pinning, prefetch and caches"),
+    ("model", "the line that makes the model", "a patch for changes of the model (they can still be measured)"),
+    ("loss", "a backward pass", "any change that must be shown to leave the losses as they are"),
+    ("evaluation", "an evaluation of the model without gradients", "a target, and changes that need one"),
+)
+
+
+def not_found(sites: Sites) -> tuple[NotFound, ...]:
+    """One sentence for each thing that was not seen in the steps that were watched."""
+    return tuple(
+        NotFound(what=f"{what} (in {sites.steps} watched steps)", then=then)
+        for kind, what, then in _WANTED
+        if not sites.of(kind)
     )

@@ -1,11 +1,15 @@
-"""Puts a setup on a script while it runs, at the sites that an earlier run has shown. No file is touched."""
+"""How a setup is put on a script, at the sites where its objects are made and called."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import linecache
+import re
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -17,21 +21,101 @@ from torch.utils.data import DataLoader
 
 from autoopt.benchmark.affinity import bind
 from autoopt.benchmark.compiling import compile_model
+from autoopt.benchmark.contents import tensors
 from autoopt.benchmark.distributed.replicate import compress
-from autoopt.benchmark.disturbing import disturb
 from autoopt.benchmark.flags import apply_flags
 from autoopt.benchmark.loader import check_workers, consistent, recollate, reorder
 from autoopt.benchmark.optimizer import make_optimizer, users_factory
-from autoopt.benchmark.seeding import kept_random_state, mix
+from autoopt.benchmark.seeding import disturb, kept_random_state, mix
 from autoopt.errors import WorkloadError
 from autoopt.records import Site, Sites
-from autoopt.script.frames import Found, maker_place
+from autoopt.script.draws import own_draws
+from autoopt.script.frames import Found, maker_place, shown
 from autoopt.script.joints import Joints
-from autoopt.script.left_out import leave_out
-from autoopt.script.moves import UnblockedMoves
-from autoopt.script.own_draws import own_draws
+from autoopt.script.loaders import Watcher
 from autoopt.script.sayable import unsayable
 from autoopt.setup import Distributed, Setup
+from autoopt.simplify.costly import CALLS
+
+
+class UnblockedMoves(Watcher):
+    """Where the script moves what its training loader gave, it is moved as by ``x.to(device, non_blocking=True)``.
+
+    It is what the patch writes at those lines. Other tensors are left alone: a buffer of the script's own that is
+    filled again while its copy is under way would arrive changed.
+    """
+
+    def __init__(self) -> None:
+        self._given: dict[int, torch.Tensor] = {}
+
+    def install(self) -> None:
+        """Puts it around the two methods that move tensors."""
+        for name in ("to", "cuda"):
+            setattr(torch.Tensor, name, self._unblocked(getattr(torch.Tensor, name)))
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if training:
+            self._given = {id(tensor): tensor for _, tensor in tensors(batch)}
+
+    def _unblocked(self, plain: Any) -> Any:
+        @functools.wraps(plain)
+        def moved(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            said = "non_blocking" in kwargs or any(isinstance(value, bool) for value in args)
+            if id(tensor) in self._given and not said:
+                kwargs["non_blocking"] = True
+            return plain(tensor, *args, **kwargs)
+
+        return moved
+
+
+_ALONE = re.compile(r"\s*[\w.]+\(\s*\)\s*(#.*)?")
+
+
+def stands_alone(file: str, line: int) -> bool:
+    """Whether a line is a call without arguments and nothing else, so that nobody asks what it returns."""
+    return _ALONE.fullmatch(linecache.getline(file, line).rstrip("\n")) is not None
+
+
+def place_and_call(text: str) -> tuple[str, int, str]:
+    """File, line and call of ``train.py:9 gc.collect``."""
+    place, call = text.rsplit(" ", 1)
+    file, line = place.rsplit(":", 1)
+    return file, int(line), call
+
+
+def leave_out(calls: Iterable[str]) -> None:
+    """From here on these calls do nothing at their lines; everywhere else they do what they did.
+
+    Args:
+        calls: such as ``train.py:9 gc.collect``; files as the script's sites name them.
+
+    Raises:
+        ValueError: a call that is none of those that may be left out.
+    """
+    owners = {name: (module, attribute) for module, attribute, name in CALLS if name != "print"}
+    places: dict[str, set[tuple[str, int]]] = {}
+    for file, line, call in map(place_and_call, calls):
+        if call not in owners:
+            raise ValueError(f"{call} cannot be left out; {', '.join(sorted(owners))} can")
+        places.setdefault(call, set()).add((file, line))
+    for call, lines in places.items():
+        module, attribute = owners[call]
+        owner = import_module(module)
+        setattr(owner, attribute, _without(getattr(owner, attribute), lines))
+
+
+def _without(call: Callable[..., Any], places: set[tuple[str, int]]) -> Callable[..., Any]:
+    numbers = {line for _, line in places}
+
+    @functools.wraps(call)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if frame.f_lineno in numbers and (shown(frame.f_code.co_filename), frame.f_lineno) in places:
+            return None
+        return call(*args, **kwargs)
+
+    return called
+
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -1,30 +1,126 @@
-"""The first moments of a script's process: waits for torch, puts the joints in place, and lets the script run."""
+"""Start of a script's process: the file guard, what follows an import, and waiting for torch."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import os
 import re
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 from autoopt.benchmark.affinity import cores
 from autoopt.errors import WorkloadError
+from autoopt.records import Record
 from autoopt.script.frames import begin_here
-from autoopt.script.guard import guard
-from autoopt.script.imported import when_imported
-from autoopt.script.orders import Orders
 from autoopt.trial.channel import Channel
+from autoopt.trial.protocol import TrialSpec
+
+VARIABLE = "AUTOOPT_SCRIPT"
+PATH_WAS_UNSET = "AUTOOPT_SCRIPT_PATH_WAS_UNSET"
+
+
+class Orders(Record):
+    """``channel``: descriptor of the private pipe; None where the script trains for real, with a plan.
+
+    ``writable``: folders that the script may write to; it is stopped where it would write elsewhere. None: anywhere.
+    ``tell_imports``: the first answer tells what the script has imported up to its first step. ``began``: when its
+    interpreter was started, by ``time.monotonic``; None where one that runs already took it over.
+    """
+
+    spec: TrialSpec
+    channel: int | None = None
+    writable: tuple[str, ...] | None = None
+    tell_imports: bool = False
+    began: float | None = None
+
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES = frozenset({"open", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"})
+
+_FIRST = {"os.rename": slice(2), "os.link": slice(1, 2), "os.symlink": slice(1, 2)}
+"""Which arguments of an event name what is changed; the first one of all others."""
+
+
+def guard(writable: Iterable[str]) -> None:
+    """From now on this process and those that it forks change files in these folders only.
+
+    Caches and settings in folders of the home whose names begin with a dot are nobody's data and stay writable.
+
+    Args:
+        writable: absolute paths of folders.
+
+    Raises:
+        OSError: later, in the call that would write elsewhere.
+    """
+    # what is written is looked up behind its links, so that a folder reached over one is taken the same way
+    folders = tuple(os.path.realpath(folder).rstrip("/") for folder in writable)
+    hidden = os.path.realpath(os.path.expanduser("~")).rstrip("/") + "/."
+
+    def allowed(path: str) -> bool:
+        return path.startswith(hidden) or any(path == f or path.startswith(f + "/") for f in folders)
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _CHANGES:
+            return
+        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITES):
+            return
+        for name in arguments[_FIRST.get(event, slice(1))]:
+            if isinstance(name, str | bytes | os.PathLike):
+                path = os.path.realpath(os.fsdecode(name))
+                if not allowed(path):
+                    raise PermissionError(
+                        f"autoopt does not let a measured script change {path}, which lies outside of its folder: "
+                        "give it a path below the folder it runs in"
+                    )
+
+    sys.addaudithook(look)
+
+
+def when_imported(name: str, then: Callable[[], None], *, before: Callable[[], None] | None = None) -> None:
+    """Calls ``then`` once a module that is not imported yet has been, and ``before`` as it is about to be."""
+    sys.meta_path.insert(0, _Waiting(name, then, before))
+
+
+class _Waiting(importlib.abc.MetaPathFinder):
+    """Tells when a module has been imported, whoever imports it, and is gone from then on."""
+
+    def __init__(self, name: str, then: Callable[[], None], before: Callable[[], None] | None) -> None:
+        self._name, self._then, self._before = name, then, before
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        if self._before is not None:
+            self._before()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run, then = spec.loader.exec_module, self._then
+
+            def executed(module: ModuleType) -> None:
+                run(module)
+                then()
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
 
 
 def begin(words: str, since: float) -> None:
     """Called once, by ``sitecustomize``, before the script's first line.
 
     Args:
-        words: :class:`~autoopt.script.orders.Orders` as JSON.
+        words: :class:`~autoopt.script.boot.Orders` as JSON.
         since: when autoopt's first line in this process ran, by ``time.monotonic``.
     """
     orders = Orders.model_validate_json(words)

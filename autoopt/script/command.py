@@ -1,63 +1,314 @@
-"""A script's command as the user writes it, and as it is run; torch is not imported here."""
+"""What a user wants trained: a function that describes the run, or a script's command. torch is not imported here."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from autoopt.errors import EnvironmentLacks, UsageError, WorkloadError
-from autoopt.script.launched import asked, is_launcher, launcher_of
-from autoopt.trial.protocol import ScriptSpec
+from autoopt.loading.importing import check_spec
+from autoopt.script import hook
+from autoopt.trial.protocol import Launch, ScriptSpec
+
+HOOK = str(Path(hook.__path__[0]))
+ASKED = "AUTOOPT_LAUNCH_ASKED"
+PASSED_ON = "AUTOOPT_PASSED_ON"
+"""Set for a launcher: it is not listened to, the processes that it starts are."""
+
+ASK_SECONDS = 120.0
+_COMMANDS = ("torchrun", "accelerate", "accelerate-launch")
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_SEVERAL_MACHINES = re.compile(r"--(?:nnodes|num[_-]machines)(?:=|$)")
+_OF_THE_PLACE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+_GONE = ("TORCHELASTIC_ERROR_FILE", "TMPDIR", "PYTHONPATH", "_", "SHLVL", "PWD", "OLDPWD")
+"""Variables that a launcher sets and that hold for its own run alone."""
+_HINT = "such as: autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py"
+
+
+def is_launcher(words: Sequence[str]) -> bool:
+    """Whether a command is one of a launcher that starts training processes."""
+    first = os.path.basename(words[0]) if words else ""
+    if first in _COMMANDS:
+        return first != "accelerate" or "launch" in words[1:2]
+    return first.startswith("python") and any(word == "-m" and after in _MODULES for word, after in pairwise(words))
+
+
+def launcher_of(words: Sequence[str]) -> tuple[str, ...]:
+    """A launcher's command with the program found.
+
+    Raises:
+        UsageError: there is none, or it is told to start processes on several machines.
+    """
+    found = shutil.which(words[0])
+    if found is None:
+        raise UsageError(f"there is no {words[0]} on the path", hint=_HINT)
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        if word.endswith(".py"):
+            break  # what follows is the script's own
+        given = _SEVERAL_MACHINES.match(word)
+        count = word.partition("=")[2] or after
+        if given and count not in ("1", "1:1"):
+            raise UsageError(
+                f"{given.group().rstrip('=')} {count}: a training on several machines cannot be frozen and compared",
+                hint="measure it on one machine: what is found there holds for each",
+            )
+    return (found, *words[1:])
+
+
+def asked(command: Sequence[str], folder: Path) -> tuple[tuple[str, ...], Launch]:
+    """Starts a launcher once, so that it tells the processes that it would start; they end before their first line.
+
+    Args:
+        command: the launcher's, as ``launcher_of`` gave it.
+        folder: where it runs.
+
+    Returns:
+        the command that each of the processes runs, the interpreter first, and what tells them apart.
+
+    Raises:
+        WorkloadError: it starts none, not all of them here, or different ones.
+    """
+    with tempfile.TemporaryDirectory(prefix="autoopt-") as place:
+        log = Path(place, "log")
+        how = _run(command, folder, Path(place), log)
+        told = [json.loads(file.read_text()) for file in sorted(Path(place).glob("*.json"))]
+        said = log.read_text(errors="replace")[-4000:].rstrip()
+    if not told:
+        raise WorkloadError(
+            f"{os.path.basename(command[0])} started no Python process ({how})", hint=_HINT, detail=said
+        )
+    told.sort(key=lambda process: int(process["variables"].get("RANK", "0")))
+    words, *others = [tuple(process["words"]) for process in told]
+    size = int(told[0]["variables"].get("WORLD_SIZE", "1"))
+    if size != len(told):
+        raise WorkloadError(f"of {size} processes {len(told)} were started on this machine ({how})", detail=said)
+    if any(other != words for other in others):
+        raise WorkloadError("the processes run different commands, so that their steps cannot be compared")
+    return words, Launch(ranks=tuple(_variables(process) for process in told), command=tuple(command))
+
+
+def _run(command: Sequence[str], folder: Path, place: Path, log: Path) -> str:
+    """Runs the launcher to its end, which is told."""
+    own = {name: value for name, value in os.environ.items() if name not in _OF_THE_PLACE}
+    path = os.pathsep.join([HOOK, *filter(None, [own.get("PYTHONPATH")])])
+    environment = {**own, "PYTHONPATH": path, "TMPDIR": str(place), ASKED: str(place)}
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            list(command),
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+        try:
+            return f"exit code {process.wait(ASK_SECONDS)}"
+        except subprocess.TimeoutExpired:
+            return f"stopped after {ASK_SECONDS:g} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _variables(process: dict[str, Any]) -> dict[str, str]:
+    """The variables that the launcher has set for a process, or changed; the first rank holds the store itself."""
+    given: dict[str, str] = process["variables"]
+    found = {
+        name: value
+        for name, value in given.items()
+        if os.environ.get(name) != value and name not in _GONE and not name.startswith("AUTOOPT_")
+    }
+    if process["unbuffered"]:
+        found["PYTHONUNBUFFERED"] = "1"
+    if "TORCHELASTIC_USE_AGENT_STORE" in found:
+        found["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    return found
+
 
 _DEAF = {"-I", "-E", "-S", "-Im", "-Em", "-Sm"}
 _LAUNCHERS = ("deepspeed", "mpirun", "srun")
 _EXAMPLE = "such as: autoopt optimize train.py --budget 1h -- --epochs 10"
 
 
-def spec_of(target: str | None, words: Sequence[str]) -> str:
-    """The workload of a command line: an import string, or a command as one text.
+@dataclass(frozen=True)
+class Build:
+    """A function that describes the run.
+
+    Attributes:
+        spec: its import string.
+    """
+
+    spec: str
+
+    def check(self, folder: Path | None = None) -> None:
+        """Checks the import string as far as that goes without importing anything.
+
+        Raises:
+            WorkloadError: malformed, or there is no such file or module.
+        """
+        check_spec(self.spec)
+
+    def asked(self, options: Sequence[str] = ()) -> str:
+        """Words of a command line that ask for it, with options between them."""
+        return " ".join([self.spec, *options])
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Builds may be measured beside each other: each is imported into processes of its own."""
+        return contextlib.nullcontext()
+
+    def in_trials(self, folder: Path | None = None, **more: Any) -> None:
+        """Trials build it by its import string."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script that trains, as the user runs it.
+
+    Attributes:
+        spec: its command as one text.
+        words: of the command, the interpreter first; of torchrun and accelerate the launcher's own.
+    """
+
+    spec: str
+    words: tuple[str, ...]
+
+    def check(self, folder: Path | None = None) -> None:
+        """Checks the command as far as that goes without running it.
+
+        Args:
+            folder: where it runs; the present one where None.
+
+        Raises:
+            WorkloadError: there is no such script.
+            EnvironmentLacks: the interpreter cannot be run, or does not have autoopt.
+        """
+        words, here = self.words, folder or Path.cwd()
+        script = next((word for word in words[1:] if not word.startswith("-")), None)
+        named = script is not None and _is_script(script) and "-m" not in words[: words.index(script)]
+        if script is not None and named and not (here / script).is_file():
+            raise WorkloadError(f"there is no script {script}", hint=f"looked for in {here}")
+        if words[0] != sys.executable and not is_launcher(words) and not _has_autoopt(words[0]):
+            raise EnvironmentLacks(
+                f"{words[0]} cannot import autoopt, which must listen in the script's process",
+                hint=f"{words[0]} -m pip install torch-autoopt",
+            )
+
+    def asked(self, options: Sequence[str] = ()) -> str:
+        """Words of a command line that ask for it: the script's own behind ``--``, options before them."""
+        first, _, rest = self.spec.partition(" ")
+        words = [first, *options] if _is_script(first) else [*options, "--", self.spec]
+        return " ".join([*words, "--", rest] if _is_script(first) and rest else words)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Refuses a second measurement in the same folder: both would compete for the same cores and device.
+
+        Raises:
+            EnvironmentLacks: another one is under way.
+        """
+        folder = os.getcwd()
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise EnvironmentLacks(
+                    f"another autoopt measures scripts in {folder}", hint="wait until it has ended, or stop it"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def in_trials(self, folder: Path | None = None, **more: Any) -> ScriptSpec:
+        """The command as its trials run it. A launcher is asked first which processes it starts.
+
+        Args:
+            folder: where it runs; the present one where None.
+            more: fields of the spec.
+
+        Raises:
+            WorkloadError: the launcher starts no process, or not as they are wanted.
+            EnvironmentLacks: their interpreter does not have autoopt.
+        """
+        here = folder or Path.cwd()
+        scripts = [word for word in self.words[1:] if _is_script(word)]
+        # these must stay as they are: the folder that it runs in, and the script's
+        kept = dict.fromkeys([str(here), *(str((here / word).resolve().parent) for word in scripts[:1])])
+        more = {"folders": tuple(kept), **more}
+        if not is_launcher(self.words):
+            return ScriptSpec(command=self.words, **more)
+        words, launch = asked(self.words, here)
+        Script(self.spec, words).check(folder)
+        return ScriptSpec(command=words, launch=launch, **more)
+
+    def files(self) -> tuple[Path | None, Path | None, list[Path]]:
+        """The file that is run, the folder that its imports are looked for in, other files that are named.
+
+        The first two are None where they are not known. Of a launcher's command they are of the script that it starts.
+        Nothing is imported to find a module.
+        """
+        file, root = self._file()
+        named = (Path(word.rpartition("=")[2]) for word in self.words[1:])
+        return file, root, [path for path in dict.fromkeys(named) if path.is_file() and path != file]
+
+    def _file(self) -> tuple[Path | None, Path | None]:
+        for word, after in pairwise((*self.words[1:], "")):
+            if _is_script(word) and Path(word).is_file():
+                return Path(word), None
+            if word in ("-m", "--module") and not is_launcher(("python", word, after)):
+                stem = Path(*after.split("."))
+                found = (path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file())
+                return next(found, None), Path()
+        return None, None
+
+
+def read(target: str | None, words: Sequence[str]) -> Script | Build:
+    """The workload of a command line.
 
     Args:
         target: what stands first: an import string, a script, or the first word of a whole command.
         words: what follows it.
 
     Raises:
-        UsageError: words behind an import string, or nothing at all.
+        UsageError: words behind an import string, no command that autoopt can listen to, or nothing at all.
     """
     if not target:
         raise UsageError("nothing to train was named", hint=f"a script or MODULE:ATTR, {_EXAMPLE}")
-    if not words and not _is_script(target) and ":" in target:
-        return target
-    if words and ":" in target and not _is_script(target):
+    if words and ":" in target:
         raise UsageError(
             f"{target} is a function that describes the run: it takes no words of its own, got {shlex.join(words)}",
             hint=f"a script takes words behind --, {_EXAMPLE}",
         )
     if not words and not _is_script(target):
-        return target
-    spec = shlex.join([target, *words])
-    if command_of(spec) is None:
+        return Build(target)
+    found = parse(shlex.join([target, *words]))
+    if isinstance(found, Build):
+        hint = f"name the Python script that it runs, {_EXAMPLE}"
         if target.partition("=")[0].isidentifier() and "=" in target:
             hint = f"variables are set before it: {target} autoopt optimize -- {shlex.join(words)}"
-        else:
-            hint = f"name the Python script that it runs, {_EXAMPLE}"
         raise UsageError(f"autoopt listens in Python, torchrun and accelerate launch, not in {target}", hint=hint)
-    return spec
+    return found
 
 
-def command_of(spec: str) -> tuple[str, ...] | None:
-    """The words of a command, the interpreter first; None where the spec is an import string.
-
-    Of torchrun and accelerate the launcher's own words (``autoopt.script.launched`` asks it what it starts).
+def parse(spec: str) -> Script | Build:
+    """The workload of one text, as documents keep it.
 
     Raises:
         UsageError: another launcher of several processes, or an interpreter that is told not to listen.
@@ -65,45 +316,21 @@ def command_of(spec: str) -> tuple[str, ...] | None:
     try:
         words = shlex.split(spec)
     except ValueError:
-        return None
-    if not words:
-        return None
-    first = os.path.basename(words[0])
-    if _is_script(words[0]):
-        return (sys.executable, *words)
+        return Build(spec)
+    first = os.path.basename(words[0]) if words else ""
+    if words and _is_script(words[0]):
+        return Script(spec, (sys.executable, *words))
     if is_launcher(words):
-        return launcher_of(words)
+        return Script(spec, launcher_of(words))
     if first.startswith("python") and len(words) > 1:
-        return _interpreted(words)
+        return Script(spec, _interpreted(words))
     if first in _LAUNCHERS:
         raise UsageError(
             f"{first} starts training processes of its own, in a way that cannot be asked for",
             hint="let torchrun or accelerate launch start the script, such as: "
             "autoopt optimize -- torchrun --standalone --nproc-per-node 2 train.py",
         )
-    return None
-
-
-def check_script(command: Sequence[str], folder: Path | None = None) -> None:
-    """Checks a command as far as that goes without running it.
-
-    Args:
-        folder: where it runs; the present one where None.
-
-    Raises:
-        WorkloadError: there is no such script.
-        EnvironmentLacks: the interpreter cannot be run, or does not have autoopt.
-    """
-    script = next((word for word in command[1:] if not word.startswith("-")), None)
-    named = script is not None and _is_script(script) and "-m" not in command[: command.index(script)]
-    here = folder or Path.cwd()
-    if script is not None and named and not (here / script).is_file():
-        raise WorkloadError(f"there is no script {script}", hint=f"looked for in {here}")
-    if command[0] != sys.executable and not is_launcher(command) and not _has_autoopt(command[0]):
-        raise EnvironmentLacks(
-            f"{command[0]} cannot import autoopt, which must listen in the script's process",
-            hint=f"{command[0]} -m pip install torch-autoopt",
-        )
+    return Build(spec)
 
 
 def _has_autoopt(python: str) -> bool:
@@ -112,67 +339,6 @@ def _has_autoopt(python: str) -> bool:
         return subprocess.run(words, capture_output=True, check=False, stdin=subprocess.DEVNULL).returncode == 0
     except OSError:
         return False
-
-
-def script_file(command: Sequence[str]) -> tuple[Path | None, Path | None]:
-    """The file that a command runs, and the folder that its imports are looked for in; None where neither is known.
-
-    Of a launcher's command that of the script that it starts. Nothing is imported to find a module.
-    """
-    for word, after in pairwise((*command[1:], "")):
-        if _is_script(word) and Path(word).is_file():
-            return Path(word), None
-        if word in ("-m", "--module") and not is_launcher(("python", word, after)):
-            stem = Path(*after.split("."))
-            found = (path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file())
-            return next(found, None), Path()
-    return None, None
-
-
-def folders_of(command: Sequence[str], folder: Path | None = None) -> tuple[str, ...]:
-    """The folders that must stay as they are: the one it runs in (the present one where None), and the script's."""
-    here = folder or Path.cwd()
-    scripts = [word for word in command[1:] if _is_script(word)]
-    return tuple(dict.fromkeys([str(here), *(str((here / word).resolve().parent) for word in scripts[:1])]))
-
-
-def script_spec(command: Sequence[str], folder: Path | None = None, **more: Any) -> ScriptSpec:
-    """A command as its trials run it. A launcher is asked first which processes it starts.
-
-    Args:
-        folder: where it runs; the present one where None.
-        more: fields of the spec.
-
-    Raises:
-        WorkloadError: the launcher starts no process, or not as they are wanted.
-        EnvironmentLacks: their interpreter does not have autoopt.
-    """
-    more = {"folders": folders_of(command, folder), **more}
-    if not is_launcher(command):
-        return ScriptSpec(command=tuple(command), **more)
-    words, launch = asked(command, folder or Path.cwd())
-    check_script(words, folder)
-    return ScriptSpec(command=words, launch=launch, **more)
-
-
-@contextmanager
-def alone_in(folder: str) -> Iterator[None]:
-    """Refuses a second measurement of the same folder: both would compete for the same cores and device.
-
-    Raises:
-        EnvironmentLacks: another one is under way.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise EnvironmentLacks(
-                f"another autoopt measures scripts in {folder}", hint="wait until it has ended, or stop it"
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _interpreted(words: list[str]) -> tuple[str, ...]:
@@ -189,25 +355,10 @@ def _interpreted(words: list[str]) -> tuple[str, ...]:
     found = shutil.which(words[0])
     if found is None:
         raise UsageError(f"there is no interpreter {words[0]!r}", hint=_EXAMPLE)
-    same = os.path.basename(words[0]) in ("python", "python3") and os.sep not in words[0]
-    return (sys.executable if same and _same(found) else found, *words[1:])
-
-
-def _same(found: str) -> bool:
-    return os.path.realpath(found) == os.path.realpath(sys.executable) and os.path.dirname(found) == os.path.dirname(
-        sys.executable
-    )
+    own = sys.executable
+    same = os.path.realpath(found) == os.path.realpath(own) and os.path.dirname(found) == os.path.dirname(own)
+    return (own if same and words[0] in ("python", "python3") else found, *words[1:])
 
 
 def _is_script(word: str) -> bool:
     return word.endswith(".py") and ":" not in word
-
-
-def said(spec: str) -> str:
-    """A spec as a command line has it: the words of a script behind ``--``."""
-    if command_of(spec) is None:
-        return spec
-    first, _, rest = spec.partition(" ")
-    if not _is_script(first):
-        return f"-- {spec}"
-    return f"{first} -- {rest}" if rest else first

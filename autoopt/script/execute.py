@@ -1,28 +1,94 @@
-"""Entry of a script's trial: opens its view of the user's folders and becomes the user's command."""
+"""The user's command in a process that listens: interpreter, view of the folder, environment."""
 
 from __future__ import annotations
 
+import atexit
 import gc
+import importlib.machinery
 import json
 import os
+import runpy
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType, TracebackType
+from typing import Any, NoReturn
 
 from autoopt.errors import AutooptError
-from autoopt.records import JsonDict
-from autoopt.script.boot import listen
-from autoopt.script.interpreter import folder_of, run
-from autoopt.script.launched import HOOK
-from autoopt.script.orders import PATH_WAS_UNSET, VARIABLE, Orders
+from autoopt.records import JsonDict, Plan, Sites
+from autoopt.script.boot import PATH_WAS_UNSET, VARIABLE, Orders, ScriptProcess, listen
+from autoopt.script.command import HOOK, PASSED_ON
+from autoopt.script.frames import is_users
 from autoopt.script.view import View, join_view, open_view
 from autoopt.trial.channel import Channel
 from autoopt.trial.failures import failure_of
 from autoopt.trial.protocol import Rank, ScriptSpec, TrialSpec
 from autoopt.trial.supervisor import supervise
+
+
+def runs_here(command: Sequence[str]) -> bool:
+    """Whether a command names a script or a module for this very interpreter, and gives it no options of its own."""
+    words = command[1:]
+    if command[0] != sys.executable or not words:
+        return False
+    return not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1)
+
+
+def folder_of(words: Sequence[str]) -> str:
+    """The folder that the interpreter puts first on ``sys.path``: the script's own; for a module, the present one."""
+    return os.getcwd() if words[0] == "-m" else os.path.dirname(os.path.realpath(words[0]))
+
+
+def run(words: Sequence[str], process: ScriptProcess) -> None:
+    """Runs a script to its end, and then what it leaves to be done at the end of its interpreter.
+
+    Args:
+        words: of the command, behind the interpreter.
+        process: which listens; it is told how the script ended.
+    """
+    error: BaseException | None = None
+    try:
+        _main(words)
+    except SystemExit as left:
+        error = left if left.code not in (None, 0) else None
+        if isinstance(left.code, str):
+            sys.stderr.write(f"{left.code}\n")
+    except BaseException as failed:
+        failed.__traceback__ = _from_the_script_on(failed.__traceback__)
+        sys.excepthook(type(failed), failed, failed.__traceback__)
+        return  # the hook does not come back while the parent listens
+    threading._shutdown()  # type: ignore[attr-defined]
+    if error is None:
+        atexit._run_exitfuncs()  # what the script has registered comes first, the listening's own end last
+    process.end(error)
+
+
+def _from_the_script_on(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without what ran the script; whole where none of it is the user's (a syntax error)."""
+    inner = trace
+    while inner is not None and not is_users(inner.tb_frame.f_code.co_filename):
+        inner = inner.tb_next
+    return inner or trace
+
+
+def _main(words: Sequence[str]) -> None:
+    if words[0] == "-m":
+        sys.argv = ["-m", *words[2:]]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    file = os.path.abspath(words[0])
+    sys.argv = list(words)
+    main = ModuleType("__main__")
+    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    main.__file__, main.__loader__, main.__builtins__ = file, loader, __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = main
+    exec(loader.source_to_code(loader.get_data(file), file), main.__dict__)
+
 
 _LOOK_SECONDS = 0.01
 OFFLINE = {
@@ -153,3 +219,47 @@ def _writable(folders: tuple[str, ...], shared: tuple[str, ...], view: View) -> 
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = {"/tmp", "/var/tmp", "/dev", "/proc", "/sys", "/run", tempfile.gettempdir(), caches}
     return tuple(sorted({*own, *map(view.path, map(os.path.realpath, folders)), *shared}))
+
+
+def run_with_plan(
+    script: ScriptSpec,
+    plan: Plan,
+    sites: Sites,
+    *,
+    strategies: Sequence[str] = (),
+    env: Mapping[str, Any] | None = None,
+) -> int:
+    """Runs a command to its end with a plan put on it, in the present folder and on the terminal's own streams.
+
+    Args:
+        script: the command; of one that a launcher starts in several processes the launcher is run.
+        plan: put on at the sites.
+        sites: of the run that found the plan.
+        strategies: import strings of custom ones in the plan.
+        env: environment variables of the plan's setup, set before anything is imported.
+
+    Returns:
+        The command's exit code; of one that a signal ended, 128 and its number.
+    """
+    launch, command = script.launch, script.command
+    spec = TrialSpec(
+        workload=" ".join(command),
+        plan=plan,
+        strategies=tuple(strategies),
+        directory=os.getcwd(),
+        script=ScriptSpec(command=command, sites=sites),
+    )
+    own = dict(os.environ)
+    if launch is not None and launch.size > 1:
+        command = launch.command
+        own[PASSED_ON] = "1"
+    elif launch is not None:
+        own |= launch.ranks[0]
+    environment = listening(Orders(spec=spec), own) | {k: str(v) for k, v in (env or {}).items()}
+    with subprocess.Popen(list(command), env=environment) as process:
+        while True:
+            try:
+                code = process.wait()
+                return code if code >= 0 else 128 - code
+            except KeyboardInterrupt:  # the terminal's Ctrl-C reaches the script itself; it decides
+                process.send_signal(signal.SIGINT)

@@ -1,8 +1,7 @@
 """A script's own evaluation of weights that are not its own: put back after every step until it has evaluated them.
 
 A script evaluates within its loop, so it trains on, and its weights are held: what it tells, the loss of its next steps
-and the batches of its evaluation are those of the held weights, and of the script's own code and data.
-"""
+and the batches of its evaluation are those of the held weights, and of the script's own code and data."""
 
 from __future__ import annotations
 
@@ -14,12 +13,13 @@ import torch
 from torch import nn
 
 from autoopt.benchmark.fingerprint import digest
+from autoopt.benchmark.live import drives
 from autoopt.benchmark.probe import kept_state
 from autoopt.records import JsonDict
-from autoopt.script.found_metric import LEAST_EVALUATIONS, candidates, chosen, values
-from autoopt.script.goal import Goal
-from autoopt.script.metric import name_of
-from autoopt.script.watcher import Watcher
+from autoopt.records.evaluating import HeldEvaluations
+from autoopt.script.between import Goal, Interruption
+from autoopt.script.loaders import Watcher
+from autoopt.script.metric import LEAST_EVALUATIONS, candidates, chosen, name_of, values
 
 LOSSES = 32
 """Steps whose loss is told; more would say little more."""
@@ -27,6 +27,7 @@ LOSSES = 32
 _HASHED = 512
 
 
+@drives
 def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None) -> JsonDict:
     """The metric of weights in a file, by the script's own evaluation.
 
@@ -42,13 +43,13 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         ``losses``: of the next training steps at these weights, None where not finite. ``digest``: of what the first
         evaluation read; None where there was none.
     """
-    session = live.script.session
-    state = session.in_main(lambda: kept_state(live.training, weights))
+    training, session = live.training, live.training.session
+    state = session.in_main(lambda: kept_state(training, weights))
     if state is None:
         return {"fits": False}
-    held = HeldWeights(live, state)
+    held = HeldWeights(training, state)
     session.in_main(held.put)
-    live.script.joints.watchers.append(held)
+    training.script.joints.watchers.append(held)
     began = perf_counter()
 
     def enough(done: int, elapsed: float) -> bool:
@@ -56,7 +57,7 @@ def evaluate(live: Any, weights: str, seconds: float, pattern: str | None = None
         late = perf_counter() - began > seconds
         return late or held.told(goal, pattern) is not None or held.evaluations >= LEAST_EVALUATIONS
 
-    goal = live.training.follow(enough, lambda *_: held.put())
+    goal = training.follow(enough, lambda *_: held.put())
     found = held.told(goal, pattern)
     return {
         "fits": True,
@@ -76,9 +77,9 @@ class HeldWeights(Watcher):
     call the model that trains, not a copy such as an average of its weights.
     """
 
-    def __init__(self, live: Any, state: dict[str, Any]) -> None:
-        self.session, self.metric = live.script.session, live.script.command.metric
-        self.model, self.state = live.training.model, state
+    def __init__(self, training: Any, state: dict[str, Any]) -> None:
+        self.session, self.metric = training.session, training.script.command.metric
+        self.model, self.state = training.model, state
         self.hashed = hashlib.blake2b(digest_size=8)
         self.others = False
         self._before, self._looked, self._batches = self.session.evaluations, 0, 0
@@ -136,3 +137,45 @@ class HeldWeights(Watcher):
         if over or self.evaluations >= LEAST_EVALUATIONS:
             return "no number that it prints is told to be the metric: name it with --metric"
         return f"one evaluation in {seconds:.0f} s does not show which number it is: name it with --metric"
+
+
+def held_evaluations(training: Any, count: int, seconds: float) -> HeldEvaluations:
+    """Trains on until it has evaluated so often; the weights stay what they are.
+
+    Args:
+        training: the ``ScriptTraining``, which stands at a step's end.
+        count: evaluations that are waited for.
+        seconds: after which no other one is.
+    """
+    session, between, watchers = training.session, training.session.between, training.script.joints.watchers
+    model = training.model
+    state = session.in_main(lambda: {name: value.clone() for name, value in model.state_dict().items()})
+    held, before, began = HeldWeights(training, state), len(between.of("evaluate")), perf_counter()
+    watchers.append(held)
+
+    def made() -> dict[int, list[Interruption]]:
+        found: dict[int, list[Interruption]] = {}
+        for each in between.of("evaluate")[before:]:
+            found.setdefault(each.step, []).append(each)
+        return found
+
+    def enough(done: int, elapsed: float) -> bool:
+        return len(made()) >= count or perf_counter() - began > seconds
+
+    goal: Goal = training.follow(enough, lambda *_: held.put())
+    watchers.remove(held)
+    each = list(made().values())
+    told = held.told(goal, None)
+    return HeldEvaluations(
+        seconds=tuple(sum(part.seconds for part in parts) for parts in each),
+        samples=sum(part.samples for part in each[0]) or None if each else None,
+        metric=told[0] if told else None,
+        value=told[1] if told and not held.others else None,
+        digits=decimals(told[1]) if told else None,
+        why="" if each else f"no evaluation came within {perf_counter() - began:.0f} s",
+    )
+
+
+def decimals(value: float) -> int:
+    """Decimals with which a number was told, by the shortest text that gives it."""
+    return len(repr(value).partition("e")[0].partition(".")[2].rstrip("0"))

@@ -1,4 +1,4 @@
-"""The metric of a script, read from what it prints or tells its trackers."""
+"""The metric of a script: read from what it prints or tells its trackers, or found in what it prints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from autoopt.script.imported import when_imported
+from autoopt.benchmark.live import Printed
+from autoopt.script.boot import when_imported
+from autoopt.workload import Target
 
 _NUMBER = r"\s*[:=]?\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 _SMALLER = re.compile(r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|distance", re.I)
@@ -34,6 +37,13 @@ def name_of(metric: str) -> str:
 def direction_of(metric: str) -> Literal["max", "min"]:
     """Whether less of it is better, by its name."""
     return "min" if _SMALLER.search(metric) else "max"
+
+
+def target_of(metric: str, value: float | None) -> Target:
+    """A metric as the target of a run; the value is open where None."""
+    direction = direction_of(metric)
+    bound = {"at_most" if direction == "min" else "at_least": value}
+    return Target(name_of(metric), mode=direction, **bound)
 
 
 class MetricReader:
@@ -181,3 +191,149 @@ class _Overheard:
 
     def __iter__(self) -> Any:
         return iter(self._stream)
+
+
+LEAST_EVALUATIONS = 2
+"""Evaluations that must have printed the same line: in one alone, a counter looks like anything else, unless its words
+name held-out data."""
+
+ROUNDED = 5e-3
+"""Relative difference up to which two numbers are one, of which somebody prints fewer digits."""
+
+_FIGURE = re.compile(r"(?<![\w.@])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_WRITTEN = r"([-+]?[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
+_QUALITY = re.compile(
+    r"loss|err|perplexity|ppl|bpc|mse|mae|rmse|nll|wer|cer|fid|acc|top-?[15]|f1|auc|bleu|rouge|iou|precision|recall|psnr"
+    r"|ssim|score|r2",
+    re.I,
+)
+_HELD_OUT = re.compile(r"\b(val|valid|validation|test|testing|eval|evaluation|dev|held)", re.I)
+_TRAINED = re.compile(r"\btrain", re.I)
+_LOSS = re.compile(r"loss|perplexity|ppl|bpc|nll|entropy", re.I)
+_BEST_SO_FAR = re.compile(r"\b(best|max|highest|lowest)", re.I)
+_PROGRESS = re.compile(r"it/s|s/it|\d%\|")
+_UNIT = re.compile(r"\s*(?:[a-z]?s|sec|seconds|min|h|/)(?![a-z])", re.I)
+
+
+@dataclass(frozen=True)
+class _Number:
+    """One number of a line: the words before it, what stands between, and its text."""
+
+    words: str
+    before: str
+    text: str
+    pattern: str
+
+
+def candidates(told: Sequence[Printed], least: int = LEAST_EVALUATIONS) -> tuple[str, ...]:
+    """Patterns of what may be the metric, as ``--metric`` takes them, in the order of the script; see :func:`chosen`.
+
+    A candidate stands in a line that each evaluation printed once, its words name a measure of quality, and it is
+    neither the training's own loss, nor a time, nor one part of a fraction. Those whose words name held-out data come
+    before all others.
+
+    Args:
+        told: what was printed.
+        least: evaluations that must have printed it, unless its words name held-out data; below two, whoever asks shows
+            the name that was found.
+    """
+    lines = _lines_of_each(told)
+    found: dict[str, bool] = {}
+    for line in lines:
+        for number in _numbers(line[0].text):
+            if all(_value(number.pattern, other.text) is not None for other in line):
+                found[number.pattern] = _held_out(number, line[0].text)
+    held = [pattern for pattern, own in found.items() if own]
+    enough = len({line.evaluation for line in told}) >= least
+    return tuple(held or (found if enough else ()))
+
+
+def chosen(patterns: Sequence[str]) -> str | None:
+    """The one that is taken for the metric; None where there is none.
+
+    A measure of the task (accuracy, F1, an error rate) before a loss: the held-out loss of a model that overfits rises
+    while it still learns, and tolerances are stated in the measure. Of several the first that is printed; what names
+    the best so far, which cannot fall, is the last choice.
+    """
+    return min(patterns, key=_rank, default=None)
+
+
+def why_chosen(patterns: Sequence[str]) -> str:
+    """The rule by which :func:`chosen` took one of these, as a clause after its name."""
+    taken = chosen(patterns)
+    alike = [pattern for pattern in patterns if taken is not None and _rank(pattern) == _rank(taken)]
+    if len(patterns) < 2:
+        return "the one measure of quality that the script prints at each evaluation"
+    first = "the first" if len(alike) > 1 else "the one"
+    kind = " that is no loss" if not all(_LOSS.search(p) for p in patterns) and not _LOSS.search(taken or "") else ""
+    return f"{first}{kind} of the {len(patterns)} measures of quality that the script prints at each evaluation"
+
+
+def _rank(pattern: str) -> tuple[bool, bool]:
+    return bool(_BEST_SO_FAR.search(pattern)), bool(_LOSS.search(pattern))
+
+
+def values(pattern: str, told: Sequence[Printed]) -> list[tuple[int, float, float]]:
+    """Step, seconds and value of each line that a pattern finds a number in."""
+    found: list[tuple[int, float, float]] = []
+    for line in told:
+        value = _value(pattern, line.text)
+        if value is not None and not told_again(line.step, value, found):
+            found.append((line.step, line.seconds, value))
+    return found
+
+
+def told_again(step: int, value: float, earlier: Sequence[tuple[int, float, float]]) -> bool:
+    """Whether a value was told at its step before, but for rounding: printed and logged, or given to two trackers.
+
+    It is no second evaluation, and confirms none.
+    """
+    return bool(earlier) and earlier[-1][0] == step and math.isclose(earlier[-1][2], value, rel_tol=ROUNDED)
+
+
+def _lines_of_each(told: Sequence[Printed]) -> list[list[Printed]]:
+    """The lines that are alike but for their numbers, one of each evaluation."""
+    evaluations = {line.evaluation for line in told}
+    alike: dict[str, list[Printed]] = {}
+    for line in told:
+        if _PROGRESS.search(line.text):
+            continue
+        same = alike.setdefault(_FIGURE.sub("#", line.text), [])
+        if not same or not _said_again(same[-1], line):
+            same.append(line)
+    once = [lines for lines in alike.values() if len({line.evaluation for line in lines}) == len(lines)]
+    return [lines for lines in once if len(lines) == len(evaluations)]
+
+
+def _said_again(earlier: Printed, line: Printed) -> bool:
+    """Whether a line that is alike but for its numbers repeats them in the same evaluation, but for rounding."""
+    both = (map(float, _FIGURE.findall(each.text)) for each in (earlier, line))
+    same = all(math.isclose(one, other, rel_tol=ROUNDED) for one, other in zip(*both, strict=True))
+    return same and earlier.evaluation == line.evaluation
+
+
+def _numbers(text: str) -> Iterator[_Number]:
+    """The numbers of a line that may be a measure of quality."""
+    end = 0
+    for found in _FIGURE.finditer(text):
+        between, end_before = text[end : found.start()], end
+        end = found.end()
+        own = re.search(r"([A-Za-z][\w @/-]*?)(['\"]?[\s:=]*['\"]?)$", between)
+        if own is None or text[found.end() : found.end() + 1] == "/" or between.endswith("/"):
+            continue
+        words = own[1].strip()
+        if not _QUALITY.search(words) or _TRAINED.search(words) or _UNIT.match(text[found.end() :]):
+            continue
+        pattern = re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", words + own[2]) + _WRITTEN
+        if _value(pattern, text) == float(found[0]):  # the same words may stand before another number of the line
+            yield _Number(words, text[:end_before], found[0], pattern)
+
+
+def _held_out(number: _Number, text: str) -> bool:
+    """Whether its own words name held-out data, or the line begins by naming it."""
+    return bool(_HELD_OUT.search(number.words) or _HELD_OUT.match(text.strip()))
+
+
+def _value(pattern: str, text: str) -> float | None:
+    found = re.search(pattern, text)
+    return float(found[1]) if found is not None else None

@@ -1,13 +1,21 @@
-"""Watching a script train: every site with the user's file and line, and what it was not seen to have."""
+"""Watching a script train: every site with the user's file and line, and what it was not seen to have.
+
+Where batches come from without a DataLoader is read from the source. A function that was handed its batch is passed
+over for the one that handed it over."""
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
+import inspect
+import linecache
+import os
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -20,26 +28,202 @@ from torch.optim.optimizer import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autoopt.benchmark.facts import plain_options
-from autoopt.records import Place, SiteKind, Sites
+from autoopt.records import JsonDict, Place, Site, SiteKind, Sites
+from autoopt.script.advice import not_found
+from autoopt.script.applying import stands_alone
+from autoopt.script.boot import when_imported
 from autoopt.script.frames import (
     Found,
     called_by_user,
     callers,
     constructs,
     editable_place,
+    folder,
     maker_place,
     names_of,
     user_place,
 )
-from autoopt.script.imported import when_imported
-from autoopt.script.joints import Joints
-from autoopt.script.left_out import stands_alone
-from autoopt.script.missing import not_found
-from autoopt.script.origin import origin_of
-from autoopt.script.period import Passes, period_of
-from autoopt.script.seen import Seen, grouped, loader_options, site_of, taken_by
-from autoopt.script.watcher import Watcher
-from autoopt.simplify.forced import CALLS
+from autoopt.script.joints import Joints, Passes, period_of
+from autoopt.script.loaders import Watcher
+from autoopt.simplify.costly import CALLS
+
+_LOADER_OPTIONS = (
+    "batch_size",
+    "num_workers",
+    "pin_memory",
+    "prefetch_factor",
+    "persistent_workers",
+    "drop_last",
+    "timeout",
+)
+
+
+@dataclass
+class Seen:
+    """One site while it is watched."""
+
+    kind: SiteKind
+    found: Found
+    call: str = ""
+    name: str = ""
+    options: JsonDict = field(default_factory=dict)
+    used: list[Place] = field(default_factory=list)
+    callers: list[tuple[Place, ...]] = field(default_factory=list)
+    count: int = 0
+    seconds: float = 0.0
+    calls: list[int] = field(default_factory=list)
+    takes: tuple[str, ...] | None = None
+
+
+def taken_by(made: Any) -> tuple[str, ...] | None:
+    """Names of the arguments that the class of an object takes; None of torch's own, and where it takes any."""
+    if type(made).__module__.startswith("torch."):
+        return None
+    try:
+        parameters = inspect.signature(type(made)).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters)
+
+
+def loader_options(loader: Any) -> JsonDict:
+    """Options of a live loader, as far as they can be written down."""
+    options = {name: getattr(loader, name, None) for name in _LOADER_OPTIONS}
+    options["shuffle"] = type(loader.sampler).__name__ == "RandomSampler"
+    options["dataset"] = type(loader.dataset).__name__
+    return options
+
+
+def grouped(seen: list[Seen]) -> list[Seen]:
+    """Loaders that the same call makes, of one kind, as one site."""
+    groups: dict[Any, Seen] = {}
+    for item in seen:
+        key = (item.kind, item.found.place.file, item.found.place.line, item.found.end_column)
+        first = groups.setdefault(key, item)
+        if first is not item:
+            first.calls += item.calls
+            first.count += item.count
+            each = zip(item.used, item.callers, strict=True)
+            further = [(place, by) for place, by in each if place not in first.used]
+            first.used += [place for place, _ in further]
+            first.callers += [by for _, by in further]
+    return list(groups.values())
+
+
+def site_of(seen: Seen, steps: float) -> Site:
+    """The site as it is told.
+
+    Args:
+        steps: training steps in which it was watched.
+    """
+    counted = seen.kind in ("device_wait", "loss", "step", "loader_training", "logger", "forced")
+    return Site(
+        **seen.found.place.model_dump(),
+        kind=seen.kind,
+        call=seen.call,
+        name=seen.name,
+        direct=seen.found.direct,
+        options=seen.options,
+        used=tuple(seen.used),
+        callers=tuple(seen.callers),
+        calls=tuple(seen.calls),
+        takes=seen.takes,
+        end_column=seen.found.end_column,
+        per_step=seen.count / steps if counted else None,
+        seconds_per_step=seen.seconds / steps if seen.kind == "forced" else None,
+    )
+
+
+_LONGEST = 60
+"""Characters of an expression that are shown."""
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_Parents = dict[ast.AST, ast.AST]
+
+
+def origin_of(places: tuple[Place, ...]) -> JsonDict:
+    """Makers of the arguments of these calls.
+
+    Args:
+        places: lines of the user's that led to the model's call, from the innermost to the outermost.
+
+    Returns:
+        ``made_by``: an expression, shortened; ``file`` and ``line`` of it. Empty where none shows.
+    """
+    for place in places:
+        found = _made_at(place)
+        if found is not None:
+            text = " ".join(ast.unparse(found).split())
+            text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+            return {"made_by": text, "file": place.file, "line": found.lineno}
+    return {}
+
+
+def _made_at(place: Place) -> ast.expr | None:
+    """The expression that the arguments of the calls on these lines got their values from."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(os.path.join(folder(), place.file))))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for node in calls if place.line <= node.lineno and (node.end_lineno or 0) <= place.end_line]
+    if not calls:
+        return None
+    given = [argument for call in calls for argument in (*call.args, *call.keywords)]
+    names = {name for argument in given for name in _names(argument)}
+    names -= {name for call in calls for name in _names(call.func)}
+    for scope in _around(calls[0], parents, _SCOPES):
+        made = [(node, value) for node, value in _assigned(scope, names) if not names & _names(value)]
+        if made:
+            loop = next(_around(calls[0], parents, _LOOPS), None)
+            return min(made, key=lambda each: _distance(each[0], calls[0], loop, parents))[1]
+    return next((each for each in reversed(calls) if each in given), None)
+
+
+def _assigned(scope: ast.AST, names: set[str]) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """Statements of a scope that give one of these names its value, and the value."""
+    for node in ast.walk(scope):
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
+        match node:
+            case ast.Assign():
+                targets, value = node.targets, node.value
+            case ast.AnnAssign():
+                targets, value = [node.target], node.value
+            case ast.For() | ast.AsyncFor():
+                targets, value = [node.target], node.iter
+        if value is not None and any(names & _names(target) for target in targets):
+            assert isinstance(node, ast.stmt)
+            yield node, value
+
+
+def _distance(node: ast.stmt, call: ast.expr, loop: ast.AST | None, parents: _Parents) -> tuple[bool, bool, int]:
+    """How near a statement is to a call: in its loop first, then before it, then by lines."""
+    within = node is loop or any(each is loop for each in _around(node, parents, _LOOPS))
+    return not within, node.lineno > call.lineno, abs(node.lineno - call.lineno)
+
+
+def _around(node: ast.AST, parents: _Parents, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """Nodes that a node stands in, from the innermost outwards."""
+    while node in parents:
+        node = parents[node]
+        if isinstance(node, kinds):
+            yield node
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Variables, and attributes of ``self``, that stand in an expression."""
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id != "self"}
+    return found | {ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Attribute) and _is_own(each)}
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__")
 TRAINERS = {

@@ -2,97 +2,226 @@
 
 The script trains by its own loop, so its gradients are those of its own steps: the weights are put in before each one
 and put back after. Batches are what its loaders gave and what its models were called with. The figures are those of
-``autoopt.benchmark.probe``, and are compared in the same way.
-"""
+``autoopt.benchmark.probe``, and are compared in the same way."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
 
-from autoopt.benchmark.distributed.merging import mean_losses
-from autoopt.benchmark.fingerprint import Array, Buffers, Coordinates, dropouts, without_draws
-from autoopt.benchmark.probe import LARGE_NORM, LARGE_STEPS, LEAST_STEPS, UPDATE_STEPS, ZERO_STEPS, kept_state
+from autoopt.benchmark.contents import PLAIN, leaves
+from autoopt.benchmark.distributed.group import mean_losses
+from autoopt.benchmark.fingerprint import Array, digests, has_fractions, sample_keys, without_draws
+from autoopt.benchmark.probe import LEAST_STEPS, Asked, Recorder, kept_state
 from autoopt.benchmark.seeding import mix, seed_everything
 from autoopt.records import JsonDict
-from autoopt.records.messages import Probe
+from autoopt.records.messages import EpochRead, samples_read
 from autoopt.script.held import HeldWeights
-from autoopt.script.step_data import StepData
-from autoopt.script.watcher import Watcher
+from autoopt.script.loaders import Watcher
 
-ROUNDS = 8
+
+class StepData(Watcher):
+    """The data of one process's steps, from joint to joint.
+
+    Attributes:
+        digests: of each step's data; ``orders``: of their whole numbers alone.
+        epochs: what each pass over the training loaders has read so far.
+        given: a training loader has given a batch.
+    """
+
+    def __init__(self, training: Any) -> None:
+        script = training.script
+        self._roles = script.joints.roles
+        self.digests: list[str] = []
+        self.orders: list[str] = []
+        self.epochs: list[EpochRead] = []
+        self.given = False
+        self._labels, self._own_loss, self._unhashed = True, False, ""
+        self._keys: list[set[int]] = [set()]
+        self._taken: list[tuple[str, str]] = []
+        if script.recording.host_digests is not None:
+            self._hold(*script.recording.host_digests)
+        self._called: set[int] = set()
+        self._outputs: list[torch.Tensor] = []
+        self._outputs_before: list[torch.Tensor] = []
+        for call in (call for batch in training.batches for call in batch):
+            self._take(call.model, call.args, call.kwargs)
+
+    @property
+    def samples(self) -> int:
+        """Samples read in all."""
+        return samples_read(self.epochs)
+
+    @property
+    def epoch(self) -> int:
+        """Passes over the training loaders that have ended."""
+        return len(self._keys) - 1
+
+    @property
+    def unseen(self) -> str:
+        """Data that the digests may not hold; "" where they hold all of them."""
+        return self._unhashed or ("" if self._labels and all(self.digests) else "labels")
+
+    def loader_opened(self, loader: Any) -> None:
+        if self._roles.of(loader) and self._keys[-1]:
+            self._keys.append(set())
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if training:
+            self.given = True
+            self._hold(*digests(batch))
+            self._read(batch)
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if training:
+            self._take(model, args, kwargs)
+
+    def forward_done(self, model: nn.Module, output: Any) -> None:
+        leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+        self._outputs += [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._own_loss |= any(isinstance(leaf, torch.Tensor) and leaf.dim() == 0 for leaf in leaves)
+
+    def _take(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """Arguments of a model's call.
+
+        Where another one was called before it in the step, its numbers may be what that one computed, rounded otherwise
+        under another plan: whole numbers alone are the data's then. So it is in the first step, of which it is not
+        known what was computed before it, where the data show otherwise.
+        """
+        self._called.add(id(model))
+        options = [value for value in (*args, *kwargs.values()) if isinstance(value, PLAIN)]
+        given = [(path, leaf) for path, leaf in leaves((args, kwargs)) if not self._is_own(leaf)]
+        given = [(path, leaf) for path, leaf in given if all(leaf is not option for option in options)]
+        whole = [(path, leaf) for path, leaf in given if not has_fractions(leaf)]
+        shown = not self.digests and (self.given or any(isinstance(leaf, torch.Tensor) for _, leaf in whole))
+        self._hold(*digests(dict(whole if shown or len(self._called) > 1 else given)))
+
+    def _hold(self, whole: str, order: str, unhashed: str) -> None:
+        self._taken.append((whole, order))
+        self._unhashed = self._unhashed or unhashed
+
+    def _is_own(self, value: Any) -> bool:
+        """Whether a model computed it in this step or the one before, such as a state that is handed on."""
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            return False
+        return any(_same_numbers(value, output) for output in (*self._outputs, *self._outputs_before))
+
+    def _read(self, batch: Any) -> None:
+        epoch = self.epoch
+        while len(self.epochs) <= epoch:
+            self.epochs.append(EpochRead(samples=0, distinct=0, seen_before=0))
+        keys, known = sample_keys(batch), self.epochs[epoch]
+        earlier = sum(any(key in seen for seen in self._keys[:epoch]) for key in keys)
+        self._keys[epoch].update(keys)
+        self.epochs[epoch] = EpochRead(
+            samples=known.samples + len(keys),
+            distinct=len(self._keys[epoch]),
+            seen_before=known.seen_before + earlier,
+        )
+
+    def step_ended(self) -> None:
+        """Takes the digests of the step that has ended."""
+        self.digests.append("".join(whole for whole, _ in self._taken))
+        self.orders.append("".join(order for _, order in self._taken))
+        self._labels = self._labels and (self.given or self._own_loss)
+        self._taken.clear()
+        self._called.clear()
+        self._outputs_before, self._outputs = self._outputs, []
+        self._own_loss = False
+
+    def put_together(self, group: Any) -> None:
+        """Batches that all processes have read: a step's batches are those of all ranks, an epoch's samples as well."""
+        if group.size == 1:
+            return
+        ranks = group.gather((self.digests, self.orders, self._keys, self._labels))
+        self.digests = ["".join(step) for step in zip(*(each[0] for each in ranks), strict=False)]
+        self.orders = ["".join(step) for step in zip(*(each[1] for each in ranks), strict=False)]
+        self._labels = all(each[3] for each in ranks)
+        epochs = [set().union(*keys) for keys in zip(*(each[2] for each in ranks), strict=False)]
+        samples = group.gather([epoch.samples for epoch in self.epochs])
+        self.epochs = [
+            EpochRead(
+                samples=sum(rank[number] for rank in samples if number < len(rank)),
+                distinct=len(keys),
+                seen_before=len(keys & set().union(*epochs[:number])),
+            )
+            for number, keys in enumerate(epochs)
+            if keys
+        ]
+
+
+def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors share their memory, or hold equal numbers."""
+    if one.device != other.device or one.is_nested or other.is_nested:
+        return False
+    if one.layout != torch.strided or other.layout != torch.strided:
+        return False
+    if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+        return True
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+
+
+_ROUNDS = 8
 """Batches at each set of weights, where nobody says how many. Never fewer than asked, however long they take: both
 plans must come to the same batches."""
-
-_SYNTHETIC = 1e-2
 _MOST_READ = 1024
 
 
-def probe(
-    live: Any,
-    out: str,
-    steps: int,
-    seconds: float,
-    weights: list[str] | None = None,
-    reading: float | None = None,
-    samples: int = 0,
-    gradients: int = ROUNDS,
-    until: int = 0,
-    evaluates: bool = True,
-) -> JsonDict:
-    """Probes the trial's plan: a :class:`~autoopt.records.messages.Probe`, with its arrays in a file.
+class ScriptRecorder(Recorder, Watcher):
+    """The record of one process that probes its plan, from joint to joint; made in the thread that trains.
+
+    Batches are the script's own: none are handed to it. Reading on is training here, and its evaluations on the way are
+    looked at, whichever there are.
 
     Args:
-        live: the trial, which stands at the end of its first step.
-        out, steps, seconds, weights, reading, samples, gradients: see ``autoopt.benchmark.probe.probe``; without files
-            of weights, gradients are compared at those of the present step. Reading on is training here.
-        until, evaluates: of no meaning here: a script trains on as it reads on, and its evaluations on the way are
-            looked at, whichever there are.
+        training: the ``ScriptTraining``, which stands at the end of its first step.
+        gradients: batches at each set of weights; as many as usual where 0.
     """
-    began, session = perf_counter(), live.script.session
-    recorder: _Recorder = session.in_main(lambda: _Recorder(live, gradients))
-    recorder.gradients_at(weights or [])
-    recorder.train(steps, seconds)
-    recorder.read_on(seconds, seconds if reading is None else reading, samples)
-    session.in_main(recorder.finish)
-    if live.training.group.first:  # gradients and weights are those of all
-        np.savez(out, **recorder.arrays())
-    found = recorder.document(out).model_copy(update={"seconds": perf_counter() - began})
-    return found.model_dump(mode="json")
 
-
-class _Recorder(Watcher):
-    """The record of one process that probes its plan, from joint to joint."""
-
-    def __init__(self, live: Any, gradients: int) -> None:
-        self._rounds = gradients
-        self.live, self.training, self.session = live, live.training, live.script.session
-        self.coordinates, self.buffers = Coordinates(self.training.model), Buffers(self.training.model)
-        self.buffered: list[Array] = []
-        self.data = StepData(live)
-        self.losses: tuple[float | None, ...] = ()
-        self.weights: list[Array] = []
-        self.rates: list[float] = []
-        self.skipped: list[int] = []
-        self.found: list[list[Array]] = []
-        self.taken = 0
-        self.draws: list[Array] = []
-        self.updated: list[Array] = []
-        self.metrics: tuple[float | None, ...] = ()
-        self.evaluation = ""
+    def __init__(self, training: Any, gradients: int = 0) -> None:
+        super().__init__(training)
+        self._rounds = gradients or _ROUNDS
+        self.session, self.joints = training.session, training.script.joints
+        self.data = StepData(training)
+        self._points = self._taken = 0
+        self._metrics: tuple[float | None, ...] = ()
+        self._evaluation = ""
         self._kept: Any = None
         self._gradient: Array | None = None
         self._plain: contextlib.ExitStack | None = None
-        live.script.joints.watchers += [self.data, self]
+        self.joints.watchers += [self.data, self]
         self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def run(self, asked: Asked) -> None:
+        seconds = asked.seconds
+        self._gradients_at(asked.weights)
+        self._train(asked.steps, seconds)
+        self._hook.remove()
+        if not self.session.over:
+            self._read_on(seconds, seconds if asked.reading is None else asked.reading, asked.samples)
+        self.data.put_together(self.training.group)
+        self.training.do(self._finish)
+
+    def found(self) -> JsonDict:
+        data = self.data
+        self.digests, self.orders, self.epochs = data.digests, data.orders, data.epochs
+        return {
+            **super().found(),
+            "gradient_digests": tuple(data.digests[: self._taken]),
+            "points": self._points,
+            "metrics": self._metrics,
+            "evaluation_digest": self._evaluation,
+            "unseen": data.unseen,
+        }
 
     # what the joints tell
 
@@ -129,7 +258,7 @@ class _Recorder(Watcher):
 
     # how far the script trains
 
-    def gradients_at(self, paths: list[str]) -> None:
+    def _gradients_at(self, paths: list[str]) -> None:
         """Gradients of the script's own steps, its weights put back after each; the points take turns."""
         states: list[Any] = []
 
@@ -143,7 +272,7 @@ class _Recorder(Watcher):
             self._kept = states[-1] if paths else None
             self._rates = [_hyperparameters(optimizer) for optimizer in self.training.optimizers]
             with contextlib.suppress(RuntimeError, TypeError):  # a model that cannot be called twice in a step
-                self.draws = [self._drawn(seed) for seed in (1, 2)]
+                self.gradients["draws"] = np.stack([self._drawn(seed) for seed in (1, 2)])
             model.zero_grad(set_to_none=True)
             seed_everything(mix("gradient", 0))  # from here on both plans draw the same again
             self._put(states[0])
@@ -158,14 +287,16 @@ class _Recorder(Watcher):
             self._gradient = None
             self._put(states[done % len(states)])
 
-        self.session.in_main(prepare)
+        self.training.do(prepare)
         found: list[list[Array]] = [[] for _ in states]
         wanted = self._rounds * len(states)
         self.training.follow(lambda done, _: done >= wanted, each, most=wanted)
-        self.session.in_main(self._as_before)
-        self.taken = len(self.data.digests)
+        self.training.do(self._as_before)
+        self._taken = len(self.data.digests)
         whole = all(state is not None for state in states) and all(_tells(each, self._rounds) for each in found)
-        self.found = found if whole and not self.live.script.joints.scaled else []
+        if whole and not self.joints.scaled:
+            self._points = len(found)
+            self.gradients |= {f"gradients{number}": np.stack(each) for number, each in enumerate(found)}
 
     def _as_before(self) -> None:
         weights, optimizers = self._present
@@ -174,14 +305,13 @@ class _Recorder(Watcher):
         for optimizer, state in zip(self.training.optimizers, optimizers, strict=True):
             optimizer.load_state_dict(state)
         del self._present
-        self.weights.append(self.coordinates.weights())
-        self.buffered.append(self.buffers.values())
+        self.record()
 
     def _put(self, state: Any) -> None:
         if state is not None:
             self.training.model.load_state_dict(state)
 
-    def train(self, steps: int, seconds: float) -> None:
+    def _train(self, steps: int, seconds: float) -> None:
         """Trains step by step: the batch's digest, the loss, the learning rate, the weights after it."""
         self._gradient = None
 
@@ -191,8 +321,7 @@ class _Recorder(Watcher):
                 self.skipped.append(done - 1)
             self._gradient = None
             self.rates.append(float(self.training.optimizer.param_groups[0]["lr"]))
-            self.weights.append(self.coordinates.weights())
-            self.buffered.append(self.buffers.values())
+            self.record()
 
         def enough(done: int, elapsed: float) -> bool:
             return done >= steps or (done >= LEAST_STEPS and perf_counter() - began > seconds)
@@ -203,23 +332,17 @@ class _Recorder(Watcher):
         goal = self.training.follow(enough, each, most=steps)
         ranks = self.training.group.gather(goal.captured.losses()[: len(self.rates)])
         fewest = min(map(len, ranks))
-        self.losses = mean_losses([losses[:fewest] for losses in ranks])
+        self.losses = list(mean_losses([losses[:fewest] for losses in ranks]))
 
-    def read_on(self, seconds: float, usual: float, samples: int) -> None:
+    def _read_on(self, seconds: float, usual: float, samples: int) -> None:
         """Trains on for the sake of its batches alone, into the third epoch where there is time.
 
         The last of the kept weights are held meanwhile, so that an evaluation on the way is one of them.
         """
-        self._hook.remove()
-        if not self.session.over:
-            self._read_on(seconds, usual, samples)
-        self.data.put_together(self.training.group)
-
-    def _read_on(self, seconds: float, usual: float, samples: int) -> None:
-        held = HeldWeights(self.live, self._kept) if self._kept is not None else None
+        held = HeldWeights(self.training, self._kept) if self._kept is not None else None
         if held is not None:
-            self.session.in_main(held.put)
-            self.live.script.joints.watchers.append(held)
+            self.training.do(held.put)
+            self.joints.watchers.append(held)
 
         def each(done: int, elapsed: float) -> None:
             self.data.step_ended()
@@ -234,15 +357,23 @@ class _Recorder(Watcher):
         began = perf_counter()
         goal = self.training.follow(enough, each, most=_MOST_READ)
         if held is not None:
-            self.live.script.joints.watchers.remove(held)
-            self.metrics, self.evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
+            self.joints.watchers.remove(held)
+            self._metrics, self._evaluation = (held.metric_at(goal),), held.hashed.hexdigest()
 
-    def finish(self) -> None:
-        """Once the script trains no further: updates from drawn gradients."""
+    def _finish(self) -> None:
+        """Once the script trains no further: updates from drawn gradients, where both plans began.
+
+        Decay follows the weights, and a schedule the steps, of which each plan has trained as many as there was time
+        for.
+        """
         for watcher in (self.data, self):
-            self.live.script.joints.watchers.remove(watcher)
+            self.joints.watchers.remove(watcher)
+        self._put(self._origin)
         with contextlib.suppress(Exception):  # an optimizer that wants a closure, or keeps its own state
-            self.updated = self._updates()
+            for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
+                for group, values in zip(optimizer.param_groups, kept, strict=True):
+                    group.update(copy.deepcopy(values))
+            self.updates()
 
     def _drawn(self, seed: int) -> Array:
         """The gradient of the recorded calls, of a loss in the place of the script's own."""
@@ -251,63 +382,6 @@ class _Recorder(Watcher):
         for batch in self.training.batches:
             self.training.backward(self.training.forward(batch))
         return self.coordinates.gradients()
-
-    def _updates(self) -> list[Array]:
-        """The weights' changes by the optimizers alone, from gradients that are the same in every process.
-
-        They begin where both plans began: decay follows the weights, and a schedule the steps, of which each plan has
-        trained as many as there was time for.
-        """
-        self._put(self._origin)
-        for optimizer, kept in zip(self.training.optimizers, self._rates, strict=True):
-            optimizer.state.clear()
-            for group, values in zip(optimizer.param_groups, kept, strict=True):
-                group.update(copy.deepcopy(values))
-        before, found = self.coordinates.weights(), []
-        large = LARGE_NORM / max(sum(self.coordinates.sizes), 1) ** 0.5
-        for number in range(ZERO_STEPS + UPDATE_STEPS + LARGE_STEPS):
-            size = _SYNTHETIC if number < ZERO_STEPS + UPDATE_STEPS else large
-            self.coordinates.set_synthetic_gradients(None if number < ZERO_STEPS else number, size)
-            for optimizer in self.training.optimizers:
-                optimizer.step()
-            after = self.coordinates.weights()
-            found.append(after - before)
-            before = after
-        return found
-
-    # what is handed on
-
-    def arrays(self) -> dict[str, Any]:
-        """The arrays of the file: float32, coordinates in the last dimension."""
-        optional = {"draws": self.draws, "updates": self.updated}
-        return {
-            "names": np.array(self.coordinates.names),
-            "sizes": np.array(self.coordinates.sizes),
-            "counts": np.array(self.coordinates.counts),
-            "weights": np.stack(self.weights),
-            "buffer_names": np.array(self.buffers.names, dtype=str),
-            "buffers_start": np.stack(self.buffered),
-            **{f"gradients{number}": np.stack(found) for number, found in enumerate(self.found)},
-            **{name: np.stack(found) for name, found in optional.items() if found},
-        }
-
-    def document(self, out: str) -> Probe:
-        return Probe(
-            file=Path(out).name,
-            steps=len(self.rates),
-            digests=tuple(self.data.digests),
-            orders=tuple(self.data.orders),
-            gradient_digests=tuple(self.data.digests[: self.taken]),
-            losses=self.losses,
-            learning_rates=tuple(self.rates),
-            skipped_by_scaler=tuple(self.skipped),
-            epochs=tuple(self.data.epochs),
-            points=len(self.found),
-            metrics=self.metrics,
-            evaluation_digest=self.evaluation,
-            unseen=self.data.unseen,
-            dropouts=dropouts(self.training.model),
-        )
 
 
 def _hyperparameters(optimizer: Optimizer) -> list[JsonDict]:

@@ -1,25 +1,402 @@
-"""All that is autoopt's in the process of a script, from the moment that torch is imported."""
+"""The script of one process: its hooks, the recorded calls of its first step, and how long its whole run is."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import functools
+import sys
+import threading
+from collections.abc import Sized
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 from time import perf_counter
+from types import FrameType
+from typing import Any, Literal
 
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader
+
+from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.fingerprint import digests
+from autoopt.benchmark.losses import takes_probabilities
 from autoopt.benchmark.seeding import mix, seed_everything
-from autoopt.records import Sites
+from autoopt.benchmark.steady import excess
+from autoopt.benchmark.target import epoch_start
+from autoopt.records import RunParts, Sites
 from autoopt.registry import Registry, load_strategies
 from autoopt.script.applying import Applying
-from autoopt.script.frames import folder
+from autoopt.script.between import seconds_of_one, steps_between
+from autoopt.script.draws import draw_anew, same_draws
+from autoopt.script.frames import folder, is_users
 from autoopt.script.joints import Joints
+from autoopt.script.loaders import Watcher
 from autoopt.script.metric import MetricReader, overhear
 from autoopt.script.observer import Observer
-from autoopt.script.planned import planned_steps
-from autoopt.script.recording import Recording
 from autoopt.script.refusals import refuse_processes
-from autoopt.script.run_parts import ImportClock
-from autoopt.script.same_draws import same_draws
-from autoopt.script.seeds import draw_anew
 from autoopt.script.session import Session
 from autoopt.trial.protocol import TrialSpec
+
+
+@dataclass
+class ModelCall:
+    """One training call of a root model: its tensors without their history, and the dtype of autocast around it."""
+
+    model: nn.Module
+    args: Any
+    kwargs: Any
+    dtype: torch.dtype | None = None
+
+    def __call__(self, model: nn.Module) -> torch.Tensor:
+        """A scalar to begin a backward pass with, of this model or of another in its place."""
+        return scalar_of(model(*self.args, **self.kwargs))
+
+
+class MicroBatch(list[ModelCall]):
+    """The training calls of one micro-batch, in their order."""
+
+    @property
+    def samples(self) -> int:
+        return max((samples_of((call.args, call.kwargs)) or 0 for call in self), default=0)
+
+
+class Recording(Watcher):
+    """Holds the calls of the script's first training step, digests of the host batch that it began with, and what its
+    losses are.
+
+    Attributes:
+        takes_probabilities: a loss is made of probabilities (``benchmark.losses``).
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[MicroBatch] = []
+        self.host_digests: tuple[str, str, str] | None = None
+        self.takes_probabilities = False
+        self._over = False
+        self._next = True
+        self._loads = False
+
+    def stop(self) -> None:
+        self._over = True
+
+    def batch_given(self, loader: Any, batch: Any, training: bool) -> None:
+        if not self._over and training:
+            self._next = self._loads = True
+            self.host_digests = digests(batch) if self.host_digests is None else self.host_digests
+
+    def forward(self, model: nn.Module, args: Any, kwargs: Any, training: bool) -> None:
+        if self._over or not training:
+            return
+        if self._next:
+            self.batches.append(MicroBatch())
+            self._next = False
+        self.batches[-1].append(ModelCall(model, _detached(args), _detached(kwargs), _autocast(model)))
+
+    def backward(self, loss: Any) -> None:
+        if not self._over and isinstance(loss, torch.Tensor):
+            self.takes_probabilities = self.takes_probabilities or takes_probabilities(loss)
+        if not self._loads:
+            self._next = True
+
+
+def _autocast(model: nn.Module) -> torch.dtype | None:
+    """The precision that autocast computes in as the model is called; None where it is off."""
+    kind = next((parameter.device.type for parameter in model.parameters()), "cpu")
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def _detached(value: Any) -> Any:
+    return tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+def scalar_of(output: Any) -> torch.Tensor:
+    """A scalar to begin a backward pass with: the loss that a model returns itself, else the mean of its outputs.
+
+    The script's own loss is made by lines that cannot be called alone; what it costs is small beside the model.
+    """
+    leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+    floating = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    found = [leaf for leaf in floating if leaf.requires_grad] or floating
+    scalars = [leaf for leaf in found if leaf.numel() == 1]
+    if scalars:
+        return scalars[0].reshape(())
+    means = [leaf.float().mean() for leaf in found]
+    return torch.stack(means).sum() if len(means) > 1 else means[0]
+
+
+_Rest = Literal["stepped", "dropped"]
+_TRAINERS = frozenset(
+    (
+        "transformers.trainer.Trainer",
+        "lightning.pytorch.trainer.trainer.Trainer",
+        "pytorch_lightning.trainer.trainer.Trainer",
+    )
+)
+
+
+def planned_steps(batches_per_step: int) -> int | None:
+    """Training steps of the run; called from within a step, in the thread that trains.
+
+    Args:
+        batches_per_step: batches of a loader that one training step takes.
+
+    Returns:
+        What a library's trainer tells, else the product of the loops' lengths; None where a loop does not tell its own.
+        Of a pass over a loader whose batches are added up, its last ones count as the loop's own lines treat them.
+    """
+    total, loads = 1, False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        told = _of_trainer(frame)
+        if told is not None:
+            return told
+        if is_users(frame.f_code.co_filename):
+            for loop in _loops(frame):
+                length = _length(loop, frame)
+                if length is None:
+                    return None
+                count, loaded = length
+                rest = _remainder(loop, frame.f_lineno) if loaded and batches_per_step > 1 else None
+                total *= count if rest is None else _steps(count, batches_per_step, rest)
+                loads = loads or (loaded and rest is None)
+        frame = frame.f_back
+    if total == 1:
+        return None
+    return max(total // max(batches_per_step, 1), 1) if loads else total
+
+
+def steps_per_epoch(batches: int, batches_per_step: int) -> int:
+    """Training steps of a pass over a loader; called as :func:`planned_steps` is.
+
+    Args:
+        batches: that the loader gives.
+        batches_per_step: that one training step takes.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    rest: _Rest | None = None
+    while frame is not None and rest is None:
+        if is_users(frame.f_code.co_filename):
+            rests = (_remainder(loop, frame.f_lineno) for loop in _loops(frame))
+            rest = next((each for each in rests if each is not None), None)
+        frame = frame.f_back
+    return _steps(batches, batches_per_step, rest or "dropped")
+
+
+def _steps(batches: int, batches_per_step: int, rest: _Rest) -> int:
+    more = batches_per_step - 1 if rest == "stepped" else 0
+    return max((batches + more) // max(batches_per_step, 1), 1)
+
+
+def _remainder(loop: ast.AST, line: int) -> _Rest | None:
+    """The way of a loop with batches that are left where their number is no multiple of a step's.
+
+    Args:
+        loop: over batches.
+        line: in its body, at which it steps.
+
+    Returns:
+        ``stepped``: with those that there are, as the condition on its length tells, or accelerate does; ``dropped``:
+        its counter begins anew with each pass; None where neither is seen: the next pass goes on counting.
+    """
+    if not isinstance(loop, ast.For):
+        return None
+    for node in ast.walk(loop):
+        if isinstance(node, ast.With) and _holds(node, line) and "accumulate" in _entered(node):
+            return "stepped"
+        if isinstance(node, ast.If) and (_holds(node, line) or (node.lineno < line and _skips(node))):
+            parts = list(ast.walk(node.test))
+            counted = [part.left for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
+            if counted and any(isinstance(part, ast.Call) and _called(part) == "len" for part in parts):
+                return "stepped"
+            if counted and not isinstance(node.test, ast.BoolOp):
+                return "dropped" if set().union(*map(_names, counted)) & _names(loop.target) else None
+    return None
+
+
+def _entered(node: ast.With) -> set[str]:
+    """Names of the functions whose contexts a block is under."""
+    return {_called(item.context_expr) for item in node.items if isinstance(item.context_expr, ast.Call)}
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _holds(node: ast.If | ast.With, line: int) -> bool:
+    return node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+
+
+def _skips(node: ast.If) -> bool:
+    return isinstance(node.body[-1], ast.Continue)
+
+
+def _of_trainer(frame: FrameType) -> int | None:
+    """Training steps of the whole run, where a library's trainer is what runs in a frame."""
+    for name in ("self", "trainer"):
+        owner: Any = frame.f_locals.get(name)
+        if any(f"{kind.__module__}.{kind.__qualname__}" in _TRAINERS for kind in type(owner).__mro__):
+            state = getattr(owner, "state", None)
+            told = getattr(state, "max_steps", None) or getattr(owner, "estimated_stepping_batches", None)
+            return told if isinstance(told, int) and told > 0 else None
+    return None
+
+
+def _loops(frame: FrameType) -> list[ast.For | ast.While | ast.AsyncFor]:
+    """The loops around the line that a frame is at, within its own function."""
+    tree = _tree(frame.f_code.co_filename)
+    if tree is None:
+        return []
+    line = frame.f_lineno
+    body: ast.AST = tree
+    if frame.f_code.co_name != "<module>":
+        functions = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name == frame.f_code.co_name
+            and node.lineno <= line <= (node.end_lineno or node.lineno)
+        ]
+        if not functions:
+            return []
+        body = functions[-1]
+    return [
+        node
+        for node in ast.walk(body)
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)
+    ]
+
+
+@functools.cache
+def _tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _length(loop: ast.AST, frame: FrameType) -> tuple[int, bool] | None:
+    """How often a loop's body runs, and whether a loader feeds it; None where that is not known."""
+    if not isinstance(loop, ast.For):
+        return None
+    expression = loop.iter
+    while isinstance(expression, ast.Call) and _called(expression) in ("enumerate", "tqdm", "trange", "track"):
+        if _called(expression) == "trange":
+            expression.func = ast.Name("range", ast.Load())
+            break
+        expression = expression.args[0] if expression.args else ast.Constant(None)
+    value = _value(expression, frame)
+    if type(value).__module__.partition(".")[0] == "tqdm":  # a bar that has a name of its own
+        value = getattr(value, "iterable", None)
+    if isinstance(value, DataLoader):
+        try:
+            return len(value), True
+        except (TypeError, NotImplementedError):
+            return None
+    return (len(value), False) if isinstance(value, range | list | tuple | dict) and isinstance(value, Sized) else None
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+
+
+def _value(node: ast.AST, frame: FrameType) -> Any:
+    """The value of an expression of names, attributes, numbers and ranges; None for any other: no user code runs."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = _value(node.value, frame)
+        return getattr(owner, "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.FloorDiv):
+        left, right = _value(node.left, frame), _value(node.right, frame)
+        if not isinstance(left, int) or not isinstance(right, int) or (isinstance(node.op, ast.FloorDiv) and not right):
+            return None
+        match node.op:
+            case ast.Add():
+                return left + right
+            case ast.Sub():
+                return left - right
+            case ast.Mult():
+                return left * right
+        return left // right
+    if isinstance(node, ast.Call) and _called(node) in ("range", "int", "len") and isinstance(node.func, ast.Name):
+        values = [_value(argument, frame) for argument in node.args]
+        if _called(node) == "range":
+            return range(*values) if values and all(isinstance(value, int) for value in values) else None
+        if len(values) == 1 and isinstance(values[0], int | float) and _called(node) == "int":
+            return int(values[0])
+        sized = isinstance(values[0], list | tuple | dict | DataLoader) if len(values) == 1 else False
+        return len(values[0]) if sized and _called(node) == "len" else None
+    return None
+
+
+def run_parts(training: Any, lap: Lap) -> RunParts:
+    """All parts that are known by now.
+
+    Args:
+        training: the ``ScriptTraining``, which stands at a step's end.
+        lap: of steps that it has trained since its first.
+    """
+    session = training.session
+    between, step = session.between, median(lap.steps) if lap.steps else None
+    evaluations, saved = between.of("evaluate"), between.of("checkpoint")
+    first_batch = between.openings[0] if between.openings else None if training.script.joints.roles.known else 0.0
+    begun = session.began if between.first_at is None else between.first_at
+    ready = session.began if session.first_step_at is None else session.first_step_at
+    before = training.script.imports_seconds
+    return RunParts(
+        imports_seconds=None if before is None else before + (between.imports or 0.0),
+        build_seconds=max(begun - session.began - (between.imports or 0.0), 0.0),
+        first_batch_seconds=first_batch,
+        warm_up_seconds=max(ready - begun - (first_batch or 0.0) - (step or 0.0), 0.0) + excess(lap.steps),
+        step_seconds=step,
+        steps=training.lengths.total or None,
+        steps_per_epoch=training.lengths.per_epoch,
+        epoch_seconds=epoch_start(
+            between.openings, training.loader.loader, lap.stages.get("data", 0.0) / max(len(lap.steps), 1)
+        ),
+        evaluation_seconds=seconds_of_one(evaluations),
+        evaluate_every=steps_between(evaluations),
+        checkpoint_seconds=seconds_of_one(saved),
+        checkpoint_every=steps_between(saved),
+        evaluations=tuple(each.evaluated() for each in evaluations),
+    )
+
+
+class ImportClock:
+    """Seconds of imports in the thread that trains, until :meth:`stop`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._plain: Any = None
+        self._inside = False
+
+    def start(self) -> None:
+        plain = self._plain = builtins.__import__
+        main = threading.main_thread()
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or threading.current_thread() is not main or args[0] in sys.modules:
+                return plain(*args, **kwargs)
+            self._inside, began = True, perf_counter()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self._inside = False
+                self.seconds += perf_counter() - began
+
+        self._timed = builtins.__import__ = timed
+
+    def stop(self) -> float:
+        """Puts the import back as it was; seconds so far."""
+        if builtins.__import__ is self._timed:
+            builtins.__import__ = self._plain
+        return self.seconds
 
 
 class Script:

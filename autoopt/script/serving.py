@@ -7,31 +7,11 @@ import threading
 from typing import Any
 
 from autoopt.errors import WorkloadError
-from autoopt.script.endings import ScriptEnded, of_leaving, of_reading
+from autoopt.script.refusals import ScriptEnded, of_leaving, of_reading
 from autoopt.trial.channel import Channel, ChannelClosed
-from autoopt.trial.child import TaskServer, seal
+from autoopt.trial.child import TaskServer, resolve, seal
 from autoopt.trial.preloading import EnvironmentLog
 from autoopt.trial.protocol import Call, TrialSpec
-
-DRIVING = frozenset(
-    {
-        "autoopt.benchmark.tasks:warm_up",
-        "autoopt.benchmark.tasks:run_block",
-        "autoopt.benchmark.tasks:switched_block",
-        "autoopt.benchmark.tasks:probe_losses",
-        "autoopt.benchmark.tasks:probe",
-        "autoopt.benchmark.tasks:monitored_block",
-        "autoopt.benchmark.tasks:train",
-        "autoopt.benchmark.tasks:train_leg",
-        "autoopt.benchmark.tasks:evaluations",
-        "autoopt.benchmark.tasks:cpu_clock",
-        "autoopt.benchmark.tasks:trace",
-        "autoopt.simplify.tasks:running",
-        "autoopt.script.tasks:sites",
-        "autoopt.script.held:evaluate",
-    }
-)
-"""Tasks that let the script train on. All others compute, in the main thread, which stands at a step's end."""
 
 
 class ScriptServer(TaskServer):
@@ -78,13 +58,21 @@ class ScriptServer(TaskServer):
             raise of_reading(ended) or of_leaving(ended) or ended from None
 
         def made() -> Any:
-            from autoopt.script.context import ScriptContext  # torch is there: the script has imported it
+            # torch is there: the script has imported it
+            from autoopt.benchmark.trial_context import TrialContext
+            from autoopt.script.training import ScriptTraining, meet
 
-            return ScriptContext(script, self.emit)
+            script.stop_recording()
+            session, spec = script.session, script.spec
+            training = ScriptTraining(script, meet(spec.rank, session.device.torch))
+            began = session.first_step_at - session.began
+            return TrialContext(spec, script.registry, emit=self.emit, training=(training, began))
 
         return script.session.in_main(made)
 
     def run(self, live: Any, call: Call) -> Any:
-        if call.task in DRIVING:
-            return super().run(live, call)
-        return self._session.in_main(lambda: super(ScriptServer, self).run(live, call))
+        """In the thread that trains, unless the task lets the training go on."""
+        task = self._session.in_main(lambda: resolve(call.task))
+        if getattr(task, "drives", False):
+            return task(live, **call.arguments)
+        return self._session.in_main(lambda: task(live, **call.arguments))

@@ -1,8 +1,7 @@
 """The steps of a script as its joints tell them: counted, timed by stage, and stopped at their ends when told.
 
 The script's main thread runs the training. Between two goals it stands at a step's end and does what the serving
-thread asks for: so whatever computes runs in the thread whose torch settings are the script's.
-"""
+thread asks for: so whatever computes runs in the thread whose torch settings are the script's."""
 
 from __future__ import annotations
 
@@ -11,18 +10,110 @@ import math
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import sub
 from time import perf_counter
 from typing import Any
 
-from autoopt.benchmark.clock import Lap, StageClock, clock_for
-from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for
+from autoopt.benchmark.clock import DeferredCost, StageClock, clock_for, deferred_cost_for
 from autoopt.benchmark.device import Device, open_device
-from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.script.between import Between, Interruption
-from autoopt.script.endings import ScriptEnded, of_training
-from autoopt.script.found_metric import Told, told_again
-from autoopt.script.goal import Enough, Goal
-from autoopt.script.plain_steps import PlainSteps
+from autoopt.benchmark.distributed.group import Enough
+from autoopt.benchmark.live import Printed
+from autoopt.benchmark.losses import LossRecorder
+from autoopt.script.between import Between, Goal, Interruption
+from autoopt.script.metric import told_again
+from autoopt.script.refusals import ScriptEnded, of_training
+
+
+class PlainSteps:
+    """The plain steps since the last that was split, or since something happened between two of them.
+
+    Args:
+        over: told at a step's end that was to be the last of them, or at which somebody is to be asked.
+
+    Attributes:
+        on: whether the step under way is plain; the joints write into the lists only then.
+        opened, arrived, ends: when a batch was asked for, had come, and when the step ended, by ``perf_counter``.
+        losses: of backward passes, in their order.
+        samples: of each step that has ended; given: of the step under way; 0 where none were counted.
+        most: of them, until one is split or the last is reached.
+        rests_until: nobody is to be asked before, by ``perf_counter``.
+    """
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self._over = over
+        self.on = False
+        self.opened: list[float] = []
+        self.arrived: list[float] = []
+        self.ends: list[float] = []
+        self.losses: list[float | list[float]] = []
+        self.samples: list[int] = []
+        self.given = 0
+        self.most = self.rests_until = self._since = 0.0
+        self._note: Callable[[list[object]], None] | None = None
+
+    def begin(self, clock: StageClock, rests: float, most: float, note: Callable[[list[object]], None] | None) -> None:
+        """The step that begins is plain, and so are those after it.
+
+        Args:
+            rests: for so many seconds nobody need be asked whether it is enough.
+            most: so many steps at most; fewer where the clock splits one before.
+            note: called after each; None where there is nothing to be noted.
+        """
+        self.on, self._since, self._note = True, clock.last, note
+        self.most = min(most, clock.until_fine)
+        self.rests_until = clock.last + rests
+
+    def prepared(self) -> None:
+        """A batch was made by the script itself, since the last step's end, and is trained on."""
+        if not self.waited:
+            self.opened.append(self.ends[-1] if self.ends else self._since)
+            self.arrived.append(perf_counter())
+
+    def ended(self) -> None:
+        """A step has ended."""
+        now = perf_counter()
+        ends = self.ends
+        if len(self.arrived) == len(ends):  # nothing was waited for
+            began = ends[-1] if ends else self._since
+            self.opened.append(began)
+            self.arrived.append(began)
+        ends.append(now)
+        self.samples.append(self.given)
+        self.given = 0
+        done = len(ends)
+        if self._note is not None:
+            self._note([])
+        if now >= self.rests_until or done >= self.most or len(self.losses) != done:
+            self._over()
+
+    @property
+    def waited(self) -> bool:
+        """Whether the batch of the step under way has come."""
+        return len(self.arrived) > len(self.ends)
+
+    def book(self, clock: StageClock) -> tuple[int, float]:
+        """Tells the clock of them and forgets them, in place of ``set_aside``, ``mark("data")`` and ``step_done``.
+
+        Returns:
+            Steps that have ended, and seconds between the end of one and the next wait.
+        """
+        opened, arrived, ends = self.opened, self.arrived, self.ends
+        begins = [clock.step_began, *ends]
+        clock.totals["data"] += sum(map(sub, arrived, opened))
+        clock.unsplit += sum(map(sub, ends, arrived))
+        clock.steps += map(sub, ends, begins)
+        between = sum(map(sub, opened, [clock.last, *ends]))
+        clock.step_began = begins[-1]
+        clock.last = max([clock.last, *ends[-1:], *arrived[-1:]])
+        clock.until_fine -= len(ends)
+        if clock.until_fine == 0:
+            clock.split_next()
+        self.on = False
+        steps = len(ends)
+        for each in (opened, arrived, ends):
+            each.clear()
+        return steps, between
+
 
 _INLINE = 3
 
@@ -79,24 +170,18 @@ class Session:
         """
         self._received()
 
-    def run_until(self, enough: Enough) -> tuple[Lap, LossRecorder]:
+    def run(self, enough: Enough, **hints: Any) -> Goal:
         """Lets the script train until ``enough``, asked at each step's end with the steps and seconds so far.
+
+        Args:
+            hints: when ``enough`` need be asked; see :class:`Goal`.
 
         Raises:
             ScriptEnded: it came to its end before.
             BaseException: what it failed by.
         """
-        goal = self.run(enough)
-        return goal.lap(), goal.captured
-
-    def run(self, enough: Enough, **hints: Any) -> Goal:
-        """The same, with all that was measured.
-
-        Args:
-            hints: when ``enough`` need be asked; see :class:`Goal`.
-        """
         assert self.device is not None, "there is a device from the first step on"
-        goal = Goal(enough, LossRecorder(self.device.kind == "cpu"), **hints)
+        goal = Goal(LossRecorder(self.device.kind == "cpu"), enough=enough, **hints)
         self.goal = goal
         self._jobs.put(goal)
         self._received()
@@ -200,7 +285,7 @@ class Session:
     def line(self, text: str) -> None:
         """The script has printed a line; those of evaluations may tell a metric."""
         if self._goal is not None and self._aside is not None and self._aside.stage == "evaluate":
-            self._goal.lines.append(Told(self.steps, self._seconds(self._goal), self.evaluations, text))
+            self._goal.lines.append(Printed(self.steps, self._seconds(self._goal), self.evaluations, text))
 
     def _seconds(self, goal: Goal) -> float:
         """Since the goal was set, evaluations included."""

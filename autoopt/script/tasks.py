@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from statistics import median
+from typing import Any
 
 from autoopt.benchmark.clock import Lap
+from autoopt.benchmark.live import drives
 from autoopt.records import JsonDict
-from autoopt.script.context import ScriptContext
-from autoopt.script.run_parts import run_parts
+from autoopt.script.process import run_parts
 
 WATCHED_STEPS = 24
 WATCHED_SECONDS, FEWEST_WATCHED = 4.0, 10
 """A script is watched for so many steps; where they are slow, for that time and fewer steps, or for twice that time."""
 
 
-def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEPS) -> JsonDict:
+@drives
+def sites(live: Any, seconds: float = WATCHED_SECONDS, steps: int = WATCHED_STEPS) -> JsonDict:
     """The sites that the script has shown after so many steps, or about that time: :class:`~autoopt.records.Sites`."""
-    script = live.script
+    script = live.training.script
     assert script.observer is not None, "only a watched script knows its sites"
 
     def enough(done: int, elapsed: float) -> bool:
@@ -28,13 +30,14 @@ def sites(live: ScriptContext, seconds: float = WATCHED_SECONDS, steps: int = WA
     with suppress(Exception):  # what fails after the first steps is reported by the training that comes to it
         _wait_for_evaluation(live, seconds)
     turns = {"period": first.period, "backwards": first.backwards}  # of one loop: a later one may have begun meanwhile
-    found = {**turns, **_first_look(lap), "run": run_parts(live, lap)}
-    return script.sites().model_copy(update=found).model_dump(mode="json")
+    found = {**turns, **_first_look(lap), "run": run_parts(live.training, lap)}
+    document: JsonDict = script.sites().model_copy(update=found).model_dump(mode="json")
+    return document
 
 
-def _wait_for_evaluation(live: ScriptContext, seconds: float) -> None:
+def _wait_for_evaluation(live: Any, seconds: float) -> None:
     """Trains on until an evaluation is over, where none was and that takes no longer than the watching itself."""
-    between, until = live.script.session.between, min(seconds, WATCHED_SECONDS)
+    between, until = live.training.session.between, min(seconds, WATCHED_SECONDS)
     if not between.of("evaluate"):
         live.training.follow(lambda done, elapsed: elapsed >= until or bool(between.of("evaluate")))
 

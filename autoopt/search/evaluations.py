@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.errors import TrialFailed
 from autoopt.events import Kept, TrialEnded
 from autoopt.records import JsonDict, Plan, Quality, Round, Speedup, Trial, Verdict

@@ -13,8 +13,7 @@ from autoopt.benchmark.target import reachable
 from autoopt.errors import TrialFailed
 from autoopt.records import JsonDict, Objective, Plan
 from autoopt.records.messages import TrainingRun
-from autoopt.script.found_metric import chosen, why_chosen
-from autoopt.script.metric import direction_of, name_of
+from autoopt.script.metric import chosen, direction_of, name_of, why_chosen
 from autoopt.search.aa_control import AAControl
 from autoopt.search.accept.late import PAST
 from autoopt.search.accept.time_to_target import parts_to

@@ -16,7 +16,7 @@ from autoopt.search.planner import Choice, Queue, build_queue, unwanted
 from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState
 from autoopt.search.trial_runner import BaselineFailed
-from autoopt.simplify.analyse import build_round, model_error
+from autoopt.simplify.analyse import build_round, model_error, run_parts
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_profile import (
     Description,
@@ -27,7 +27,6 @@ from autoopt.simplify.stage_profile import (
     reason_to_doubt,
 )
 from autoopt.simplify.stage_timings import StageTimings
-from autoopt.simplify.whole_run import run_parts
 
 SHARE = 0.02
 FEWEST_SECONDS, MOST_SECONDS = 4.0, 60.0

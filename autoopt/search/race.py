@@ -13,11 +13,10 @@ from statistics import fmean
 
 import numpy as np
 
-from autoopt.benchmark.switching import PARTS, unswitchable
+from autoopt.benchmark.switching import PARTS, SCRIPT_PARTS, unswitchable
 from autoopt.records import JsonDict, Noise, Plan, Record
 from autoopt.records.messages import Block
 from autoopt.registry import Registry
-from autoopt.script.switching import PARTS as SCRIPT_PARTS
 from autoopt.search.budget_allocation import STEADY_SECONDS, BudgetAllocation
 from autoopt.search.candidate import plan_of
 from autoopt.search.compare.arena import Clock, LiveArm, Source

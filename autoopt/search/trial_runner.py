@@ -13,7 +13,7 @@ from autoopt.errors import TrialFailed, WorkloadError
 from autoopt.records import JsonDict, Plan, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import Registry
-from autoopt.script.interpreter import runs_here
+from autoopt.script.execute import runs_here
 from autoopt.search.accept.interleaved import TrainedPair, Turns
 from autoopt.search.accept.loss_paths import ROUNDING
 from autoopt.search.budget_allocation import START_SECONDS, TimeLimits

@@ -1,31 +1,385 @@
-"""Advice on a live training: what only a person can change, looked for in its step, its source and its input."""
+"""Advice on what only a person can change: its file and line, its measured share of a step, and the edit.
+
+It is looked for in a live training's step, its source and its input."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import linecache
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from autoopt.benchmark.contents import tensors
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Advice, JsonDict, Peaks
-from autoopt.simplify import advice
-from autoopt.simplify.batches import Fetch, few, nbytes
-from autoopt.simplify.ceilings import host_bandwidth
-from autoopt.simplify.forced import CALLS, Found, advice_of_calls, watched_calls
-from autoopt.simplify.isolation import ChildFailed, in_child, restored
-from autoopt.simplify.source import Function, dataset_functions, function_of, is_users, profile_lines, step_functions
+from autoopt.simplify.batches import ChildFailed, Fetch, few, in_child, nbytes, restored
+from autoopt.simplify.bottleneck import host_bandwidth
+from autoopt.simplify.costly import CALLS, Found, advice_of_calls, watched_calls
+from autoopt.simplify.source import (
+    Function,
+    Line,
+    Unused,
+    WatchedStep,
+    dataset_functions,
+    dotted,
+    function_of,
+    is_users,
+    profile_lines,
+    step_functions,
+    unused_outputs,
+    watch,
+)
 from autoopt.simplify.stage_timings import StageTimings
-from autoopt.simplify.watch import Line, WatchedStep, unused_outputs, watch
+
+_SYNCS = (".item", ".cpu", ".tolist", ".numpy")
+_MAKERS = ("tensor", "as_tensor", "zeros", "ones", "full", "eye", "arange", "linspace", "rand", "randn", "randint",
+           "from_numpy", "empty")  # fmt: skip
+_CREATED = {f"torch.{name}" for name in _MAKERS}
+_DECODES = (
+    "open", "imread", "imdecode", "decode", "read_image", "decode_image", "read_video", "load", "loads", "read_csv",
+    "read_parquet", "read_bytes", "read_text", "read",
+)  # fmt: skip
+_LEAST = 0.01
+"""Of a step: what costs less, and makes nobody wait, is not worth a person's time."""
+_LOOPED = 16
+_TINY = 200
+_CADENCE = 0.2
+CACHE = 0.2
+"""Of a step: samples whose preparation takes less are not worth a cache."""
+
+
+def sync_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
+    """Values fetched from the device in every step: the host waits for all that was issued.
+
+    For devices that run on their own: on a CPU a value is there, and asking for it makes nobody wait.
+    """
+    found: dict[Line, str] = {line: f"{count} in a step, watched" for line, count in seen.syncs.items()}
+    calls: dict[Line, ast.Call] = {}
+    for function in functions:
+        for name, call in function.calls():
+            if name.endswith(_SYNCS) or _prints(name, call):
+                line = (function.file, call.lineno)
+                calls[line] = call
+                found.setdefault(line, f"{name.lstrip('.')}() stands in {function.name}")
+    return [
+        _advice(
+            "A value is fetched from the device in every step",
+            f"{evidence}: the host waits for the device before it can issue the next work",
+            line,
+            f"{_kept(calls.get(line))} as a tensor, and fetch its value once in many steps, such as at each evaluation",
+            seen.share(seen.waited[line]) if line in seen.waited else None,
+        )
+        for line, evidence in sorted(found.items())
+    ]
+
+
+def _kept(call: ast.Call | None) -> str:
+    """The edit in words, with the expression that is fetched where its source is known."""
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return "keep it"
+    return f"keep {ast.unparse(call.func.value)}.detach()" if call.func.attr != "cpu" else "keep it"
+
+
+def _prints(name: str, call: ast.Call) -> bool:
+    """Whether something other than constants is printed."""
+    return name == "print" and any(not isinstance(argument, ast.Constant) for argument in call.args)
+
+
+def creation_advice(functions: Iterable[Function], seen: WatchedStep, waits: bool) -> list[Advice]:
+    """Tensors made on the host in every step.
+
+    Args:
+        waits: where the model runs on a device, to which they must then be copied; else only what costs is told.
+    """
+    found = []
+    for function in functions:
+        for name, call in function.calls():
+            line = (function.file, call.lineno)
+            share = seen.share(seen.seconds.get(line, 0.0))
+            made = name in _CREATED and not any(keyword.arg == "device" for keyword in call.keywords)
+            if made and (waits or (share or 0.0) >= _LEAST):
+                edit = f'self.register_buffer("...", {ast.unparse(call)}, persistent=False)'
+                found.append(
+                    _advice(
+                        "A tensor is made anew in every step",
+                        f"{name}() without device= stands in {function.name}",
+                        line,
+                        f"make it once, in __init__: {edit}; or give device= so that it is made in place",
+                        share,
+                    )
+                )
+    return found
+
+
+def copy_advice(functions: Iterable[Function], seen: WatchedStep, autocast: bool, waits: bool) -> list[Advice]:
+    """Copies between devices or types inside the step, apart from those that autocast makes.
+
+    Args:
+        waits: where the model runs on a device; else only what costs is told.
+    """
+    found: dict[Line, str] = {}
+    for function in functions:
+        for name, call in function.calls():
+            if waits and (name.endswith(".cuda") or (name.endswith(".to") and _names_device(call))):
+                found[(function.file, call.lineno)] = f"{name.lstrip('.')}() stands in {function.name}"
+    if not autocast:
+        for line, count in seen.copies.items():
+            if seen.copied_bytes[line] and line not in seen.doubles and line not in seen.syncs:
+                if (seen.share(seen.copied[line]) or 0.0) < _LEAST and not waits:
+                    continue
+                size = seen.copied_bytes[line] / 1e6
+                found[line] = f"{count} copies of {size:.3g} MB together in a step, watched"
+    return [
+        _advice(
+            "A copy is made inside the step",
+            evidence,
+            line,
+            "batches are on the device already; keep constants there as buffers, and convert once, in the dataset",
+            seen.share(seen.copied[line]) if line in seen.copied else None,
+        )
+        for line, evidence in sorted(found.items())
+    ]
+
+
+def _names_device(call: ast.Call) -> bool:
+    texts = [ast.unparse(argument) for argument in call.args] + [ast.unparse(k.value) for k in call.keywords]
+    return any("device" in text or "cuda" in text or "'cpu'" in text for text in texts)
+
+
+def loop_advice(functions: Iterable[Function], seen: WatchedStep) -> list[Advice]:
+    """Loops over tensors in Python: many operators from one line within a loop."""
+    functions = list(functions)
+    found = []
+    for (file, number), count in seen.operators.most_common():
+        inside = any(f.file == file and _body_loop(f, number) for f in functions)
+        share = seen.share(seen.seconds[file, number])
+        if count >= _LOOPED and (share or 0.0) >= _LEAST and inside and not _calls_module(functions, file, number):
+            found.append(
+                _advice(
+                    "A Python loop over tensors",
+                    f"{count} operators in a step come from this line, which stands in a loop",
+                    (file, number),
+                    "write it as one operation on the whole tensor (broadcasting, einsum, gather, torch.vmap)",
+                    share,
+                )
+            )
+    return found
+
+
+def _body_loop(function: Function, line: int) -> bool:
+    return function.line <= line <= (_end(function.tree) or line) and function.in_loop(line)
+
+
+def _end(tree: ast.AST) -> int:
+    return max((getattr(node, "end_lineno", 0) or 0 for node in ast.walk(tree)), default=0)
+
+
+def _calls_module(functions: list[Function], file: str, line: int) -> bool:
+    """Whether the loop goes over submodules, which is how layers are stacked: ``x = block(x)``."""
+    for function in functions:
+        if function.file != file:
+            continue
+        for loop in function.loops():
+            if not isinstance(loop, ast.For) or not loop.lineno <= line <= (loop.end_lineno or 0):
+                continue
+            names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+            if any(
+                name in names for name, call in function.calls() if loop.lineno <= call.lineno <= (loop.end_lineno or 0)
+            ):
+                return True
+    return False
+
+
+def operator_advice(seen: WatchedStep, launches: int, seconds: float, launch_seconds: float | None) -> list[Advice]:
+    """Very many operators that do very little each."""
+    if launches < _TINY or not launch_seconds or seconds / launches > 8 * launch_seconds:
+        return []
+    (line, count) = next(iter(seen.operators.most_common(1)), (("", 0), 0))
+    return [
+        _advice(
+            "Many tiny operators",
+            f"{launches} operators in a step take {seconds / launches * 1e6:.1f} µs each on average, "
+            f"where launching one that does nothing costs {launch_seconds * 1e6:.1f} µs; most ({count}) come from here",
+            line if count else None,
+            "join them: larger tensors, fused operators (F.scaled_dot_product_attention, foreach), or torch.compile",
+            min(1.0, launches * launch_seconds / seconds),
+        )
+    ]
+
+
+def double_advice(seen: WatchedStep, batch_lines: Iterable[tuple[str, Line | None]]) -> list[Advice]:
+    """float64 by accident: in the batch, or in the step."""
+    found = [
+        _advice(
+            "float64 in the batch",
+            f"{path} arrives as float64: twice the bytes, and arithmetic many times slower than float32",
+            line,
+            "convert where it is made: .float(), or dtype=np.float32",
+        )
+        for path, line in batch_lines
+    ]
+    share = seen.share(seen.double_seconds)
+    if seen.doubles and not found and (share or 0.0) >= _LEAST:
+        line = min(seen.doubles)
+        found.append(
+            _advice(
+                "float64 in the step",
+                f"{seen.double_total} operators of a step give float64, the first at this line",
+                line,
+                "use dtype=torch.float32; Python floats and np.float64 scalars promote where both are tensors",
+                share,
+            )
+        )
+    return found
+
+
+def unused_advice(unused: Iterable[Unused], step: float) -> list[Advice]:
+    """Submodules that are computed for nothing.
+
+    Args:
+        step: seconds of a step; the backward of what is not used is never run, so its share is the forward's.
+    """
+    return [
+        _advice(
+            "An output that the loss does not use",
+            f"the output of {item.module} does not reach the loss",
+            item.line,
+            "leave it out in training, or use it",
+            min(1.0, item.seconds / step) if step > 0 else None,
+        )
+        for item in unused
+    ]
+
+
+def decode_advice(
+    functions: Iterable[Function], shares: dict[Line, float], sample: float, step_share: float
+) -> list[Advice]:
+    """Files read and decoded again in every epoch.
+
+    Args:
+        shares: seconds per sample by line, as traced.
+        sample: seconds per sample.
+        step_share: of a step, what preparing its samples takes.
+    """
+    if step_share < CACHE:
+        return []
+    found: dict[Line, float] = {}
+    for function in functions:
+        for name, call in function.calls():
+            if name.split(".")[-1] in _DECODES:
+                line = (function.file, call.lineno)
+                found[line] = shares.get(line, 0.0)
+    if not found:
+        return []
+    line = max(found, key=lambda item: found[item])
+    part = f", about {found[line] / sample:.0%} of a sample" if sample and found[line] else ""
+    return [
+        _advice(
+            "The same files are decoded again in every epoch",
+            f"preparing samples takes {step_share:.0%} of a step{part}; this part is the same each time",
+            line,
+            "decode once and keep the arrays: in memory where they fit, else in one memory-mapped file (np.memmap)",
+            min(1.0, step_share * (found[line] / sample if sample else 1.0)),
+        )
+    ]
+
+
+def collate_advice(
+    function: Function | None, seconds: float | None, size: int, bandwidth: float | None, step: float
+) -> list[Advice]:
+    """A collate function that goes through samples or elements in Python.
+
+    Args:
+        seconds: per micro-batch.
+        size: bytes of the batch.
+        bandwidth: bytes per second.
+        step: seconds of a micro-batch's part of a step, waiting for data included.
+    """
+    if function is None or seconds is None:
+        return []
+    loops = [loop for loop in function.loops() if _by_hand(loop)]
+    least = size / bandwidth if bandwidth else 0.0
+    if not loops or seconds < max(10 * least, 2e-4):
+        return []
+    line = min(loop.lineno for loop in loops)  # type: ignore[attr-defined]
+    return [
+        _advice(
+            "Collate goes through the samples in Python",
+            f"{seconds * 1e3:.2f} ms for a batch of {size / 1e6:.2f} MB, which memory moves in {least * 1e3:.3f} ms",
+            (function.file, line),
+            "stack once (torch.stack, np.stack, torch.nn.utils.rnn.pad_sequence) instead of filling row by row",
+            min(1.0, seconds / step) if step > 0 else None,
+        )
+    ]
+
+
+def _by_hand(loop: ast.AST) -> bool:
+    """A loop statement, a nested comprehension, or one that makes a tensor each time."""
+    nested = sum(isinstance(node, ast.comprehension) for node in ast.walk(loop)) > 1
+    return isinstance(loop, (ast.For, ast.While)) or nested or any(name.startswith("torch.") for name in _names(loop))
+
+
+def _names(tree: ast.AST) -> list[str]:
+    return [dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def cadence_advice(what: str, seconds: float, every: int, step: float, where: Line | None) -> list[Advice]:
+    """Evaluations or checkpoints that take a large part of the training.
+
+    Args:
+        seconds: of one.
+        every: steps between two.
+        step: seconds of a step.
+    """
+    share = seconds / (seconds + every * step) if step > 0 else 0.0
+    if share < _CADENCE:
+        return []
+    return [
+        _advice(
+            f"{what.capitalize()}s take {share:.0%} of the training",
+            f"one takes {seconds:.3g} s, as long as {seconds / step:.0f} steps, and comes every {every} steps",
+            where,
+            f"do it less often (every {max(every + 1, round(seconds / step / 0.05))} steps: 5 %), or on fewer samples",
+            share,
+        )
+    ]
+
+
+def _advice(title: str, evidence: str, line: Line | None, suggestion: str, share: float | None = None) -> Advice:
+    """One piece of advice; its measured share and the line's own text belong to the evidence."""
+    if share is not None:
+        evidence = f"{evidence}; {_percent(share)} of a step"
+    text = linecache.getline(*line).strip() if line is not None and line[0] else ""
+    return Advice(
+        title=title,
+        evidence=f"{evidence} — {text[:120]}" if text else evidence,
+        share=share,
+        file=line[0] if line is not None and line[0] else None,
+        line=line[1] if line is not None and line[0] else None,
+        suggestion=suggestion,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= _LEAST else "less than 1%"
+
+
+def merged(found: Iterable[Advice]) -> list[Advice]:
+    """Each title once for a line, the largest measured share first."""
+    kept: dict[Any, Advice] = {}
+    for item in found:
+        kept.setdefault((item.title, item.file, item.line), item)
+    return sorted(kept.values(), key=lambda item: -(item.share or 0.0))
+
 
 _TRACED = 0.5
 """Seconds of samples under a tracer."""
 
 
 def advise_training(
-    training: Training, batches: list[Any], peaks: Peaks, timings: StageTimings, step_seconds: float | None = None
+    training: LiveTraining, batches: list[Any], peaks: Peaks, timings: StageTimings, step_seconds: float | None = None
 ) -> list[Advice]:
     """All advice on an assembled training. A look that fails is left out: advice is never worth an error.
 
@@ -54,11 +408,11 @@ def advise_training(
     attempt(lambda: _cadence(training, timings, running))
     attempt(lambda: _inputs(training, batches[0], peaks, timings, running))
     attempt(lambda: forced_in_batch(training, running))
-    return advice.merged(found)
+    return merged(found)
 
 
 def _step(
-    training: Training, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float
+    training: LiveTraining, functions: list[Function], batches: list[Any], peaks: Peaks, seconds: float
 ) -> list[Advice]:
     """The step, watched once; where it cannot be watched (compiled), by its source alone."""
     waits = training.device.kind != "cpu"
@@ -72,23 +426,23 @@ def _step(
         if tensor.dtype == torch.float64
     ]
     return [
-        *(advice.sync_advice(functions, seen) if waits else []),
-        *advice.creation_advice(functions, seen, waits),
-        *advice.copy_advice(functions, seen, training.setup.precision.dtype is not None, waits),
-        *advice.loop_advice(functions, seen),
-        *advice.operator_advice(seen, seen.total, seconds, peaks.launch_seconds),
-        *advice.double_advice(seen, doubles),
+        *(sync_advice(functions, seen) if waits else []),
+        *creation_advice(functions, seen, waits),
+        *copy_advice(functions, seen, training.setup.precision.dtype is not None, waits),
+        *loop_advice(functions, seen),
+        *operator_advice(seen, seen.total, seconds, peaks.launch_seconds),
+        *double_advice(seen, doubles),
     ]
 
 
-def forced_in_step(training: Training, batches: list[Any], step: float) -> list[Advice]:
+def forced_in_step(training: LiveTraining, batches: list[Any], step: float) -> list[Advice]:
     """Calls in a step that are no part of training."""
     with watched_calls() as found:
         training.whole_step(batches)
     return advice_of_calls(found, step)
 
 
-def forced_in_batch(training: Training, step: float) -> list[Advice]:
+def forced_in_batch(training: LiveTraining, step: float) -> list[Advice]:
     """The same in making a batch, in a forked child, where the source of dataset or collate names such a call."""
     loader = training.loader.loader
     collating = function_of(loader.collate_fn)
@@ -104,14 +458,14 @@ def forced_in_batch(training: Training, step: float) -> list[Advice]:
         return {"found": [(name, *line, times) for (name, line), times in found.items()]}
 
     seen: Found = {(name, (file, line)): times for name, file, line, times in in_child(make, timeout=60.0)["found"]}
-    return advice_of_calls(seen, step, training.accumulation)
+    return advice_of_calls(seen, step, training.lengths.accumulation)
 
 
-def _unused(training: Training, batch: Any, step: float) -> list[Advice]:
-    return advice.unused_advice(unused_outputs(training.model, lambda: training.forward(batch)), step)
+def _unused(training: LiveTraining, batch: Any, step: float) -> list[Advice]:
+    return unused_advice(unused_outputs(training.model, lambda: training.forward(batch)), step)
 
 
-def _dataset_line(training: Training) -> Line | None:
+def _dataset_line(training: LiveTraining) -> Line | None:
     """Where the dataset makes its samples: the line that says float64 if one does, else the function."""
     functions = dataset_functions(training.loader.loader.dataset)
     for function in functions:
@@ -126,15 +480,15 @@ def _dataset_line(training: Training) -> Line | None:
     return (functions[0].file, functions[0].line) if functions else None
 
 
-def _cadence(training: Training, timings: StageTimings, step: float) -> list[Advice]:
+def _cadence(training: LiveTraining, timings: StageTimings, step: float) -> list[Advice]:
     if training.evaluation is None or timings.evaluate is None:
         return []
     function = function_of(training.workload.evaluate)
     where = (function.file, function.line) if function else None
-    return advice.cadence_advice("evaluation", timings.evaluate.seconds, training.evaluate_every, step, where)
+    return cadence_advice("evaluation", timings.evaluate.seconds, training.lengths.evaluate_every, step, where)
 
 
-def _inputs(training: Training, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
+def _inputs(training: LiveTraining, batch: Any, peaks: Peaks, timings: StageTimings, step: float) -> list[Advice]:
     """Decoding and collate: their seconds as they were measured, their lines in a forked child."""
     loader, inputs = training.loader.loader, timings.inputs
     functions = dataset_functions(loader.dataset)
@@ -142,16 +496,16 @@ def _inputs(training: Training, batch: Any, peaks: Peaks, timings: StageTimings,
     preparing = sample * timings.batch_size * timings.accumulation
     part = min(1.0, preparing / step) if step > 0 else 0.0
     found = []
-    if part >= advice.CACHE:  # lines are traced only where they would be told
+    if part >= CACHE:  # lines are traced only where they would be told
         shares = {(file, line): seconds for file, line, seconds in _lines(training)}
-        found += advice.decode_advice(functions, shares, sample, part)
+        found += decode_advice(functions, shares, sample, part)
     collate = inputs.collate.seconds if inputs.collate is not None else None
     rate = host_bandwidth(peaks, training.device.kind)
     each = step / timings.accumulation
-    return [*found, *advice.collate_advice(function_of(loader.collate_fn), collate, nbytes(batch), rate, each)]
+    return [*found, *collate_advice(function_of(loader.collate_fn), collate, nbytes(batch), rate, each)]
 
 
-def _lines(training: Training) -> list[tuple[str, int, float]]:
+def _lines(training: LiveTraining) -> list[tuple[str, int, float]]:
     """Seconds of each line of the user's own in which a sample is prepared, traced in a forked child."""
     fetch = Fetch(training.loader.loader)
 

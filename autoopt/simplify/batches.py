@@ -1,21 +1,155 @@
-"""Samples and real micro-batches of a training, read without its dataset or loader noticing where that works."""
+"""Batches of a training, read without it noticing, and measuring in isolation.
+
+What a step changes is put back, and what cannot be put back runs in a forked child."""
 
 from __future__ import annotations
 
 import copy
 import io
 import itertools
+import multiprocessing
 import pickle
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.seeding import random_state, set_random_state
 from autoopt.records import JsonDict
-from autoopt.simplify.isolation import ChildFailed, can_fork, in_child
+
+
+class ChildFailed(Exception):  # noqa: N818
+    """The forked measurement raised, died or took too long; the message says which."""
+
+
+def can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+def in_child(measure: Callable[[], JsonDict], timeout: float) -> JsonDict:
+    """Runs ``measure`` in a forked child with one compute thread and hands back its document.
+
+    Raises:
+        ChildFailed: it raised, died, or took longer than ``timeout`` seconds; it is gone then.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(measure, theirs), daemon=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads, as a DataLoader does it
+        process.start()
+    theirs.close()
+    try:
+        return _answer(ours, timeout)
+    finally:
+        ours.close()
+        process.join(2.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _answer(connection: Connection, timeout: float) -> JsonDict:
+    if not connection.poll(timeout):
+        raise ChildFailed(f"took longer than {timeout:.0f} s")
+    try:
+        kind, value = connection.recv()
+    except EOFError:
+        raise ChildFailed("its process died") from None
+    if kind == "error":
+        raise ChildFailed(value)
+    return dict(value)
+
+
+def _child(measure: Callable[[], JsonDict], connection: Connection) -> None:
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork; a loader's worker does the same
+    try:
+        answer: tuple[str, Any] = ("answer", measure())
+    except Exception as error:
+        answer = ("error", f"{type(error).__name__}: {error}".split("\n")[0])
+    connection.send(answer)
+    connection.close()
+
+
+@contextmanager
+def restored(training: LiveTraining) -> Iterator[None]:
+    """Everything that a training step changes is put back when the block ends, however it ends.
+
+    Weights, buffers, gradients, the states of optimizer, scaler and schedule, modes, threads, random numbers; the
+    training's clock forgets what was measured meanwhile.
+    """
+    saved = _Saved(training)
+    try:
+        yield
+    finally:
+        saved.put_back()
+
+
+class _Saved:
+    def __init__(self, training: LiveTraining) -> None:
+        self.training = training
+        model, optimizer = training.model, training.optimizer
+        aside = _aside(training)
+        self.tensors = [(tensor, aside(tensor)) for tensor in _tensors(model)]
+        self.gradients = [(p, None if p.grad is None else aside(p.grad)) for p in model.parameters()]
+        self.modes = [(module, module.training) for module in model.modules()]
+        self.optimizer = _optimizer_state(optimizer, aside)
+        self.scaler = copy.deepcopy(training.scaler.state_dict()) if training.scaler else None
+        self.schedule = copy.deepcopy(training.schedule.state_dict())
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.threads = torch.get_num_threads()
+        self.random = random_state()
+
+    def put_back(self) -> None:
+        training = self.training
+        with torch.no_grad():
+            for tensor, value in self.tensors:
+                tensor.copy_(value)
+        for parameter, gradient in self.gradients:
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        for module, mode in self.modes:
+            module.training = mode
+        training.optimizer.load_state_dict(self.optimizer)
+        training.schedule.load_state_dict(self.schedule)
+        for group, rate in zip(training.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate
+        if training.scaler is not None and self.scaler is not None:
+            training.scaler.load_state_dict(self.scaler)
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        set_random_state(self.random)
+        training.clock.start()
+
+
+def _aside(training: LiveTraining) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Where copies are kept: on the device while it has twice the room for them, else on the host."""
+    if training.device.kind != "cuda":
+        return lambda tensor: tensor.detach().clone()
+    state = [leaf for leaf in tree_leaves(training.optimizer.state_dict()) if isinstance(leaf, torch.Tensor)]
+    gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
+    size = sum(t.numel() * t.element_size() for t in [*_tensors(training.model), *gradients, *state])
+    if 2 * size < torch.cuda.mem_get_info(training.device.torch)[0]:
+        return lambda tensor: tensor.detach().clone()
+    return lambda tensor: tensor.detach().to("cpu", copy=True)
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer, aside: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The optimizer's state with its tensors set aside, everything else copied."""
+    leaves, structure = tree_flatten(optimizer.state_dict())
+    kept = [aside(leaf) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf) for leaf in leaves]
+    return tree_unflatten(kept, structure)
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
 
 _HALF = 0.5
 """A device with more of its memory taken is not asked for twice the batch."""
@@ -83,13 +217,13 @@ def nbytes(batch: Any) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
-def cached_batches(training: Training, notes: list[str]) -> list[Any]:
+def cached_batches(training: LiveTraining, notes: list[str]) -> list[Any]:
     """The micro-batches of one optimizer step, on the host.
 
     They are made in a forked child where that works, so that neither the dataset nor the loader notices.
     A script's are those that it holds.
     """
-    if not isinstance(training, Training):
+    if not training.takes_batches:
         return list(training.next())
     if can_fork() and training.device.kind == "cpu":
         try:
@@ -106,23 +240,23 @@ def cached_batches(training: Training, notes: list[str]) -> list[Any]:
             generator.set_state(saved)
 
 
-def _read(training: Training) -> list[Any]:
+def _read(training: LiveTraining) -> list[Any]:
     loader = training.loader.loader
     fetch = Fetch(loader)
     if fetch.iterable or loader.batch_sampler is None:
         clone = fresh_loader(loader)
         clone.__dict__.update(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
         clone.__dict__["_DataLoader__multiprocessing_context"] = None
-        return list(itertools.islice(iter(clone), training.accumulation))
-    return [loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(training.accumulation)]
+        return list(itertools.islice(iter(clone), training.lengths.accumulation))
+    return [loader.collate_fn(fetch.samples(fetch.indices(), fetch.size)) for _ in range(training.lengths.accumulation)]
 
 
-def doubled_batch(training: Training) -> Any | None:
+def doubled_batch(training: LiveTraining) -> Any | None:
     """A micro-batch of twice the samples, on the device.
 
     None where the dataset cannot be asked for any samples, or the device may have no room.
     """
-    if not isinstance(training, Training):
+    if not training.takes_batches:
         return None  # what a script makes of a batch is its own
     loader = training.loader.loader
     fetch = Fetch(loader)
@@ -136,7 +270,7 @@ def doubled_batch(training: Training) -> Any | None:
     return training.to_device(_unpacked(in_child(read, timeout=_SECONDS)["batches"])[0])
 
 
-def _near_limit(training: Training) -> bool:
+def _near_limit(training: LiveTraining) -> bool:
     """Whether twice the batch may not fit."""
     if training.device.kind != "cuda":
         return False

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autoopt.benchmark.blocks import Ramp, run_block
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
+from autoopt.benchmark.warmup import Ramp, run_block
 from autoopt.records import Deeper
 from autoopt.records.messages import Block
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
@@ -178,7 +178,7 @@ def _scaled(chain: tuple[Deeper, ...], times: float) -> tuple[Deeper, ...]:
 
 
 def running_block(
-    training: Training,
+    training: LiveTraining,
     seconds: float,
     min_steps: int,
     ramp_seconds: float = 0.0,

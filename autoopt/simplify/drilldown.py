@@ -1,24 +1,33 @@
-"""Drill-down: transforms of a Compose-like pipeline, submodules forward and backward, lines of the user's source."""
+"""Drill-down: transforms of a Compose-like pipeline, submodules forward and backward, lines of the user's source.
+
+And the input side alone: one sample, collate, the user's loader, and what handing a batch over costs."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
+import resource
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset
 
-from autoopt.benchmark.training import Training
+from autoopt.benchmark.live import LiveTraining
 from autoopt.records import Deeper
+from autoopt.simplify.batches import Fetch, few, fresh_loader
+from autoopt.simplify.drift import SAMPLES, ReferenceSpeed, normalized, sensitivity
+from autoopt.simplify.microbenchmarks import MOST, is_steady, repeat, summary
 from autoopt.simplify.source import LineProfile, is_users, link, profile_lines
-from autoopt.simplify.stage_timings import Timing
+from autoopt.simplify.stage_timings import InputTimings, Timing
 
 _WORTH = 0.3
 """Of what is above it: a part that explains less ends the chain."""
@@ -168,7 +177,7 @@ def source_of(thing: Any) -> tuple[str | None, int | None]:
 
 
 def open_compute(
-    training: Training, batch: Any, timings: dict[str, Any], time_limit: float
+    training: LiveTraining, batch: Any, timings: dict[str, Any], time_limit: float
 ) -> dict[str, tuple[Deeper, ...]]:
     """Chains below forward, backward, optimizer, host and evaluation; seconds of one call of each."""
     forward, backward = timings["forward"], timings["backward"].seconds
@@ -203,7 +212,7 @@ def _only_backward(profile: LineProfile, seconds: float) -> tuple[Deeper, ...]:
     return (link(code.co_filename, line, min(cost, seconds)),)
 
 
-def _optimizer(training: Training, batch: Any, timing: Timing, time_limit: float) -> tuple[Deeper, ...]:
+def _optimizer(training: LiveTraining, batch: Any, timing: Timing, time_limit: float) -> tuple[Deeper, ...]:
     """Lines of an optimizer of the user's own."""
     if not is_users(inspect.getsourcefile(type(training.optimizer)) or "<"):
         return ()
@@ -230,7 +239,7 @@ class ModuleSeconds:
     runs: int = 0
 
 
-def module_seconds(training: Training, batch: Any, time_limit: float) -> ModuleSeconds:
+def module_seconds(training: LiveTraining, batch: Any, time_limit: float) -> ModuleSeconds:
     """Times every submodule of an eager model forward, and backward between the gradients of its output and input."""
     found = ModuleSeconds()
     start = time.perf_counter()
@@ -249,7 +258,7 @@ def module_seconds(training: Training, batch: Any, time_limit: float) -> ModuleS
 
 
 @contextmanager
-def _hooked(training: Training, found: ModuleSeconds) -> Iterator[None]:
+def _hooked(training: LiveTraining, found: ModuleSeconds) -> Iterator[None]:
     handles: list[Any] = []
     begun: dict[str, list[float]] = defaultdict(list)
     for name, module in training.model.named_modules():
@@ -264,7 +273,7 @@ def _hooked(training: Training, found: ModuleSeconds) -> Iterator[None]:
             handle.remove()
 
 
-def _starter(training: Training, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
+def _starter(training: LiveTraining, name: str, begun: dict[str, list[float]]) -> Callable[..., None]:
     def start(module: nn.Module, inputs: Any) -> None:
         training.device.synchronize()
         begun[name].append(time.perf_counter())
@@ -272,7 +281,9 @@ def _starter(training: Training, name: str, begun: dict[str, list[float]]) -> Ca
     return start
 
 
-def _stopper(training: Training, name: str, begun: dict[str, list[float]], found: ModuleSeconds) -> Callable[..., None]:
+def _stopper(
+    training: LiveTraining, name: str, begun: dict[str, list[float]], found: ModuleSeconds
+) -> Callable[..., None]:
     def stop(module: nn.Module, inputs: Any, output: Any) -> None:
         training.device.synchronize()
         if begun[name]:
@@ -282,7 +293,7 @@ def _stopper(training: Training, name: str, begun: dict[str, list[float]], found
     return stop
 
 
-def _time_backward(training: Training, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
+def _time_backward(training: LiveTraining, name: str, inputs: Any, output: Any, found: ModuleSeconds) -> None:
     """From the gradient of the output to that of the input; hooks on tensors leave in-place code alone."""
     mark: list[float] = []
 
@@ -343,9 +354,219 @@ def _path(model: nn.Module, seconds: dict[str, float], whole: float) -> tuple[De
         above, prefix = children[name], f"{name}."
 
 
-def open_evaluation(training: Training, seconds: float, time_limit: float) -> tuple[Deeper, ...]:
+def open_evaluation(training: LiveTraining, seconds: float, time_limit: float) -> tuple[Deeper, ...]:
     """Lines of the user's evaluation on a few batches, scaled to the whole."""
     if training.evaluation is None:
         return ()
     batches = list(itertools.islice(iter(training.evaluation.batches), 2))
-    return profile_lines(lambda: training.evaluate_on(batches), time_limit, most=5).chain("wall", seconds)
+    return profile_lines(lambda: training.evaluation.on(training.model, batches), time_limit, most=5).chain(
+        "wall", seconds
+    )
+
+
+_CHUNK_SECONDS = 2e-3
+_STATS = Path("/proc/thread-self/schedstat")
+
+
+class Clock:
+    """Wall, CPU and waiting seconds since it was made. Waiting for a core is not waiting."""
+
+    def __init__(self) -> None:
+        self.switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        self.delay = _run_delay()
+        self.cpu = time.process_time()
+        self.wall = time.perf_counter()
+
+    def read(self) -> tuple[float, float, float]:
+        wall = time.perf_counter() - self.wall
+        cpu = time.process_time() - self.cpu
+        delay = _run_delay() - self.delay
+        slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw > self.switches
+        return wall, cpu, max(0.0, wall - cpu - delay) if slept else 0.0
+
+
+def measure_inputs(loader: DataLoader[Any], time_limit: float) -> InputTimings:
+    """Measures the input side of a loader. Meant for a forked child: it leaves caches warm behind it."""
+    notes: list[str] = []
+    fetch = Fetch(loader)
+    sample, spread = _sample(fetch, time_limit * 0.3)
+    batch, collate = _collate(fetch, time_limit * 0.1)
+    alone = _loader(loader, time_limit * 0.25, notes)
+    handover, receive = _handover(batch, time_limit * 0.15) if batch is not None else (None, None)
+    collating = _open_collate(fetch, collate, time_limit * 0.05)
+    opened = open_dataset(
+        loader.dataset, lambda: few(fetch), sample.cpu_seconds or 0.0, sample.wait_seconds or 0.0, time_limit * 0.2
+    )
+    return InputTimings(
+        sample=sample,
+        sample_spread=spread,
+        collate=collate,
+        loader=alone,
+        handover=handover,
+        receive=receive,
+        deeper=opened.working,
+        waiting=opened.waiting,
+        collating=collating,
+        notes=(*notes, *opened.notes),
+    )
+
+
+def _sample(fetch: Fetch, time_limit: float) -> tuple[Timing, float | None]:
+    """One sample alone, in chunks long enough to be timed; spread: deviation of one sample over its mean."""
+    many = hasattr(fetch.dataset, "__getitems__")
+    pending: list[Any] = []
+    size = 1
+    walls: list[float] = []
+    cpus: list[float] = []
+    waits: list[float] = []
+    readings: list[float] = []
+    reference = ReferenceSpeed()
+    cold = None
+    start = time.perf_counter()
+    while time.perf_counter() - start < time_limit or len(walls) < 2:
+        if len(walls) >= MOST:
+            break
+        while not fetch.iterable and len(pending) < size:
+            pending += fetch.indices()
+        if many:
+            size = max(size, min(len(pending), fetch.size))
+        chunk, pending = pending[:size], pending[size:]
+        before = reference.now()
+        clock = Clock()
+        got = fetch.samples(chunk, size)
+        wall, cpu, wait = clock.read()
+        beside = (before + reference.now()) / 2
+        count = max(1, len(got) if fetch.iterable else len(chunk))
+        if cold is None:
+            cold = wall / count
+            size = max(1, min(256, int(_CHUNK_SECONDS / max(cold, 1e-6))))
+            continue
+        walls.append(wall / count)
+        cpus.append(cpu / count)
+        waits.append(wait / count)
+        readings.append(beside)
+    spread = statistics.stdev(walls) / statistics.fmean(walls) if len(walls) > 3 and size == 1 else None
+    working = sensitivity(cpus, readings, SAMPLES)
+    # a mean keeps rare slow samples, which a median forgets; trimmed, since bursts of the machine are not the dataset's
+    cpu, wait = _trimmed(normalized(cpus, readings, working)), _trimmed(waits)
+    timing = summary(walls, readings=readings, usual=SAMPLES * cpu / max(cpu + wait, 1e-12), cpu_seconds=cpu)
+    # its own degree, not that of the wall-clock, in which waiting is
+    degree = min(1.0, working * cpu / max(timing.seconds, 1e-12))
+    return timing.model_copy(update={"wait_seconds": wait, "sensitivity": degree}), spread
+
+
+def _collate(fetch: Fetch, time_limit: float) -> tuple[Any, Timing | None]:
+    collate = fetch.loader.collate_fn
+    if fetch.loader.batch_sampler is None and fetch.loader.batch_size is None:
+        return fetch.samples(fetch.indices(), 1)[0], None
+    samples = fetch.samples(fetch.indices(), fetch.size)
+    return collate(samples), repeat(lambda: collate(samples), time_limit, reference=ReferenceSpeed(), usual=SAMPLES)
+
+
+def _open_collate(fetch: Fetch, collate: Timing | None, time_limit: float) -> tuple[Deeper, ...]:
+    """The lines of a collate function of the user's own; seconds per micro-batch."""
+    if collate is None:
+        return ()
+    samples = fetch.samples(fetch.indices(), fetch.size)
+    return profile_lines(lambda: fetch.loader.collate_fn(samples), time_limit).chain("wall", collate.seconds)
+
+
+def _loader(loader: DataLoader[Any], time_limit: float, notes: list[str]) -> Timing | None:
+    """Seconds per micro-batch of the user's loader when nobody uses the batches."""
+    clone = fresh_loader(loader)
+    ahead = clone.num_workers * (clone.prefetch_factor or 0) + clone.num_workers
+    stream = iter(clone)
+    if next(stream, None) is None:
+        return None
+    for _ in range(ahead):  # the queue is full at first
+        if next(stream, None) is None:
+            stream = iter(clone)
+    walls: list[float] = []
+    cpus: list[float] = []
+    readings: list[float] = []
+    reference = ReferenceSpeed()
+    start = time.perf_counter()
+    group = max(1, clone.num_workers)  # batches come in bunches, one of each worker
+    while len(walls) < 3 or (
+        time.perf_counter() - start < time_limit
+        and len(walls) < MOST
+        and (not clone.num_workers or not is_steady(walls, 8))
+    ):
+        before = reference.now()
+        mark, spent, taken = time.perf_counter(), time.thread_time(), 0
+        for _ in range(group):
+            if next(stream, None) is None:
+                break
+            taken += 1
+        if taken == group:
+            walls.append((time.perf_counter() - mark) / group)
+            cpus.append((time.thread_time() - spent) / group)
+            readings.append((before + reference.now()) / 2)
+        else:
+            stream = iter(clone)
+            next(stream, None)
+        if time.perf_counter() - start > 4 * time_limit:
+            break
+    if not walls:
+        notes.append("the loader alone was not measured: an epoch is shorter than its queue")
+        return None
+    if clone.num_workers:  # they work while the reference is read, and each at its own
+        return summary(walls, cpu_seconds=statistics.median(cpus))
+    share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
+    even = normalized(cpus, readings, sensitivity(cpus, readings, SAMPLES))
+    return summary(walls, readings=readings, usual=SAMPLES * share, cpu_seconds=statistics.median(even))
+
+
+def _handover(batch: Any, time_limit: float) -> tuple[Timing | None, Timing | None]:
+    """A ready micro-batch from one worker to this process: wall-clock of both, CPU seconds of this one."""
+    loader: DataLoader[Any] = DataLoader(
+        _Same(batch), batch_size=None, num_workers=1, collate_fn=_identity, multiprocessing_context="fork"
+    )
+    walls: list[float] = []
+    cpus: list[float] = []
+    end = None
+    mark = spent = 0.0
+    for number, _ in enumerate(loader):
+        now, cpu = time.perf_counter(), time.thread_time()
+        if number >= 4:
+            walls.append(now - mark)
+            cpus.append(cpu - spent)
+        mark, spent = now, cpu
+        end = end or now + time_limit
+        if now > end or is_steady(walls, 60):
+            break
+    if not walls:
+        return None, None
+    return summary(walls), summary(cpus)
+
+
+class _Same(Dataset[Any]):
+    """Always the same batch, copied each time as a collate in a worker would write it."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> Any:
+        return tree_map(lambda item: item.clone() if isinstance(item, torch.Tensor) else item, self.batch)
+
+
+def _identity(batch: Any) -> Any:
+    return batch
+
+
+def _trimmed(values: list[float]) -> float:
+    """The mean without the highest and the lowest tenth."""
+    cut = len(values) // 10
+    ordered = sorted(values)
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+def _run_delay() -> float:
+    """Seconds that this thread was ready and got no core; 0 where the system does not tell."""
+    try:
+        return float(_STATS.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -8,20 +8,16 @@ from typing import Any
 
 import torch
 
-from autoopt.benchmark.contents import samples_of
+from autoopt.benchmark.contents import padding_share, samples_of
 from autoopt.benchmark.environment import usable_cores
-from autoopt.benchmark.padding import padding_share
+from autoopt.benchmark.live import LiveTraining
 from autoopt.benchmark.seeding import kept_random_state
-from autoopt.benchmark.training import Training
 from autoopt.records import JsonDict
 from autoopt.simplify import microbenchmarks
-from autoopt.simplify.batches import cached_batches, doubled_batch, nbytes
-from autoopt.simplify.cache_effects import cache_effects_of
-from autoopt.simplify.contention import measure_contention, measure_overlap
-from autoopt.simplify.drilldown import open_compute, open_evaluation
-from autoopt.simplify.inputs import measure_inputs
-from autoopt.simplify.isolation import ChildFailed, can_fork, in_child, restored
-from autoopt.simplify.operators import count_operators, operators
+from autoopt.simplify.batches import ChildFailed, cached_batches, can_fork, doubled_batch, in_child, nbytes, restored
+from autoopt.simplify.contention import cache_effects_of, measure_contention, measure_overlap
+from autoopt.simplify.drilldown import measure_inputs, open_compute, open_evaluation
+from autoopt.simplify.microbenchmarks import count_operators, operators
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 
 _NEGLIGIBLE = 0.02
@@ -33,7 +29,7 @@ _GRACE = 2.5
 """Seconds over the limit in which a measurement may still begin: the first few turns of a slow step."""
 
 
-def measure_training(training: Training, seconds: float) -> StageTimings:
+def measure_training(training: LiveTraining, seconds: float) -> StageTimings:
     """Every stage alone, within about ``seconds``; the training is left as it was."""
     start = time.perf_counter()
     notes: list[str] = []
@@ -52,10 +48,10 @@ def measure_training(training: Training, seconds: float) -> StageTimings:
         pin_memory=bool(loader.pin_memory),
         non_blocking=training.setup.transfer.non_blocking,
         batch_size=own_batch(training, batches[0]),
-        accumulation=training.accumulation,
+        accumulation=training.lengths.accumulation,
         batch_bytes=nbytes(batches[0]),
         optimizer_bytes=microbenchmarks.optimizer_bytes(training.optimizer),
-        evaluate_every=training.evaluate_every if training.evaluation else None,
+        evaluate_every=training.lengths.evaluate_every if training.evaluation else None,
         checkpoint_every=training.setup.cadence.checkpoint_every,
         allowed_precisions=("fp32", "tf32", "bf16", "fp16") if training.device.kind == "cuda" else ("fp32", "bf16"),
         inputs=inputs,
@@ -66,7 +62,7 @@ def measure_training(training: Training, seconds: float) -> StageTimings:
     )
 
 
-def _inputs(training: Training, time_limit: float, notes: list[str]) -> InputTimings:
+def _inputs(training: LiveTraining, time_limit: float, notes: list[str]) -> InputTimings:
     """The input side, in a forked child: the dataset's caches and the loader's random numbers must stay as they are."""
     if not can_fork():
         notes.append("the input side was not measured: this system cannot fork")
@@ -92,7 +88,7 @@ class _Compute:
     """
 
     def __init__(
-        self, training: Training, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
+        self, training: LiveTraining, host_batches: list[Any], inputs: InputTimings, time_limit: float, notes: list[str]
     ) -> None:
         self.training, self.inputs, self.notes = training, inputs, notes
         self.limit, self.deadline = time_limit, time.perf_counter() + 1.5 * time_limit + _GRACE
@@ -182,21 +178,22 @@ class _Compute:
         return {"deeper": {**self.values.get("deeper", {}), "evaluate": chain}}
 
 
-def own_batch(training: Training, batch: Any) -> int:
+def own_batch(training: LiveTraining, batch: Any) -> int:
     """Samples of a micro-batch, of several processes in this one's share."""
     whole = training.loader.loader.batch_size if training.shared is None else None
     return int(whole or samples_of(batch) or 1)
 
 
-def inputs_of_step(inputs: InputTimings, training: Training) -> float:
+def inputs_of_step(inputs: InputTimings, training: LiveTraining) -> float:
     """Seconds of one core that a step's samples take; 0 where they were not measured."""
     shares = training.group.size if training.shared is not None else 1  # else the loader has this one's share alone
-    sample = (inputs.sample.seconds if inputs.sample else 0.0) * (training.loader.loader.batch_size or 1) / shares
+    size: int = training.loader.loader.batch_size or 1
+    sample = (inputs.sample.seconds if inputs.sample else 0.0) * size / shares
     collate = inputs.collate.seconds if inputs.collate else 0.0
-    return (sample + collate) * training.accumulation
+    return (sample + collate) * training.lengths.accumulation
 
 
-def _operators(training: Training, batch: Any) -> JsonDict:
+def _operators(training: LiveTraining, batch: Any) -> JsonDict:
     """Operators of forward and backward of one micro-batch."""
     training.optimizer.zero_grad(set_to_none=True)
     forward = count_operators(lambda: training.forward(batch))

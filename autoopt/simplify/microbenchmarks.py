@@ -1,4 +1,7 @@
-"""Microbenchmarks of the compute side: forward, backward, optimizer, host, copies, evaluation, checkpoint alone."""
+"""Microbenchmarks of the compute side: forward, backward, optimizer, host, copies, evaluation, checkpoint alone.
+
+Each is repeated until its median is steady, within a limit of time. Operators have their FLOPs and bytes from shapes,
+and their seconds from a short profile."""
 
 from __future__ import annotations
 
@@ -7,20 +10,343 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
 
 from autoopt.benchmark.contents import samples_of
 from autoopt.benchmark.environment import usable_cores
-from autoopt.benchmark.training import Training
-from autoopt.records import JsonDict
-from autoopt.simplify.ceilings import PRODUCT
-from autoopt.simplify.drift import ReferenceSpeed
+from autoopt.benchmark.live import LiveTraining
+from autoopt.records import JsonDict, Operator
+from autoopt.simplify.bottleneck import PRODUCT
+from autoopt.simplify.drift import TENSORS, ReferenceSpeed, normalized, sensitivity
 from autoopt.simplify.stage_timings import Timing
-from autoopt.simplify.timing import Microbenchmark, interleaved, repeat
+
+STEADY = 0.02
+SHORTEST = 5e-4
+MOST = 1000
+
+
+@dataclass(frozen=True)
+class Microbenchmark:
+    """A call to time, what is made ready before each repeat, and what ends it on a device."""
+
+    call: Callable[[], Any]
+    before: Callable[[], Any] | None = None
+    wait: Callable[[], Any] | None = None
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile of one or more values."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def summary(
+    values: list[float],
+    *,
+    readings: Sequence[float] = (),
+    usual: float = TENSORS,
+    cpu_seconds: float | None = None,
+) -> Timing:
+    """A timing from repeats of one thing, in seconds.
+
+    Args:
+        values: of each repeat.
+        readings: of the speed reference beside each repeat; empty where they were not read.
+        usual: sensitivity where the repeats do not tell it.
+        cpu_seconds: of the calling thread.
+    """
+    degree = sensitivity(values, readings, usual) if readings else None
+    if degree is not None:
+        values = normalized(values, readings, degree)
+    low, middle, high = quartiles(values)
+    return Timing(
+        seconds=middle,
+        low=low,
+        high=high,
+        n=len(values),
+        cpu_seconds=cpu_seconds,
+        reference=statistics.median(readings) if readings else None,
+        sensitivity=degree,
+    )
+
+
+def is_steady(values: list[float], least: int) -> bool:
+    """Whether the median's own standard error is below ``STEADY`` of it."""
+    if len(values) < least:
+        return False
+    low, middle, high = quartiles(values)
+    return bool((high - low) / 1.349 * 1.253 / len(values) ** 0.5 <= STEADY * middle)
+
+
+def repeat(
+    call: Callable[[], Any],
+    time_limit: float,
+    *,
+    before: Callable[[], Any] | None = None,
+    wait: Callable[[], Any] | None = None,
+    least: int = 5,
+    most: int = MOST,
+    reference: ReferenceSpeed | None = None,
+    usual: float = TENSORS,
+) -> Timing:
+    """Times a call again and again: until the median is steady, the time is up or ``most`` is reached.
+
+    With a reference all of the time is used: what is steady for a moment may be so at one speed alone.
+
+    Args:
+        call: what is timed. The first call does not count.
+        time_limit: seconds for all of it; at least two calls are made however long they take.
+        before: made ready before each repeat, not timed.
+        wait: ends what ``call`` started (a device's synchronize), timed.
+        reference: of speed, read beside each repeat, not timed.
+        usual: sensitivity where the repeats do not tell it; of the part that a core works.
+
+    A call far shorter than the clock's own cost is timed several at once.
+    """
+    start = time.perf_counter()
+    cold = _once(call, before, wait, 1)[0]
+    at_once = 1 if before else _several(cold)
+    walls: list[float] = []
+    cpus: list[float] = []
+    readings: list[float] = []
+    while not walls or (
+        len(walls) < most and time.perf_counter() - start < time_limit and (reference or not is_steady(walls, least))
+    ):
+        wall, cpu = _read_beside(Microbenchmark(call, before, wait), at_once, reference, readings)
+        walls.append(wall)
+        cpus.append(cpu)
+    share = min(1.0, sum(cpus) / max(sum(walls), 1e-12))
+    return summary(walls, readings=readings, usual=usual * share, cpu_seconds=statistics.median(cpus))
+
+
+def interleaved(
+    microbenchmarks: list[Microbenchmark],
+    time_limit: float,
+    *,
+    least: int = 8,
+    most: int = MOST,
+    derived: Sequence[Callable[[Sequence[float]], float]] = (),
+    reference: ReferenceSpeed | None = None,
+) -> list[Timing]:
+    """Times several microbenchmarks in turn, so that a burst of the machine does not fall on one of them alone.
+
+    Args:
+        time_limit: seconds for all of them; at least two turns are made however long they take. Where one takes half of
+            it, the first call of each, which is left out otherwise, is one of them: setting up is little beside it.
+        derived: what follows from the seconds of one turn, such as a difference; each is a further timing, of 0 at
+            least.
+        reference: of speed, read beside each repeat, not timed.
+    """
+    start = time.perf_counter()
+    readings: list[list[float]] = [[] for _ in microbenchmarks]
+    colds = [_read_beside(one, 1, reference, seen) for one, seen in zip(microbenchmarks, readings, strict=True)]
+    at_once = [1 if one.before else _several(wall) for one, (wall, _) in zip(microbenchmarks, colds, strict=True)]
+    walls, cpus = [[wall] for wall, _ in colds], [[cpu] for _, cpu in colds]
+    if time.perf_counter() - start <= time_limit / 2:
+        for values in (*walls, *cpus, *readings):
+            values.clear()
+    while len(walls[0]) < 2 or (len(walls[0]) < most and time.perf_counter() - start < time_limit):
+        if reference is None and all(is_steady(values, least) for values in walls):
+            break
+        for number, one in enumerate(microbenchmarks):
+            wall, cpu = _read_beside(one, at_once[number], reference, readings[number])
+            walls[number].append(wall)
+            cpus[number].append(cpu)
+    found = [
+        summary(values, readings=seen, cpu_seconds=statistics.median(cpu))
+        for values, cpu, seen in zip(walls, cpus, readings, strict=True)
+    ]
+    turns = list(zip(*walls, strict=True))
+    by_turn = [statistics.fmean(seen) for seen in zip(*readings, strict=True)]
+    return [*found, *(summary([max(0.0, derive(turn)) for turn in turns], readings=by_turn) for derive in derived)]
+
+
+def _read_beside(
+    one: Microbenchmark, at_once: int, reference: ReferenceSpeed | None, readings: list[float]
+) -> tuple[float, float]:
+    """One repeat, and the speed beside it: the mean of before and after."""
+    if reference is None:
+        return _once(one.call, one.before, one.wait, at_once)
+    first = reference.now()
+    seconds = _once(one.call, one.before, one.wait, at_once)
+    readings.append((first + reference.now()) / 2)
+    return seconds
+
+
+def _several(seconds: float) -> int:
+    return max(1, min(1000, int(SHORTEST / max(seconds, 1e-7))))
+
+
+def _once(
+    call: Callable[[], Any], before: Callable[[], Any] | None, wait: Callable[[], Any] | None, at_once: int
+) -> tuple[float, float]:
+    if before:
+        before()
+    if wait:
+        wait()
+    cpu, wall = time.thread_time(), time.perf_counter()
+    for _ in range(at_once):
+        call()
+    if wait:
+        wait()
+    return (time.perf_counter() - wall) / at_once, (time.thread_time() - cpu) / at_once
+
+
+Kind = Literal["matmul", "elementwise", "memory", "other"]
+
+_VIEWS = frozenset(
+    """
+    view _unsafe_view reshape _reshape_alias transpose t permute expand as_strided slice select squeeze unsqueeze
+    detach alias split split_with_sizes unbind narrow diagonal view_as empty empty_like empty_strided new_empty
+    new_empty_strided is_same_size lift_fresh chunk swapaxes movedim unfold
+    """.split()  # noqa: SIM905
+)
+_MEMORY = frozenset(
+    """
+    copy_ clone _to_copy contiguous cat stack index index_select gather scatter scatter_ embedding fill_ zero_
+    zeros zeros_like ones ones_like full full_like arange index_put_ index_put embedding_dense_backward
+    constant_pad_nd repeat roll _pin_memory
+    """.split()  # noqa: SIM905
+)
+
+
+_LIBRARY = (
+    "rnn",
+    "lstm",
+    "gru",
+    "fft",
+    "linalg",
+    "ctc_loss",
+    "grid_sampler",
+    "embedding_bag",
+    "sort",
+    "topk",
+    "unique",
+)
+"""Parts of the names of operators that are one kernel of a library, which nothing fuses with what stands beside it."""
+
+_STEPS, _WINDOW = 3, 0.5
+"""Steps that are profiled; no further one is begun after so many seconds."""
+"""Of a profile."""
+
+
+@dataclass
+class Count:
+    """Sums over all calls of one operator in a step."""
+
+    calls: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    kind: Kind = "elementwise"
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts calls, FLOPs (torch's own registry of formulas) and bytes (all inputs and outputs once) by operator."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: dict[str, Count] = defaultdict(Count)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        packet = getattr(func, "_overloadpacket", func)
+        name = str(packet).replace(".", "::", 1)
+        base = name.split("::")[-1]
+        if base in _VIEWS:
+            return out
+        count = self.counts[name]
+        count.calls += 1
+        moved = float(_tensor_bytes(args) + _tensor_bytes(kwargs or {}) + _tensor_bytes(out))
+        count.bytes += moved
+        formula = flop_registry.get(packet)
+        if formula is not None:
+            count.kind = "matmul"
+            count.flops += float(formula(*args, **(kwargs or {}), out_val=out))
+        elif base in _MEMORY:
+            count.kind = "memory"
+        elif any(part in base for part in _LIBRARY):
+            count.kind = "other"
+        return out
+
+    @property
+    def launches(self) -> int:
+        return sum(count.calls for count in self.counts.values())
+
+
+def _tensor_bytes(values: Any) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+
+
+def count_operators(run: Callable[[], Any]) -> Counter:
+    """Runs once and counts."""
+    counter = Counter()
+    with counter:
+        run()
+    return counter
+
+
+def profiled_seconds(run: Callable[[], Any], names: set[str], cuda: bool) -> dict[str, float]:
+    """Seconds per run by operator, from a short window of the profiler.
+
+    Time of a kernel below goes to the operator above it that ``names`` knows, since a convolution's
+    time stands under the library's name.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    steps, began = 0, time.perf_counter()
+    with profile(activities=activities) as profiler:
+        while steps < _STEPS and (steps == 0 or time.perf_counter() - began < _WINDOW):
+            run()
+            steps += 1
+        if cuda:
+            torch.cuda.synchronize()
+    found: dict[str, float] = defaultdict(float)
+    for event in profiler.events() or ():
+        seconds = event.self_device_time_total if cuda else event.self_cpu_time_total
+        owner = _owner(event, names)
+        if owner and seconds > 0:
+            found[owner] += seconds / 1e6 / steps
+    return dict(found)
+
+
+def _owner(event: Any, names: set[str]) -> str | None:
+    while event is not None:
+        if event.name in names:
+            return str(event.name)
+        event = event.cpu_parent
+    return None
+
+
+def operators(run: Callable[[], Any], *, cuda: bool = False) -> tuple[tuple[Operator, ...], int]:
+    """The step's operators, the costliest first, and how many are launched. Without ceilings yet."""
+    counter = count_operators(run)
+    seconds = profiled_seconds(run, set(counter.counts), cuda)
+    found = [
+        Operator(
+            name=name,
+            seconds=seconds.get(name, 0.0),
+            flops=count.flops or None,
+            bytes=count.bytes,
+            calls=count.calls,
+            kind=count.kind,
+        )
+        for name, count in counter.counts.items()
+    ]
+    return tuple(sorted(found, key=lambda operator: -operator.seconds)), counter.launches
+
 
 _EVALUATED = 3
 _ISSUED = 5
@@ -28,7 +354,7 @@ _TURN = 0.03
 """Seconds of steps with one number of threads before it is the other's turn."""
 
 
-def compute(training: Training, batches: list[Any], time_limit: float) -> JsonDict:
+def compute(training: LiveTraining, batches: list[Any], time_limit: float) -> JsonDict:
     """Forward, both directions, the optimizer on cached gradients, the whole step on cached batches, and what it adds.
 
     Args:
@@ -61,7 +387,7 @@ def compute(training: Training, batches: list[Any], time_limit: float) -> JsonDi
     # differences turn by turn: a burst of the machine spoils one turn, not the difference of two medians
     derived = {
         "backward": lambda turn: turn[2] - turn[1],
-        "host": lambda turn: turn[0] - training.accumulation * turn[2] - turn[3],
+        "host": lambda turn: turn[0] - training.lengths.accumulation * turn[2] - turn[3],
     }
     reference = reference_of(training)
     timings = interleaved(list(stages.values()), time_limit, derived=tuple(derived.values()), reference=reference)
@@ -77,12 +403,12 @@ def compute(training: Training, batches: list[Any], time_limit: float) -> JsonDi
     return found
 
 
-def reference_of(training: Training) -> ReferenceSpeed | None:
+def reference_of(training: LiveTraining) -> ReferenceSpeed | None:
     """Reads the machine's speed beside a microbenchmark; None on a device, which has its own."""
     return ReferenceSpeed() if training.device.kind == "cpu" else None
 
 
-def square_product(training: Training, time_limit: float) -> float | None:
+def square_product(training: LiveTraining, time_limit: float) -> float | None:
     """Seconds of the square product of ``ceilings.PRODUCT`` rows; all cores of a CPU only: some reach no peak."""
     if training.device.kind != "cpu" or torch.get_num_threads() < usable_cores():
         return None
@@ -95,7 +421,7 @@ def _issue(call: Callable[[], Any], idle: Callable[[], Any]) -> Timing:
     return repeat(call, 2.0, before=idle, least=_ISSUED, most=_ISSUED)
 
 
-def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: float) -> float:
+def ratio_of_batches(training: LiveTraining, batch: Any, other: Any, time_limit: float) -> float:
     """Seconds of forward and backward of another micro-batch over those of this one, turn by turn."""
 
     def clear() -> None:
@@ -108,7 +434,7 @@ def ratio_of_batches(training: Training, batch: Any, other: Any, time_limit: flo
     return two.seconds / one.seconds
 
 
-def by_threads(training: Training, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
+def by_threads(training: LiveTraining, batches: list[Any], measured: Timing, time_limit: float) -> dict[int, float]:
     """Seconds of a whole step on cached batches by number of compute threads; the CPU only.
 
     The present number is measured again beside each other one, so that a burst does not pass for a speedup; twice,
@@ -128,7 +454,7 @@ def by_threads(training: Training, batches: list[Any], measured: Timing, time_li
     return found
 
 
-def _with_threads(training: Training, batches: list[Any], threads: int) -> float:
+def _with_threads(training: LiveTraining, batches: list[Any], threads: int) -> float:
     """The median of a few steps with so many threads; the first wakes them, and counts only where it is a long one."""
     torch.set_num_threads(threads)
     walls: list[float] = []
@@ -140,7 +466,7 @@ def _with_threads(training: Training, batches: list[Any], threads: int) -> float
     return statistics.median(walls[1:] or walls)
 
 
-def copies(training: Training, batch: Any, time_limit: float) -> JsonDict:
+def copies(training: LiveTraining, batch: Any, time_limit: float) -> JsonDict:
     """A host batch to the device, as the training moves it, and on CUDA the pinning of one."""
     wait = training.device.synchronize
     found: JsonDict = {"transfer": repeat(lambda: training.to_device(batch), time_limit * 0.6, wait=wait)}
@@ -153,7 +479,7 @@ def copies(training: Training, batch: Any, time_limit: float) -> JsonDict:
     return found
 
 
-def evaluation(training: Training, time_limit: float) -> JsonDict:
+def evaluation(training: LiveTraining, time_limit: float) -> JsonDict:
     """One whole evaluation, scaled from a few of its batches."""
     if training.evaluation is None:
         return {}
@@ -163,8 +489,8 @@ def evaluation(training: Training, time_limit: float) -> JsonDict:
     if not batches:
         return {}
     timing = repeat(
-        lambda: training.evaluate_on(batches), time_limit, wait=training.device.synchronize, least=2, most=5,
-        reference=reference_of(training),
+        lambda: training.evaluation.on(training.model, batches), time_limit, wait=training.device.synchronize,
+        least=2, most=5, reference=reference_of(training),
     )  # fmt: skip
     if total is None:
         total = sum(1 for _ in itertools.islice(source, 10_000))
@@ -186,7 +512,7 @@ def _load(source: Any, count: int) -> tuple[list[Any], float, float]:
     return batches, first, rest / max(len(batches) - 1, 1)
 
 
-def checkpoint(training: Training, time_limit: float) -> JsonDict:
+def checkpoint(training: LiveTraining, time_limit: float) -> JsonDict:
     """A checkpoint of model and optimizer to a file that is on the disk."""
     state = {"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}
 

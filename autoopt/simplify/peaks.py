@@ -16,9 +16,8 @@ import torch
 
 from autoopt.benchmark.cputime import cpu_times, foreign_cores
 from autoopt.benchmark.device import open_device
-from autoopt.benchmark.environment import cpu_name, usable_cores
+from autoopt.benchmark.environment import cpu_name, other_users, usable_cores
 from autoopt.benchmark.flags import matmul_precision
-from autoopt.benchmark.monitors import other_users
 from autoopt.records import Peaks
 from autoopt.simplify.drift import ReferenceSpeed
 

@@ -67,8 +67,8 @@ class StageProfile(Record):
 
     ``timings``: ``simplify.stage_timings.StageTimings``; empty where they could not be measured. ``missing``: what
     could not be measured, and why. ``communication``: messages of several processes. ``monitor``: means over a block of
-    a CUDA device (``autoopt.benchmark.monitors``); ``joules_per_step``: its energy; ``other_users``: other processes on
-    it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured.
+    a CUDA device (``autoopt.benchmark.environment``); ``joules_per_step``: its energy; ``other_users``: other processes
+    on it; ``foreign_cores``: how many cores other programs used, on average, while block and stages were measured.
     ``spent``: seconds of each part of the profile.
     """
 

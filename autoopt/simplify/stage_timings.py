@@ -64,7 +64,7 @@ class StageTimings(Record):
     that are on the device. ``host``: what that step takes beyond forward, backward and optimizer, turn by turn.
     ``contention``: speeds of workers and of that step while they compete; ``overlaps``: steps that were fed by workers
     for real. ``cold_ratio``, ``wakeup_ratio``,
-    ``pause_seconds``: cache effects (``simplify.cache_effects``). ``doubled``: forward and backward of twice the
+    ``pause_seconds``: cache effects (``simplify.contention``). ``doubled``: forward and backward of twice the
     micro-batch over those of one. ``issue``: seconds in which the training process has issued such a step,
     ``issue_update``: of them, the optimizer's.
     ``evaluate``: one whole evaluation, scaled from a few of its batches or as a script made it;

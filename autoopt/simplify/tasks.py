@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoopt.benchmark.distributed.communication import measure_communication
-from autoopt.benchmark.distributed.step import apart, is_replicated
+from autoopt.benchmark.distributed.step import measure_communication
+from autoopt.benchmark.live import drives
 from autoopt.benchmark.seeding import kept_random_state
 from autoopt.records import JsonDict
 from autoopt.simplify.advise import advise_training
-from autoopt.simplify.batches import cached_batches
+from autoopt.simplify.batches import cached_batches, restored
 from autoopt.simplify.drift import running_block
-from autoopt.simplify.isolation import restored
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measured_peaks
 from autoopt.simplify.stage_timings import StageTimings
@@ -22,6 +21,7 @@ def measure_peaks(live: Any) -> JsonDict:
     return measured_peaks(live.training.device.torch).model_dump(mode="json")
 
 
+@drives
 def running(live: Any, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
     """A running ``block`` (:class:`~autoopt.records.messages.Block`), and the mean ``reference`` of speed beside it."""
     block, reference = running_block(live.training, seconds, min_steps, ramp_seconds)
@@ -35,7 +35,7 @@ def measure_stages(live: Any, seconds: float = 8.0) -> JsonDict:
         seconds: for all of it, about.
     """
     used = live.training.device.memory_used()  # of training as it is: measuring sets copies of its state aside
-    with apart(live.training):
+    with live.training.apart():
         found = measure_training(live.training, seconds)
     return found.model_copy(update={"memory_used": used}).model_dump(mode="json")
 
@@ -47,7 +47,7 @@ def measure_messages(live: Any, seconds: float = 2.0) -> JsonDict:
         seconds: for all of it, about.
     """
     training = live.training
-    if training.group.size == 1 or not is_replicated(training):
+    if training.group.size == 1 or not training.replicated:
         return {}
     with kept_random_state(), restored(training):
         batches = [training.to_device(batch) for batch in cached_batches(training, [])]
@@ -64,7 +64,7 @@ def advise(live: Any, timings: JsonDict, step_seconds: float | None = None) -> J
     """
     training = live.training
     peaks = measured_peaks(training.device.torch)
-    with apart(training):
+    with training.apart():
         found = advise_training(
             training, cached_batches(training, []), peaks, StageTimings.model_validate(timings), step_seconds
         )

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from autoopt.benchmark.cycle import cycle_of
+from autoopt.benchmark.steady import cycle_of
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.facts import DatasetFacts, LoaderFacts, ModelFacts, OptimizerFacts, WorkloadFacts

@@ -14,9 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from autoopt.benchmark.device import open_device
-from autoopt.benchmark.distributed.merging import total
-from autoopt.benchmark.distributed.places import device_of
-from autoopt.benchmark.monitors import Monitor
+from autoopt.benchmark.distributed.group import device_of, total
+from autoopt.benchmark.environment import Monitor
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
 from autoopt.errors import TrialFailed

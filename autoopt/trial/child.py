@@ -83,7 +83,7 @@ class TaskServer:
 
     def run(self, live: Any, call: Call) -> Any:
         """Runs one task; its answer."""
-        return _resolve(call.task)(live, **call.arguments)
+        return resolve(call.task)(live, **call.arguments)
 
     def make_live(self) -> Any:
         """The context that tasks get as their first argument."""
@@ -97,7 +97,7 @@ class TaskServer:
         seed_everything(spec.seed)  # a strategy's module may draw when it is imported
 
         registry = load_strategies(spec.strategies)
-        return _resolve(self._live_name)(spec, registry, emit=self.emit)
+        return resolve(self._live_name)(spec, registry, emit=self.emit)
 
     def emit(self, data: JsonDict) -> None:
         """Tells the parent how the task stands; from a thread of the user's it says nothing."""
@@ -143,7 +143,7 @@ class TaskServer:
         return None if now is None or self._kills is None else now - self._kills
 
 
-def _resolve(task: str) -> Callable[..., Any]:
+def resolve(task: str) -> Callable[..., Any]:
     module, _, name = task.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found

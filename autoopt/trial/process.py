@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from autoopt.benchmark.processes import descendants
+from autoopt.benchmark.cputime import descendants
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.messages import Ready

@@ -44,7 +44,7 @@ class ScriptSpec(Record):
     sees through a view of its own, so that nothing in them is changed; ``shared``: those within them that it writes to
     for autoopt (the run directory). ``patched``: files to be read in place of those
     that are there, their text by path. ``python_path``: folders that its interpreter looks at before all others.
-    ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.seeds``).
+    ``own_seeds``: its seeds stand; where they do not, each is mixed with the trial's (``autoopt.script.draws``).
     ``entry``: the module whose ``main`` the trial's process runs. ``path``: the
     interpreter's ``sys.path``, where the script may be run by a process that has torch imported already; None: it is
     run by an interpreter of its own. ``same_draws``: what its datasets draw for a batch follows from the batch alone,
@@ -85,7 +85,7 @@ class TrialSpec(Record):
     ``processes``: that train together; ``rank``: which of them this is, in the spec of each.
     ``devices``: those that it sees, as ``CUDA_VISIBLE_DEVICES`` names them; None: those that its parent sees.
     ``target``: overrides the workload's target value. ``script``: of a command that is run as it is.
-    ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.disturbing``).
+    ``disturbed``: so far away, over each weight, the weights begin (``autoopt.benchmark.seeding``).
     """
 
     workload: str

@@ -17,7 +17,7 @@ import socket
 from typing import NoReturn
 
 from autoopt.benchmark import affinity  # first of all: it knows the cores as they are before torch is imported
-from autoopt.benchmark.processes import descendants
+from autoopt.benchmark.cputime import descendants
 from autoopt.trial import child, preloading, supervisor, tree
 from autoopt.trial.channel import Channel
 from autoopt.trial.start import PRELOAD, PRELOAD_SECONDS, READY

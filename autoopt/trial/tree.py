@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from autoopt.benchmark.processes import descendants
+from autoopt.benchmark.cputime import descendants
 
 CAN_FREEZE = hasattr(signal, "SIGSTOP") and os.name == "posix"
 

@@ -10,6 +10,7 @@ from typing import Any
 from autoopt.comparing.compare import compare_sides
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement
+from autoopt.script.command import Build
 
 FOLDER = Path.home() / ".cache" / "autoopt-benchmarks" / "asks"
 
@@ -44,7 +45,7 @@ def ask(number: int, budget: float) -> dict[str, Any]:
     options = Options(budget_seconds=budget, device="cpu")
     with contextlib.chdir(FOLDER):
         found = compare_sides(
-            "HEAD~1", "HEAD", "job.py:build", options,
+            "HEAD~1", "HEAD", Build("job.py:build"), options,
             requirement=Requirement(kind="faster"), ledger=FOLDER / ".git" / "asks.jsonl",
         )  # fmt: skip
     ratio, ledger = found.throughput, found.ledger

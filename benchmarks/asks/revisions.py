@@ -13,11 +13,11 @@ from typing import Any
 from autoopt.comparing.compare import compare_sides
 from autoopt.options import Options
 from autoopt.records.comparing import Requirement
-from autoopt.script.command import said
+from autoopt.script.command import parse
 from autoopt_reports import compared
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_photos.py"
-COMMAND = "train_photos.py --epochs 40"
+COMMAND = parse("train_photos.py --epochs 40")
 KEPT = (
     (
         "        self.augment = augment\n",
@@ -42,7 +42,7 @@ def measure(seconds: float) -> tuple[dict[str, Any], str]:
             "main", "decoded-once", COMMAND, Options(budget_seconds=seconds, device="cpu"),
             requirement=Requirement(kind="faster"), say=lambda text: print(text, file=sys.stderr),
         )  # fmt: skip
-        words = f"--baseline main --candidate decoded-once --require faster {said(COMMAND)}"
+        words = f"--baseline main --candidate decoded-once --require faster {COMMAND.asked()}"
         found = found.model_copy(update={"command": f"autoopt compare {words}"})
         diff = _git("diff", "main", "decoded-once")
     return {**found.model_dump(mode="json"), "diff": diff}, compared.markdown(found)

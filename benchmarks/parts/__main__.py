@@ -13,12 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Plan, RunParts, Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block, Startup
+from autoopt.simplify.analyse import run_parts, with_watched
 from autoopt.simplify.stage_timings import StageTimings
-from autoopt.simplify.whole_run import run_parts, with_watched
 from autoopt.trial.parent import Launcher
 from autoopt.trial.process import TrialProcess
 from autoopt.trial.protocol import ScriptSpec, TrialSpec

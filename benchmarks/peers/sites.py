@@ -19,7 +19,7 @@ from autoopt.options import Options
 from autoopt.records import Plan, Sites
 from autoopt.registry import Registry
 from autoopt.running.baseline_spec import baseline_spec, registry_of
-from autoopt.script.command import spec_of
+from autoopt.script.command import read
 from autoopt.script.sayable import unsayable
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
@@ -35,7 +35,7 @@ LIMIT = 60.0
 
 def watched(workload: Workload, registry: Registry) -> Sites:
     """The sites of a script, in a first run of it that changes nothing."""
-    base = baseline_spec(spec_of(workload.script, workload.words), Options(), registry)
+    base = baseline_spec(read(workload.script, workload.words), Options(), registry)
     with tempfile.TemporaryDirectory(prefix="autoopt-") as folder, Launcher() as launcher:
         sites = TrialRunner(launcher, base, registry, Path(folder)).watched()
     assert sites is not None, "it is a script"

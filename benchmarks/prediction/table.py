@@ -11,7 +11,7 @@ from autoopt.registry import Registry, load_strategies
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.planner import predict
 from autoopt.simplify.analyse import analyse, build_round
-from autoopt.simplify.ceilings import stage_ceilings, uncapped_ceiling_step
+from autoopt.simplify.bottleneck import stage_ceilings, uncapped_ceiling_step
 from autoopt.simplify.drift import normalized_to_running
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_profile import Description, StageProfile

@@ -25,8 +25,8 @@ import torch
 from scipy.stats import t, trim_mean
 from torch import nn
 
-from autoopt.benchmark.blocks import run_block, train_until
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.loading.importing import load
 from autoopt.loading.validation import build
 
@@ -79,7 +79,7 @@ class Instrumented:
 
     def block(self, ramp: int, steps: int) -> float:
         """CPU seconds of a step, with all that surrounds the steps of a block, as its document tells them."""
-        train_until(self._training, lambda done, _: done >= ramp)
+        self._training.run_until(lambda done, _: done >= ramp)
         block = run_block(self._training, lambda done, _: done >= steps)
         assert block.cpu_seconds is not None
         return block.cpu_seconds / steps

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autoopt.benchmark.probe import probe
 from autoopt.benchmark.run import RunUnderWay
-from autoopt.benchmark.tasks import ready
+from autoopt.benchmark.tasks import probe, ready
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, JsonDict, Noise, Objective, Plan, Quality
 from autoopt.records.messages import Ready, TrainingRun

@@ -14,15 +14,14 @@ import torch
 from torch import nn
 
 from autoopt.benchmark import trial_context
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.compiling import compile_blocks
+from autoopt.benchmark.environment import nvml_handle
 from autoopt.benchmark.flags import matmul_precision
-from autoopt.benchmark.monitors import nvml_handle
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.transfer import mover
 from autoopt.benchmark.trial_context import TrialContext
-from autoopt.benchmark.warmup import warm_up
-from autoopt.benchmark.worst import largest_step
+from autoopt.benchmark.warmup import run_block, warm_up
+from autoopt.benchmark.whatif import largest_step
 from autoopt.records import Plan
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup

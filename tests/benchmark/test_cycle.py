@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoopt.benchmark.cycle import LONGEST, cycle_of, period
+from autoopt.benchmark.steady import LONGEST, cycle_of, period
 from autoopt.testing.loaders import FakeLoader, LoaderModel
 
 

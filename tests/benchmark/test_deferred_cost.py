@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt.benchmark.blocks import run_block
-from autoopt.benchmark.clock import Lap
-from autoopt.benchmark.deferred_cost import DeferredCost, deferred_cost_for, settled
+from autoopt.benchmark.clock import DeferredCost, Lap, deferred_cost_for, settled
 from autoopt.benchmark.target import parts
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.records import Curve, Plan
 from autoopt.records.messages import Block, Startup, TrainingRun
 from autoopt.search.compare.arena import row_of

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import ExponentialLR
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, default_collate
 
-from autoopt.benchmark.blocks import train_until
 from autoopt.benchmark.training import Training
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
@@ -37,7 +36,7 @@ def sampled(training: Training, every: int = 1000) -> Training:
 
 
 def trained_until(training: Training, steps: int) -> None:
-    train_until(training, lambda done, _: done >= steps)
+    training.run_until(lambda done, _: done >= steps)
 
 
 def by_hand(training: Training, steps: int) -> None:
@@ -140,8 +139,8 @@ def test_losses_are_those_of_steps_one_by_one(setup: Setup, every: int) -> None:
 
     one_by_one = losses(fresh(), 33)
     training = sampled(fresh(), every)
-    lap, recorder = train_until(training, lambda done, _: done >= 20)
-    _, more = train_until(training, lambda done, _: done >= 13)
+    lap, recorder = training.run_until(lambda done, _: done >= 20)
+    _, more = training.run_until(lambda done, _: done >= 13)
     assert (*recorder.losses(), *more.losses()) == tuple(one_by_one)
     assert (training.steps, training.samples) == (33, 33 * 8)
     assert len(lap.steps) == 20

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from autoopt.benchmark.freed_memory import M_MMAP_MAX, M_TRIM_THRESHOLD
+from autoopt.benchmark.flags import M_MMAP_MAX, M_TRIM_THRESHOLD
 from autoopt.records import Change, Plan
 from autoopt.registry import load_strategies
 from autoopt.testing.strategies import example_case, sample_case
@@ -18,7 +18,7 @@ TOUCHED = """
 import sys
 import torch
 from autoopt.benchmark.cputime import cpu_times, page_faults
-from autoopt.benchmark.freed_memory import keep_freed_memory
+from autoopt.benchmark.flags import keep_freed_memory
 
 if sys.argv[1] == "keep":
     keep_freed_memory()

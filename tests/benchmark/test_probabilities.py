@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from autoopt.benchmark.losses import takes_probabilities
 from autoopt.registry import load_strategies
-from autoopt.script.recording import Recording
+from autoopt.script.process import Recording
 from autoopt.testing.strategies import sample_case
 
 AMP = load_strategies()["amp"]

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, default_collate
 
-from autoopt.benchmark.blocks import run_block
-from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.benchmark.sizes import Sizes, sizes_of
+from autoopt.benchmark.contents import Sizes, sizes_of
+from autoopt.benchmark.losses import LossRecorder
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 

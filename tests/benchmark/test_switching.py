@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.seeding import random_state
 from autoopt.benchmark.switching import Switching, unswitchable
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.errors import WorkloadError
 from autoopt.setup import Setup
 from autoopt_strategies.compute.channels_last import to_channels_last

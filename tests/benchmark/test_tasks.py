@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from autoopt.benchmark import tasks
 from autoopt.benchmark.device import open_device, resolve_device
 from autoopt.benchmark.environment import cpu_quota, environment, usable_cores, usable_ram
-from autoopt.benchmark.samples import Samples
-from autoopt.benchmark.tb_profile import read_profile
-from autoopt.benchmark.trace import readable_trace
+from autoopt.benchmark.facts import Samples
+from autoopt.benchmark.trace import read_profile, readable_trace
 from autoopt.benchmark.training import Training
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.errors import EnvironmentLacks

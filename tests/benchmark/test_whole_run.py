@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autoopt.benchmark.target import Parts
-from autoopt.benchmark.whole_run import epoch_start, whole_run_seconds
+from autoopt.benchmark.target import Parts, epoch_start, whole_run_seconds
 from autoopt.records import RunParts
 
 STEPS = RunParts(step_seconds=0.1, steps=100)

@@ -24,6 +24,7 @@ from autoopt.options import Options
 from autoopt.records import Estimate, Plan
 from autoopt.records.comparing import Compared, Learning, Requirement
 from autoopt.registry import Registry, load_strategies
+from autoopt.script.command import parse
 from autoopt.search.compare.comparison import Comparison, Decision
 from autoopt.search.compare.comparison import Side as Measured
 from autoopt.search.trial_runner import TrialRunner
@@ -31,6 +32,7 @@ from autoopt.trial.parent import Launcher
 from tests.script.conftest import SCRIPTS
 
 COMMAND = "plain.py 100000"
+SCRIPT = parse(COMMAND)
 STEP = "optimizer.step()"
 LOSS = "loss = criterion(model(x), y)"
 WIDE = "nn.Linear(12, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2)"
@@ -94,7 +96,7 @@ def judge_of(runners: dict[str, TrialRunner], tmp_path: Path) -> Judge:
 
 
 def learning(old: str, new: str, launcher: Launcher, tmp_path: Path) -> Learning:
-    with side(".", COMMAND) as today:
+    with side(".", SCRIPT) as today:
         sides = {"baseline": today, "candidate": cheating(today, old, new)}
         runners = {name: runner(each, launcher, tmp_path / name) for name, each in sides.items()}
         for each in runners.values():
@@ -130,7 +132,7 @@ def test_a_script_that_hangs_failed(
     scripts: Path, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever does not answer to the end of the budget has failed; waiting longer would never end."""
-    with side(".", COMMAND) as today:
+    with side(".", SCRIPT) as today:
         hanging = cheating(today, STEP, f"{STEP}; step > 4 and __import__('threading').Event().wait()")
         runners = {
             name: runner(each, launcher, tmp_path / name)
@@ -158,7 +160,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
     torch.save((torch.randn(32, 12), torch.zeros(32).long()), scripts / "valid.pt")
     weights = tmp_path / "weights.pt"
     torch.save(nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 2)).state_dict(), weights)
-    with side(".", COMMAND) as today:
+    with side(".", SCRIPT) as today:
         runners = {"baseline": runner(today, launcher, tmp_path / "logs")}
         runners["baseline"].watched()
         evaluating = Evaluating(runners, {"baseline": Plan()}, seconds=60.0, script=True)
@@ -180,7 +182,7 @@ def test_what_a_scripts_evaluation_reads_is_pinned(
 def test_a_script_that_is_faster_than_its_operations_is_refused(
     scripts: Path, launcher: Launcher, tmp_path: Path
 ) -> None:
-    with side(".", COMMAND) as today:
+    with side(".", SCRIPT) as today:
         sides = {"baseline": today, "candidate": today}
         options = Options(budget_seconds=20.0, device="cpu")
         comparing = Comparing(
@@ -221,7 +223,7 @@ def test_a_script_that_trains_honestly_as_long_as_it_is_checked(scripts: Path, t
 @pytest.mark.slow
 def test_work_that_is_moved_to_a_scripts_start_is_charged(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
     """The start is taken on the judge's clock, from before its imports to its steady state."""
-    with side(".", COMMAND) as today:
+    with side(".", SCRIPT) as today:
         trials, looks = runner(today, launcher, tmp_path / "logs"), iter(range(100))
         trials.watched()
         arm = WatchedScriptArm(
@@ -238,7 +240,7 @@ def test_work_that_is_moved_to_a_scripts_start_is_charged(scripts: Path, launche
 
 def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, launcher: Launcher, tmp_path: Path) -> None:
     """Two looks at the judge's clock are a second apart, whatever the script says of its own time."""
-    with side(".", COMMAND) as today:
+    with side(".", SCRIPT) as today:
         stopped = "import time\ntime.perf_counter = time.monotonic = lambda: 0.0\n"
         text = (scripts / "plain.py").read_text().replace("import sys\n", f"import sys\n{stopped}", 1)
         assert stopped in text
@@ -259,7 +261,7 @@ def test_a_script_that_stops_its_clock_is_timed_from_outside(scripts: Path, laun
 def answered(tmp_path: Path, baseline: str, candidate: str) -> Compared:
     options = Options(budget_seconds=60.0, device="cpu")
     wanted = Requirement(kind="faster")
-    return compare_sides(baseline, candidate, COMMAND, options, requirement=wanted, ledger=tmp_path / "asks.jsonl")
+    return compare_sides(baseline, candidate, SCRIPT, options, requirement=wanted, ledger=tmp_path / "asks.jsonl")
 
 
 @pytest.mark.slow
@@ -293,7 +295,7 @@ def test_a_plan_that_rounds_is_equivalent(scripts: Path, launcher: Launcher, tmp
         '{"schema_version": 1, "changes": [{"strategy": "amp", "setting": {"dtype": "bfloat16"}}]}'
     )
     options = Options(budget_seconds=20.0, device="cpu")
-    with side(".", COMMAND) as today, side("plan.json", COMMAND) as planned:
+    with side(".", SCRIPT) as today, side("plan.json", SCRIPT) as planned:
         sides = {"baseline": today, "candidate": planned}
         comparing = Comparing(
             sides, options, load_strategies([]), launcher, tmp_path, 4711, None, None, time.monotonic, print

@@ -12,10 +12,12 @@ import pytest
 from autoopt.comparing.revisions import python_path
 from autoopt.comparing.sides import check_alike, check_files, side, workload_of
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError, WorkloadError
+from autoopt.script.command import parse
 from autoopt_reports.sample import win
 from tests.comparing.conftest import Git
 
 COMMAND = "train.py --epochs 3"
+SCRIPT = parse(COMMAND)
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def repository(git: Git) -> Path:
 
 
 def test_a_revision_of_a_script_runs_in_its_own_folder(repository: Path, git: Git) -> None:
-    with side("HEAD~1", COMMAND) as old, side(".", COMMAND) as today:
+    with side("HEAD~1", SCRIPT) as old, side(".", SCRIPT) as today:
         assert (old.kind, today.kind) == ("revision", "script")
         assert old.command == today.command == (sys.executable, "train.py", "--epochs", "3")
         assert "width = 1" in (old.folder / "train.py").read_text()
@@ -52,7 +54,7 @@ def test_a_revision_of_a_script_runs_in_its_own_folder(repository: Path, git: Gi
 
 def test_modules_of_today_are_not_a_revisions(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
-    with side("HEAD~1", COMMAND) as old:
+    with side("HEAD~1", SCRIPT) as old:
         assert python_path(sys.executable, repository, old.folder) == (str(old.folder / "src"),)
         assert old.script is not None
         assert old.script.python_path == (str(old.folder / "src"),)
@@ -64,7 +66,7 @@ def test_modules_of_today_are_not_a_revisions(repository: Path, monkeypatch: pyt
 def test_a_plan_and_a_patch_are_of_the_script(repository: Path, git: Git) -> None:
     Path("plan.json").write_text('{"schema_version": 1, "changes": [{"strategy": "threads", "setting": {}}]}')
     Path("back.diff").write_text(git("diff", "HEAD", "HEAD~1") + "\n")
-    with side("plan.json", COMMAND) as planned, side("back.diff", COMMAND) as patched, side(".", COMMAND) as today:
+    with side("plan.json", SCRIPT) as planned, side("back.diff", SCRIPT) as patched, side(".", SCRIPT) as today:
         assert planned.plan.changes[0].strategy == "threads"
         assert planned.sources == today.sources
         assert patched.patched == {str(repository / "train.py"): "import src.net\nwidth = 1\n"}
@@ -76,13 +78,13 @@ def test_an_interpreter_of_its_own(repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     other.chmod(0o700)
-    with side(".", COMMAND, str(other)) as today:
+    with side(".", SCRIPT, str(other)) as today:
         assert today.command is not None
         assert today.command[0] == str(other)
-    with pytest.raises(EnvironmentLacks, match="cannot import autoopt"), side(".", COMMAND, shutil.which("false")):
+    with pytest.raises(EnvironmentLacks, match="cannot import autoopt"), side(".", SCRIPT, shutil.which("false")):
         pass
     with pytest.raises(EnvironmentLacks, match="there is no interpreter nowhere/python"):
-        side(".", COMMAND, "nowhere/python").__enter__()
+        side(".", SCRIPT, "nowhere/python").__enter__()
     Path("job.py").write_text("def build(): ...\n")
     with pytest.raises(UsageError, match="is a function"), side("job.py:build", None, str(other)):
         pass
@@ -107,14 +109,14 @@ def test_what_is_no_side_of_a_script_is_said(
     Path("job.py").write_text("def build(): ...\n")
     Path("wrong.diff").write_text("--- a/train.py\n+++ b/train.py\n@@ -1,1 +1,1 @@\n-nothing\n+something\n")
     Path("empty.diff").touch()
-    with pytest.raises(error, match=said), side(given, workload):
+    with pytest.raises(error, match=said), side(given, parse(workload) if workload else None):
         pass
 
 
 def test_a_script_is_not_compared_with_a_function(repository: Path) -> None:
     Path("job.py").write_text("def build(): ...\n")
     with (
-        side(".", COMMAND) as one,
+        side(".", SCRIPT) as one,
         side("job.py:build", None) as other,
         pytest.raises(UsageError, match="train.py.* is a script|\\. is a script and job.py:build is a function"),
     ):
@@ -126,8 +128,8 @@ def test_a_run_brings_its_workload_and_what_it_ended_with(repository: Path) -> N
     script = result.model_copy(update={"workload": result.workload.model_copy(update={"spec": COMMAND})})
     Path("run").mkdir()
     Path("run", "result.json").write_text(script.model_dump_json())
-    assert workload_of((".", "run"), None) == COMMAND
-    with side("run", COMMAND) as found:
+    assert workload_of((".", "run"), None) == SCRIPT
+    with side("run", SCRIPT) as found:
         assert found.kind == "run"
         assert found.plan == script.best.plan
         assert found.plan.changes

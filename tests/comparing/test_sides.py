@@ -15,6 +15,7 @@ from autoopt.comparing.sides import side
 from autoopt.errors import UsageError, WorkloadError
 from autoopt.loading.importing import parse
 from autoopt.options import Options
+from autoopt.script.command import Build
 
 
 def git(folder: Path, *words: str) -> str:
@@ -45,8 +46,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("workload", ["pkg.job:build", "pkg/job.py:build"])
 def test_a_revision_is_checked_out_beside_today_and_goes_again(repository: Path, workload: str) -> None:
     before = git(repository, "status", "--porcelain")
-    with side("HEAD~1", workload) as old:
-        file = Path(parse(old.spec)[0])
+    with side("HEAD~1", Build(workload)) as old:
+        file = Path(parse(old.workload.spec)[0])
         assert "'old'" in file.read_text()
         assert not file.is_relative_to(repository)
         assert (old.folder / "data" / "samples.bin").read_bytes() == b"samples"
@@ -66,8 +67,8 @@ def test_a_plan_is_of_a_workload(repository: Path) -> None:
     (repository / "plan.json").write_text(
         '{"schema_version": 1, "changes": [{"strategy": "threads", "setting": {"threads": 1}}]}'
     )
-    with side("plan.json", "pkg.job:build") as planned:
-        assert (planned.kind, planned.spec) == ("plan", "pkg.job:build")
+    with side("plan.json", Build("pkg.job:build")) as planned:
+        assert (planned.kind, planned.workload) == ("plan", Build("pkg.job:build"))
         assert planned.plan.changes[0].strategy == "threads"
 
 
@@ -84,7 +85,7 @@ def test_a_plan_is_of_a_workload(repository: Path) -> None:
 def test_what_is_no_side_is_said(
     repository: Path, given: str, workload: str | None, error: type[Exception], said: str
 ) -> None:
-    with pytest.raises(error, match=said), side(given, workload):
+    with pytest.raises(error, match=said), side(given, Build(workload) if workload else None):
         pass
 
 
@@ -100,7 +101,7 @@ def test_a_comparison_that_is_ended_takes_its_checkouts_out_again(
     monkeypatch.setattr(Comparing, "run", cancelled)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
-        compare_sides("HEAD~1", ".", "pkg/job.py:build", Options(budget_seconds=1.0))
+        compare_sides("HEAD~1", ".", Build("pkg/job.py:build"), Options(budget_seconds=1.0))
     assert git(repository, "worktree", "list").count("\n") == 0
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -120,5 +121,5 @@ def test_seeds_are_drawn_after_both_sides_are_fixed(repository: Path, monkeypatc
     monkeypatch.setattr("autoopt.comparing.compare.secrets.randbelow", drawn)
     monkeypatch.setattr(Comparing, "run", run)
     with pytest.raises(KeyboardInterrupt):
-        compare_sides("HEAD", "HEAD~1", "pkg/job.py:build", Options(budget_seconds=1.0))
+        compare_sides("HEAD", "HEAD~1", Build("pkg/job.py:build"), Options(budget_seconds=1.0))
     assert found == [2], "both revisions were checked out by then"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt.benchmark.distributed.board import Board
-from autoopt.benchmark.distributed.group import Ranks
+from autoopt.benchmark.distributed.group import Board, Ranks
 
 
 def rank(number: int, tmp_path: Path, device: str = "cpu") -> Ranks:

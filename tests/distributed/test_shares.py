@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoopt.benchmark.distributed.communication import BUCKET, FIRST_BUCKET, buckets_of, spread, straggler
-from autoopt.benchmark.distributed.group import Group, Ranks
-from autoopt.benchmark.distributed.merging import mean_losses, merged
-from autoopt.benchmark.distributed.places import cores_of, device_of
+from autoopt.benchmark.distributed.group import Group, Ranks, cores_of, device_of, mean_losses, merged
 from autoopt.benchmark.distributed.shares import SharedBatches, bounds
+from autoopt.benchmark.distributed.step import BUCKET, FIRST_BUCKET, buckets_of, spread, straggler
 from autoopt.errors import TrialFailed
 from autoopt.records.messages import Block
 from autoopt.trial.group import _consequence, _standing

@@ -29,7 +29,7 @@ FROM_ITS_OWN_FORK = {"autoopt/simplify/batches.py": 1}
 OF_ITS_OWN_GRAPH = {"strategies/autoopt_strategies/compute/attention/forward.py": 1}
 """``exec`` of the code that ``torch.fx`` makes of a graph of ATen operators, as ``fx.GraphModule`` does."""
 
-THE_SCRIPT_ITSELF = {"autoopt/script/interpreter.py": 1}
+THE_SCRIPT_ITSELF = {"autoopt/script/execute.py": 1}
 """``exec`` of the script that the user has asked to run, in a process of its own, as an interpreter would."""
 
 UNPICKLERS = {

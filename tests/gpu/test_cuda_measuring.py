@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.device import open_device
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.records import Plan
 from autoopt.setup import Setup
 from autoopt.simplify.analyse import analyse
 from autoopt.simplify.measure import measure_training
 from autoopt.simplify.peaks import measure
-from autoopt.simplify.watch import watch
+from autoopt.simplify.source import watch
 from autoopt.workload import Workload
 
 pytestmark = pytest.mark.gpu
@@ -151,7 +151,7 @@ def test_a_survey_violates_no_ceiling_and_leaves_the_training_as_it_was(device: 
 def test_a_device_that_is_full_keeps_the_survey_s_copies_on_the_host(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoopt.simplify.isolation import restored
+    from autoopt.simplify.batches import restored
 
     training = training_of(device)
     training.step(training.next())

@@ -23,6 +23,7 @@ from autoopt.latency.serving.variants import Variant, load, prepare
 from autoopt.options import Options
 from autoopt.records.latency import Latency
 from autoopt.running.baseline_spec import baseline_spec, registry_of
+from autoopt.script.command import Build
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.parent import Launcher
 
@@ -99,7 +100,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     options = Options(device="cpu")
     registry = registry_of(options)
     with Launcher() as launcher:
-        spec = baseline_spec(f"{WORKLOAD}:build", options, registry)
+        spec = baseline_spec(Build(f"{WORKLOAD}:build"), options, registry)
         yield Servers(
             TrialRunner(launcher, spec, registry, tmp_path / "logs"), Serve(), tmp_path / "artefacts", time.time
         )

@@ -10,6 +10,7 @@ import pytest
 from autoopt.errors import WorkloadError
 from autoopt.options import Options
 from autoopt.running import profile as profiling
+from autoopt.script.command import parse
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def fails(*_: Any) -> Any:
 def test_a_profile_that_fails_leaves_no_directory(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiling, "_profile", fails)
     with pytest.raises(WorkloadError):
-        profiling.profile_run("train.py", Options())
+        profiling.profile_run(parse("train.py"), Options())
     assert [path.name for path in script.iterdir()] == ["train.py"]
 
 
@@ -35,7 +36,7 @@ def test_other_runs_and_a_directory_that_was_named_stay(script: Path, monkeypatc
     (script / "autoopt-runs" / "earlier").mkdir(parents=True)
     for options in (Options(), Options(out=script / "here")):
         with pytest.raises(WorkloadError):
-            profiling.profile_run("train.py", options)
+            profiling.profile_run(parse("train.py"), options)
     assert [path.name for path in (script / "autoopt-runs").iterdir()] == ["earlier"]
     assert list((script / "here").iterdir()) == [], "the user's own folder, without what was kept back"
 
@@ -47,7 +48,7 @@ def test_a_profile_keeps_no_space_back_once_it_is_done(script: Path, monkeypatch
         return "a profile"
 
     monkeypatch.setattr(profiling, "_profile", found)
-    assert profiling.profile_run("train.py", Options(out=script / "here")) == "a profile"
+    assert profiling.profile_run(parse("train.py"), Options(out=script / "here")) == "a profile"
     assert [path.name for path in (script / "here").iterdir()] == ["profile.json"]
 
 
@@ -55,10 +56,10 @@ def test_a_profile_keeps_no_space_back_once_it_is_done(script: Path, monkeypatch
     ("spec", "tools", "line"),
     [
         ("train.py --epochs 3", (), "autoopt profile train.py -- --epochs 3"),
-        ("train.py", ("torch", "nvml"), "autoopt profile train.py --with torch,nvml"),
+        ("train.py", ("--with torch,nvml",), "autoopt profile train.py --with torch,nvml"),
         ("python -m pkg.train", (), "autoopt profile -- python -m pkg.train"),
-        ("pkg:build", ("torch",), "autoopt profile pkg:build --with torch"),
+        ("pkg:build", ("--with torch",), "autoopt profile pkg:build --with torch"),
     ],
 )
-def test_a_profile_says_the_command_line_that_it_came_from(spec: str, tools: tuple[str, ...], line: str) -> None:
-    assert profiling.command(spec, tools) == line
+def test_options_stand_before_the_words_of_a_script(spec: str, tools: tuple[str, ...], line: str) -> None:
+    assert f"autoopt profile {parse(spec).asked(tools)}" == line

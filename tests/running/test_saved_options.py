@@ -9,6 +9,7 @@ import pytest
 from autoopt.errors import UsageError
 from autoopt.options import Options
 from autoopt.running.saved_options import fingerprint_of
+from autoopt.script.command import parse
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 
@@ -40,14 +41,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_edited_script_is_not_resumed(project: Path, spec: str, edited: str) -> None:
     (project / "run").mkdir()
     directory = RunDirectory(project / "run")
-    Run.create(directory, fingerprint_of(spec, Options()), {}).__exit__(None, None, None)
-    Run.resume(directory, fingerprint_of(spec, Options())).__exit__(None, None, None)
+    Run.create(directory, fingerprint_of(parse(spec), Options()), {}).__exit__(None, None, None)
+    Run.resume(directory, fingerprint_of(parse(spec), Options())).__exit__(None, None, None)
     (project / edited).write_text("width = 5\n")
     with pytest.raises(UsageError, match=f"code sources {edited}: "):
-        Run.resume(directory, fingerprint_of(spec, Options()))
+        Run.resume(directory, fingerprint_of(parse(spec), Options()))
 
 
 def test_what_a_script_does_not_read_may_change(project: Path) -> None:
-    before = fingerprint_of("train.py", Options())
+    before = fingerprint_of(parse("train.py"), Options())
     (project / "config.yaml").write_text("lr: 0.2\n")
-    assert fingerprint_of("train.py", Options()) == before
+    assert fingerprint_of(parse("train.py"), Options()) == before

@@ -14,7 +14,7 @@ from autoopt.export.script_patch import placed
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.records.messages import TrainingRun
 from autoopt.registry import load_strategies
-from autoopt.script.launch import run_with_plan
+from autoopt.script.execute import run_with_plan
 from autoopt.script.metric import name_of
 from autoopt.script.sayable import unsayable
 from autoopt.script.view import LINKED_FROM, open_view

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoopt.script import execute
-from autoopt.script.orders import Orders
+from autoopt.script.boot import Orders
 from autoopt.trial.protocol import ScriptSpec, TrialSpec
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from autoopt.errors import AutooptError, EnvironmentLacks, TrialFailed, UsageError, WorkloadError
-from autoopt.script.command import alone_in, command_of, said, spec_of
+from autoopt.script.command import Build, Script, parse, read
 from tests.script.conftest import StartScript, sites_of
 
 
@@ -64,16 +65,16 @@ def test_a_script_that_ends_before_it_can_be_measured(start_script: StartScript)
 
 
 def test_a_command_line_says_which_form_it_has() -> None:
-    assert spec_of("my_module:build", ()) == "my_module:build"
-    assert spec_of("train.py", ("--epochs", "10")) == "train.py --epochs 10"
-    assert spec_of("examples/photos.py:build", ()) == "examples/photos.py:build"
-    assert command_of("my_module:build") is None
-    assert command_of("examples/photos.py:build") is None
-    assert command_of("train.py --epochs 10")[1:] == ("train.py", "--epochs", "10")  # type: ignore[index]
-    assert command_of("python -m pkg.train x")[1:] == ("-m", "pkg.train", "x")  # type: ignore[index]
-    assert said("train.py --epochs 10") == "train.py -- --epochs 10"
-    assert said("python -m pkg.train") == "-- python -m pkg.train"
-    assert said("m:build") == "m:build"
+    assert read("my_module:build", ()) == parse("my_module:build") == Build("my_module:build")
+    assert read("examples/photos.py:build", ()) == Build("examples/photos.py:build")
+    assert read("train.py", ("--epochs", "10")) == parse("train.py --epochs 10")
+    assert parse("train.py --epochs 10") == Script(
+        "train.py --epochs 10", (sys.executable, "train.py", "--epochs", "10")
+    )
+    assert parse("python -m pkg.train x").words[1:] == ("-m", "pkg.train", "x")  # type: ignore[union-attr]
+    assert parse("train.py --epochs 10").asked() == "train.py -- --epochs 10"
+    assert parse("python -m pkg.train").asked() == "-- python -m pkg.train"
+    assert parse("m:build").asked() == "m:build"
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,12 @@ def test_a_command_line_says_which_form_it_has() -> None:
 )
 def test_words_that_do_not_fit_are_usage(target: str | None, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        spec_of(target, words)
+        read(target, words)
 
 
 def test_variables_in_front_of_a_command_are_set_before_autoopt() -> None:
     with pytest.raises(UsageError) as caught:
-        spec_of("CUDA_VISIBLE_DEVICES=1", ("python", "train.py"))
+        read("CUDA_VISIBLE_DEVICES=1", ("python", "train.py"))
     assert "CUDA_VISIBLE_DEVICES=1 autoopt optimize -- python train.py" in str(caught.value.hint)
 
 
@@ -102,11 +103,13 @@ def test_commands_that_cannot_be_listened_to_are_usage(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # an activated environment has a torchrun
     with pytest.raises(UsageError):
-        command_of(spec)
+        parse(spec)
 
 
-def test_a_second_measurement_of_a_folder_is_refused(tmp_path: Path) -> None:
-    with alone_in(str(tmp_path)), pytest.raises(EnvironmentLacks, match="another autoopt"), alone_in(str(tmp_path)):
+def test_a_second_measurement_of_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = parse("train.py")
+    with script.alone(), pytest.raises(EnvironmentLacks, match="another autoopt"), script.alone():
         pass
-    with alone_in(str(tmp_path)):
+    with script.alone():
         pass

@@ -12,7 +12,7 @@ import pytest
 from autoopt.errors import AutooptError
 from autoopt.records import Change, Plan, Sites
 from autoopt.registry import load_strategies
-from autoopt.script.interpreter import runs_here
+from autoopt.script.execute import runs_here
 from autoopt.search.budget_allocation import TimeLimits
 from autoopt.search.first_process import FirstProcess
 from autoopt.search.trial_runner import TrialRunner

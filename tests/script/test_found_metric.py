@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autoopt.script.found_metric import Told, candidates, chosen, values
-from autoopt.script.metric import direction_of, name_of
+from autoopt.benchmark.live import Printed
+from autoopt.script.metric import candidates, chosen, direction_of, name_of, values
 
 
-def told(*texts: str, each: int = 1) -> list[Told]:
+def told(*texts: str, each: int = 1) -> list[Printed]:
     """Lines, ``each`` so many to an evaluation."""
-    return [Told(10 * (n // each + 1), 1.0 * n, n // each, text) for n, text in enumerate(texts)]
+    return [Printed(10 * (n // each + 1), 1.0 * n, n // each, text) for n, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_one_evaluation_is_enough_where_the_words_name_held_out_data() -> None:
     ],
 )
 def test_of_several_measures_the_first_that_is_no_loss_is_taken(lines: list[str], taken: str) -> None:
-    said = [Told(n, 1.0 * n, n, text) for n, each in enumerate(lines) for text in each.split("\n")]
+    said = [Printed(n, 1.0 * n, n, text) for n, each in enumerate(lines) for text in each.split("\n")]
     found = candidates(said)
     assert name_of(chosen(found) or "") == taken
 

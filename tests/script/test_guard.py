@@ -10,7 +10,7 @@ import pytest
 
 WRITES = """
 import sys
-from autoopt.script.guard import guard
+from autoopt.script.boot import guard
 guard([sys.argv[1]])
 open(sys.argv[2], "w").write("x")
 """

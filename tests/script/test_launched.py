@@ -14,15 +14,13 @@ from pathlib import Path
 import pytest
 
 from autoopt.benchmark.clock import Lap
-from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.group import Group, without_waiting
 from autoopt.errors import TrialFailed, UsageError, WorkloadError
 from autoopt.records import Change, Plan
 from autoopt.records.distributed import Communication
 from autoopt.records.messages import Block, Probe, TrainingRun
 from autoopt.registry import load_strategies
-from autoopt.script.command import command_of, script_spec
-from autoopt.script.launched import asked, launcher_of
-from autoopt.script.ranks import without_waiting
+from autoopt.script.command import asked, launcher_of, parse
 from autoopt.search.trial_runner import TrialRunner
 from autoopt.trial.group import TrialGroup
 from autoopt.trial.parent import Launcher, before_torch
@@ -66,9 +64,8 @@ def launcher_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 def test_a_launcher_is_asked_what_it_starts(launcher_script: Callable[..., None], tmp_path: Path) -> None:
     """No line of the script runs; the variables of each process, and where they come from, are kept apart."""
     launcher_script()
-    command = command_of("torchrun --nproc-per-node=2 train.py --epochs 3")
-    assert command is not None
-    spec = script_spec(command, tmp_path)
+    spec = parse("torchrun --nproc-per-node=2 train.py --epochs 3").in_trials(tmp_path)
+    assert spec is not None
     assert spec.command == (sys.executable, "train.py", "--epochs", "3")
     assert spec.launch is not None
     assert [each["RANK"] for each in spec.launch.ranks] == ["0", "1"]

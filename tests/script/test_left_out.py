@@ -11,7 +11,7 @@ import pytest
 
 from autoopt.records import Change, Plan, Site, Sites
 from autoopt.registry import load_strategies
-from autoopt.script import left_out
+from autoopt.script import applying
 from autoopt.testing.strategies import sample_case
 from scripted import PLAIN, changed_lines, patched, sites_in
 from tests.script.conftest import StartScript, sites_of
@@ -39,13 +39,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_call_does_nothing_at_its_line_and_is_itself_elsewhere(counted: list[int]) -> None:
-    file, line = left_out.shown(__file__), sys._getframe().f_lineno + 2
-    left_out.leave_out([f"{file}:{line} gc.collect"])
+    file, line = applying.shown(__file__), sys._getframe().f_lineno + 2
+    applying.leave_out([f"{file}:{line} gc.collect"])
     gc.collect()
     assert not counted
     assert gc.collect() == 7
     with pytest.raises(ValueError, match="print cannot be left out"):
-        left_out.leave_out(["train.py:1 print"])
+        applying.leave_out(["train.py:1 print"])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_call_does_nothing_at_its_line_and_is_itself_elsewhere(counted: list[i
 )
 def test_a_line_that_is_a_call_and_nothing_else(text: str, alone: bool, tmp_path: Path) -> None:
     (tmp_path / "lines.py").write_text(f"\n{text}\n")
-    assert left_out.stands_alone(str(tmp_path / "lines.py"), 2) is alone
+    assert applying.stands_alone(str(tmp_path / "lines.py"), 2) is alone
 
 
 def test_it_applies_where_they_take_a_share_of_every_step() -> None:

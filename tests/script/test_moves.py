@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from autoopt.script.moves import UnblockedMoves
+from autoopt.script.applying import UnblockedMoves
 
 Moved = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Change, Place, Plan, Site, Sites
-from autoopt.script.origin import origin_of
+from autoopt.script.observer import origin_of
 from autoopt.script.sayable import unsayable, without_loader
 from autoopt.search.planner import Choice, build_queue
 from autoopt.setup import Setup

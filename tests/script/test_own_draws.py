@@ -13,9 +13,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.records import Change, Plan
-from autoopt.script import own_draws as own_draws_module
-from autoopt.script.own_draws import _GENERATORS as GENERATORS
-from autoopt.script.own_draws import own_draws
+from autoopt.script import draws
+from autoopt.script.draws import _GENERATORS as GENERATORS
+from autoopt.script.draws import own_draws
 from autoopt.search.compare.arm import TrialArm
 from tests.script.conftest import StartScript, sites_of
 
@@ -80,7 +80,7 @@ def test_what_draws_nothing_is_soon_read_without_a_look(
         read.append(1)
         return state()
 
-    monkeypatch.setattr(own_draws_module, "_GENERATORS", ((counted, *GENERATORS[0][1:]), *GENERATORS[1:]))
+    monkeypatch.setattr(draws, "_GENERATORS", ((counted, *GENERATORS[0][1:]), *GENERATORS[1:]))
     own_draws(5)
     list(DataLoader(Noise(quiet), batch_size=1, generator=torch.Generator()))
     assert len(read) == 2 * looks, "before and after each batch"

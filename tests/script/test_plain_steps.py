@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from autoopt.benchmark import clock as clock_module
-from autoopt.script import plain_steps, session
-from autoopt.script.goal import Goal
+from autoopt.script import session
+from autoopt.script.between import Goal
 from autoopt.script.session import Session
 
 
@@ -31,7 +31,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    for module in (clock_module, plain_steps, session):
+    for module in (clock_module, session):
         monkeypatch.setattr(module, "perf_counter", time)
     return time
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from autoopt.script.planned import planned_steps, steps_per_epoch
+from autoopt.script.process import planned_steps, steps_per_epoch
 
 STEPS = """\
 def train(loader, accelerator, step, k=4):

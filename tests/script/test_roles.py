@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.data import DataLoader
 
-from autoopt.script.roles import Roles
+from autoopt.script.loaders import Roles
 
 
 def loader() -> DataLoader[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from autoopt.script.seeds import draw_anew
+from autoopt.script.draws import draw_anew
 
 
 @pytest.fixture

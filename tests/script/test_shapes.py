@@ -9,7 +9,7 @@ from autoopt.records import Sites
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Block
 from autoopt.registry import load_strategies
-from autoopt.script.endings import of_training
+from autoopt.script.refusals import of_training
 from autoopt.script.session import Session
 from tests.script.conftest import StartScript, sites_of
 

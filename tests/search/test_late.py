@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autoopt.benchmark.movement import Movement
+from autoopt.benchmark.kept_weights import Movement
 from autoopt.benchmark.run import RunUnderWay
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Curve, CurvePoint, Noise, Objective, Plan, Quality

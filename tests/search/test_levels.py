@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from autoopt.benchmark.probe import LEAST_STEPS, probe
+from autoopt.benchmark.probe import LEAST_STEPS
 from autoopt.benchmark.run import RunUnderWay
+from autoopt.benchmark.tasks import probe
 from autoopt.benchmark.trial_context import TrialContext
 from autoopt.records import Change, Objective, Plan
 from autoopt.records.messages import EpochOrder, EpochRead, Probe, samples_read
@@ -50,7 +51,15 @@ class Probes:
         path = self.folder / f"{'-'.join(plan.names()) or 'baseline'}.npz"
         threads = torch.get_num_threads()
         try:
-            document = probe(context, str(path), steps, 20.0, self.weights, gradients=gradients, until=until)
+            document = probe(
+                context,
+                out=str(path),
+                steps=steps,
+                seconds=20.0,
+                weights=self.weights,
+                gradients=gradients,
+                until=until,
+            )
         finally:
             context.close()
             torch.set_num_threads(threads)
@@ -101,7 +110,9 @@ def test_a_candidate_reads_on_as_far_as_the_incumbent_did_and_no_further(tmp_pat
     def read(samples: int) -> int:
         context = live(Plan())
         try:
-            document = probe(context, str(tmp_path / "read.npz"), 12, 600.0, reading=0.0, samples=samples)
+            document = probe(
+                context, out=str(tmp_path / "read.npz"), steps=12, seconds=600.0, reading=0.0, samples=samples
+            )
         finally:
             context.close()
         return samples_read(Probe.model_validate(document).epochs)
@@ -205,7 +216,7 @@ def test_without_kept_weights_gradients_are_compared_at_those_of_the_probes_own_
     def probed(plan: Plan, weights: tuple[str, ...] = ()) -> ProbeResult:
         context, path = live(plan), tmp_path / f"{'-'.join(plan.names()) or 'own'}.npz"
         try:
-            document = probe(context, str(path), STEPS, 20.0, list(weights), gradients=24)
+            document = probe(context, out=str(path), steps=STEPS, seconds=20.0, weights=list(weights), gradients=24)
         finally:
             context.close()
         return ProbeResult(Probe.model_validate(document), Arrays.read(path))

@@ -9,7 +9,7 @@ import pytest
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
-from autoopt.script.endings import ScriptEnded
+from autoopt.script.refusals import ScriptEnded
 from autoopt.search.compare.arm import SETTLING_STEPS, SWITCHED_BLOCK
 from autoopt.search.compare.script_arm import ScriptArm
 

@@ -16,13 +16,12 @@ import torch
 from autoopt.benchmark.training import Training
 from autoopt.records import Advice, Peaks
 from autoopt.setup import Setup
-from autoopt.simplify import advice
+from autoopt.simplify import advise
 from autoopt.simplify.advise import advise_training, forced_in_batch, forced_in_step
 from autoopt.simplify.batches import cached_batches
-from autoopt.simplify.forced import advice_of_calls, watched_calls
+from autoopt.simplify.costly import advice_of_calls, watched_calls
 from autoopt.simplify.measure import measure_training
-from autoopt.simplify.source import Function, step_functions
-from autoopt.simplify.watch import Watch, WatchedStep, watch
+from autoopt.simplify.source import Function, Watch, WatchedStep, step_functions, watch
 from autoopt.workload import Workload
 
 PEAKS = Peaks(launch_seconds=2e-5, memory_bytes_per_second=1e10)
@@ -228,7 +227,7 @@ def own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", time.process_time)
 
 
-def advise(planted: Any) -> list[Advice]:
+def advised(planted: Any) -> list[Advice]:
     training = planted.training()
     timings = measure_training(training, 0.3)
     return advise_training(training, cached_batches(training, []), PEAKS, timings)
@@ -242,7 +241,7 @@ def test_a_line_that_asks_the_device_for_a_value_is_found(name: str, plant: Call
     batches = cached_batches(training, [])
     seen = watch(lambda: training.whole_step(batches), torch.device("cpu"))
     functions = step_functions(training.workload.loss, training.workload.model)
-    (found,) = advice.sync_advice(functions, seen)
+    (found,) = advise.sync_advice(functions, seen)
     assert (found.file, found.line) == (str(planted.path), planted.line())
     if name in ("item", "branch on a tensor"):
         assert found.share is not None
@@ -280,7 +279,7 @@ def test_the_edit_names_what_is_fetched() -> None:
     seen = WatchedStep(total_seconds=1.0)
     seen.syncs[line], seen.waited[line] = 2, 0.25
     function = Function("own", "f.py", 1, ast.parse("\n\nhistory.append(value.item())"))
-    (found,) = advice.sync_advice([function], seen)
+    (found,) = advise.sync_advice([function], seen)
     assert found.suggestion.startswith("keep value.detach() as a tensor")
     assert found.share == 0.25
     assert "25% of a step" in found.evidence
@@ -291,17 +290,17 @@ def test_what_costs_next_to_nothing_is_told_only_where_it_must_be_copied(plant: 
     function = Function("own", *line, ast.parse("weight = torch.tensor([1.0])"))
     cheap, dear = WatchedStep(total_seconds=1.0), WatchedStep(total_seconds=1.0)
     cheap.seconds[line], dear.seconds[line] = 0.001, 0.2
-    assert advice.creation_advice([function], cheap, waits=False) == []
-    (found,) = advice.creation_advice([function], dear, waits=False)
+    assert advise.creation_advice([function], cheap, waits=False) == []
+    (found,) = advise.creation_advice([function], dear, waits=False)
     assert found.share == 0.2
     assert 'self.register_buffer("...", torch.tensor([1.0]), persistent=False)' in found.suggestion
-    (found,) = advice.creation_advice([function], cheap, waits=True)
+    (found,) = advise.creation_advice([function], cheap, waits=True)
     assert "less than 1%" in found.evidence
 
 
 def test_the_largest_share_stands_first() -> None:
     shares = (None, 0.2, 0.5)
-    found = advice.merged(Advice(title=str(share), evidence="", suggestion="", share=share) for share in shares)
+    found = advise.merged(Advice(title=str(share), evidence="", suggestion="", share=share) for share in shares)
     assert [item.share for item in found] == [0.5, 0.2, None]
 
 
@@ -309,7 +308,7 @@ def test_the_largest_share_stands_first() -> None:
 def test_planted_and_found_at_its_line(name: str, plant: Callable[[str], Any]) -> None:
     title, text = CASES[name]
     planted = plant(text)
-    found = [item for item in advise(planted) if title in item.title]
+    found = [item for item in advised(planted) if title in item.title]
     assert [(item.file, item.line) for item in found][:1] == [(str(planted.path), planted.line())]
 
 
@@ -318,7 +317,7 @@ def test_a_clean_workload_gets_no_advice(plant: Callable[[str], Any]) -> None:
         def build():
             return workload(evaluate_every=10_000)
     """)
-    assert advise(planted) == []
+    assert advised(planted) == []
 
 
 def test_layers_in_a_loop_are_no_loop_over_tensors(plant: Callable[[str], Any]) -> None:
@@ -336,14 +335,14 @@ def test_layers_in_a_loop_are_no_loop_over_tensors(plant: Callable[[str], Any]) 
         def build():
             return workload(model=Deep(), evaluate_every=10_000)
     """)
-    assert [item.title for item in advise(planted) if "loop" in item.title] == []
+    assert [item.title for item in advised(planted) if "loop" in item.title] == []
 
 
 def test_cadence_says_how_much_and_how_often_instead() -> None:
-    (found,) = advice.cadence_advice("evaluation", 2.0, 10, 0.1, None)
+    (found,) = advise.cadence_advice("evaluation", 2.0, 10, 0.1, None)
     assert "67%" in found.title
     assert "every 400 steps" in found.suggestion
-    assert advice.cadence_advice("evaluation", 0.01, 100, 0.1, None) == []
+    assert advise.cadence_advice("evaluation", 0.01, 100, 0.1, None) == []
 
 
 def _collecting(samples: Any) -> Any:

@@ -12,8 +12,7 @@ from autoopt.records import Deeper, Operator, Peaks, Plan, Round, Stage
 from autoopt.records.distributed import Communication, Spread
 from autoopt.records.messages import Block
 from autoopt.simplify.analyse import analyse, communication
-from autoopt.simplify.bottleneck import bottleneck, classify
-from autoopt.simplify.ceilings import PRODUCT, of_peak, stage_ceilings
+from autoopt.simplify.bottleneck import PRODUCT, bottleneck, classify, of_peak, stage_ceilings
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_timings import InputTimings, StageTimings, Timing
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.records import Plan, Resource, Round, Simulation, Stage
-from autoopt.simplify import cache_effects
-from autoopt.simplify.inputs import measure_inputs
+from autoopt.simplify import contention
+from autoopt.simplify.drilldown import measure_inputs
 from autoopt.simplify.pipeline import Pipeline
 
 
@@ -38,8 +38,8 @@ class Timeline:
 @given(alone=st.floats(0.01, 1.0), times=st.floats(0.5, 20.0))
 def test_a_ratio_is_that_of_after_another_thing_and_after_itself(alone: float, times: float) -> None:
     line = Timeline(alone, alone * times)
-    found = cache_effects._ratio(line.call, line.other, 100.0, line.clock, line.clock)
-    assert found == pytest.approx(min(cache_effects._HIGHEST, max(1.0, times)))
+    found = contention._ratio(line.call, line.other, 100.0, line.clock, line.clock)
+    assert found == pytest.approx(min(contention._HIGHEST, max(1.0, times)))
 
 
 def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
@@ -49,7 +49,7 @@ def test_what_happens_in_one_turn_of_ten_is_part_of_the_mean() -> None:
         line.other()
         line.after = 11.0 if next(turns) % 10 == 9 else 1.0
 
-    assert cache_effects._ratio(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
+    assert contention._ratio(line.call, sometimes, 2000.0, line.clock, line.clock) == pytest.approx(2.0, rel=0.05)
 
 
 def round_of(workers: int = 0, **known: Any) -> Round:
@@ -88,11 +88,11 @@ def test_cache_effects_of_a_training_are_measured_and_stays_as_it_was(plant: Cal
     batch = next(iter(training.loader.loader))
     inputs = measure_inputs(training.loader.loader, 0.2)
     before = [parameter.detach().clone() for parameter in training.model.parameters()]
-    found = cache_effects.cache_effects_of(training, [batch], inputs, 1e-3, 1.0)
+    found = contention.cache_effects_of(training, [batch], inputs, 1e-3, 1.0)
     assert found["cold_ratio"] >= 1.0
     assert found["wakeup_ratio"] >= 1.0
     assert found["pause_seconds"] == inputs.loader.seconds  # type: ignore[union-attr]
-    cache_effects.cold_batches(training, [batch], 0.05)
+    contention.cold_batches(training, [batch], 0.05)
     assert not all(torch.equal(a, b) for a, b in zip(before, training.model.parameters(), strict=True)), (
         "steps are real"
     )
@@ -101,6 +101,6 @@ def test_cache_effects_of_a_training_are_measured_and_stays_as_it_was(plant: Cal
 def test_what_is_long_is_not_repeated_so_often(plant: Callable[[str], Any]) -> None:
     training = plant("def build(): return workload()").training()
     inputs = measure_inputs(training.loader.loader, 0.2)
-    assert cache_effects.cache_effects_of(training, [next(iter(training.loader.loader))], inputs, 10.0, 1.0) == {}
+    assert contention.cache_effects_of(training, [next(iter(training.loader.loader))], inputs, 10.0, 1.0) == {}
     unmeasured = inputs.model_copy(update={"sample": None})
-    assert cache_effects.cache_effects_of(training, [next(iter(training.loader.loader))], unmeasured, 1e-3, 1.0) == {}
+    assert contention.cache_effects_of(training, [next(iter(training.loader.loader))], unmeasured, 1e-3, 1.0) == {}

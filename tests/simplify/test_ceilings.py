@@ -10,8 +10,8 @@ import torch
 
 from autoopt.records import Operator, Peaks
 from autoopt.simplify import peaks as peaks_module
-from autoopt.simplify.ceilings import bandwidth, fused_ceiling, host_bandwidth, matmul_peak, operator_ceiling
-from autoopt.simplify.operators import count_operators, operators
+from autoopt.simplify.bottleneck import bandwidth, fused_ceiling, host_bandwidth, matmul_peak, operator_ceiling
+from autoopt.simplify.microbenchmarks import count_operators, operators
 from autoopt.simplify.peaks import cache_folder, measured_peaks
 
 PEAKS = Peaks(

@@ -7,8 +7,8 @@ from typing import Any
 
 from autoopt.benchmark.environment import usable_cores
 from autoopt.benchmark.seeding import kept_random_state
+from autoopt.simplify.batches import restored
 from autoopt.simplify.contention import combinations, fed_combinations, measure_contention, measure_overlap
-from autoopt.simplify.isolation import restored
 
 
 def test_combinations_fill_the_cores_and_ask_for_more() -> None:

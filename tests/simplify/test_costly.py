@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoopt.benchmark.whole_run import whole_run_seconds
+from autoopt.benchmark.target import whole_run_seconds
 from autoopt.records import Change, Evaluated, Plan, Resource, Round, RunParts, Site, Sites, Stage
 from autoopt.simplify.costly import LEAST, MOST, costly_lines, mistakes
 from autoopt.testing.strategies import sample_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoopt.records import Contention
-from autoopt.simplify.flow import Demand, InterferenceModel, period
+from autoopt.simplify.pipeline import Demand, InterferenceModel, period
 
 SEEN = (
     Contention(threads=0, workers=2, prepare=0.9),

@@ -16,15 +16,14 @@ import torch
 from autoopt.records import Peaks, Plan, Round
 from autoopt.records.messages import Block
 from autoopt.setup import Setup
-from autoopt.simplify import inputs
+from autoopt.simplify import drilldown
 from autoopt.simplify.analyse import analyse
-from autoopt.simplify.batches import Fetch
-from autoopt.simplify.inputs import measure_inputs
-from autoopt.simplify.isolation import ChildFailed, in_child
+from autoopt.simplify.batches import ChildFailed, Fetch, in_child
+from autoopt.simplify.drilldown import measure_inputs
+from autoopt.simplify.microbenchmarks import Microbenchmark, interleaved, repeat
 from autoopt.simplify.pipeline import Pipeline
 from autoopt.simplify.stage_timings import InputTimings, StageTimings
 from autoopt.simplify.tasks import measure_stages
-from autoopt.simplify.timing import Microbenchmark, interleaved, repeat
 
 PEAKS = Peaks(
     matmul_fp32_flops_per_second=1e12, matmul_bf16_flops_per_second=4e12, memory_bytes_per_second=1e11,
@@ -157,13 +156,13 @@ class Machine:
 def test_waiting_is_what_is_neither_on_a_core_nor_ready_for_one(wait: float, monkeypatch: pytest.MonkeyPatch) -> None:
     machine: Any = Machine(wait, 0.001, 0.002)
     clocks = {"perf_counter": lambda: machine.wall, "process_time": lambda: machine.cpu}
-    monkeypatch.setattr(inputs, "time", SimpleNamespace(**clocks))
-    monkeypatch.setattr(inputs, "_run_delay", lambda: machine.delay)
+    monkeypatch.setattr(drilldown, "time", SimpleNamespace(**clocks))
+    monkeypatch.setattr(drilldown, "_run_delay", lambda: machine.delay)
     usage = SimpleNamespace(RUSAGE_THREAD=0, getrusage=lambda who: SimpleNamespace(ru_nvcsw=machine.switches))
-    monkeypatch.setattr(inputs, "resource", usage)
-    monkeypatch.setattr(inputs, "ReferenceSpeed", lambda: SimpleNamespace(now=lambda: 1e-4))
+    monkeypatch.setattr(drilldown, "resource", usage)
+    monkeypatch.setattr(drilldown, "ReferenceSpeed", lambda: SimpleNamespace(now=lambda: 1e-4))
     loader: Any = torch.utils.data.DataLoader(machine, batch_size=8)
-    timing, _ = inputs._sample(Fetch(loader), 1.0)
+    timing, _ = drilldown._sample(Fetch(loader), 1.0)
     assert timing.wait_seconds == pytest.approx(wait)
     assert timing.cpu_seconds == pytest.approx(0.001)
     assert timing.seconds == pytest.approx(wait + 0.003)
@@ -349,7 +348,7 @@ def test_a_dataset_that_gives_whole_batches_is_measured_by_its_samples() -> None
 
 def test_the_first_calls_of_slow_microbenchmarks_are_one_of_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(0.0, 0.5)  # every look at the clock half a second later
-    monkeypatch.setattr("autoopt.simplify.timing.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("autoopt.simplify.microbenchmarks.time.perf_counter", lambda: next(now))
     order: list[str] = []
     one, two = interleaved([Microbenchmark(lambda name=name: order.append(name)) for name in "ab"], 1.0)  # type: ignore[misc]
     assert one.n == two.n == 2

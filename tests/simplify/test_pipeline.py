@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoopt.records import Contention, EstimateKind, Fed, Plan, Resource, Round, Simulation, Stage
-from autoopt.simplify.flow import Demand, period
-from autoopt.simplify.pipeline import Pipeline, thread_ratio
+from autoopt.simplify.pipeline import Demand, Pipeline, period, thread_ratio
 
 CROWDED = (
     Contention(threads=1, workers=1, prepare=0.97, step=0.97),

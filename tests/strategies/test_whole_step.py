@@ -17,12 +17,12 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from autoopt.benchmark.blocks import run_block
 from autoopt.benchmark.seeding import seed_everything
 from autoopt.benchmark.training import Training
+from autoopt.benchmark.warmup import run_block
 from autoopt.registry import load_strategies
 from autoopt.setup import Setup
-from autoopt.simplify.isolation import restored
+from autoopt.simplify.batches import restored
 from autoopt.testing.strategies import sample_case
 from autoopt.workload import Workload
 from autoopt_strategies.compute import whole_step

@@ -13,6 +13,7 @@ import pytest
 from autoopt.errors import EnvironmentLacks, NodeLost, TrialFailed
 from autoopt.records import JsonDict, Plan
 from autoopt.records.messages import Block
+from autoopt.script.command import Build
 from autoopt.storage.run import Run
 from autoopt.storage.run_directory import RunDirectory
 from autoopt.trial.protocol import TrialSpec
@@ -130,7 +131,7 @@ def test_the_whole_loop_runs_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.chdir(tmp_path)
     given: JsonDict = {"executor": "ray", "budget": "60s", "only": "fused_optimizer", "out": str(tmp_path / "out")}
-    result = optimize_run(f"{WORKLOADS / 'tiny.py'}:build", make_options(given))
+    result = optimize_run(Build(f"{WORKLOADS / 'tiny.py'}:build"), make_options(given))
     assert result.noise.aa_ratio is not None
     assert result.baseline.plan == Plan()
     assert result.baseline.samples_per_second
@@ -165,7 +166,7 @@ def test_a_whole_run_loses_its_machines_and_is_resumed(tmp_path: Path, monkeypat
     given: JsonDict = {"executor": "ray", "budget": "60s", "only": "fused_optimizer", "out": str(out)}
     try:
         with pytest.raises((EnvironmentLacks, NodeLost)):
-            optimize_run(f"{WORKLOADS / 'tiny.py'}:build", make_options(given))
+            optimize_run(Build(f"{WORKLOADS / 'tiny.py'}:build"), make_options(given))
         assert len(killed) == 2, "the pair was begun again on the other machine"
         two.nodes.append(two.cluster.add_node(num_cpus=2))
         result = resume_run(out)

@@ -1,18 +1,71 @@
-"""The processes that train together: which one this is, what they tell each other, and when they stop."""
+"""The processes that train together: which one this is and where it runs, what they tell each other, when they stop,
+and their measurements as one: time is the slowest one's, samples are those of all."""
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from autoopt.benchmark.distributed.board import Board
+from autoopt.benchmark import affinity
+from autoopt.benchmark.clock import Lap
 from autoopt.errors import WorkloadError
+from autoopt.records.messages import Block
+from autoopt.setup import Setup
+
+_NUMBER = struct.Struct("=q")
+_END, _AT = 0, _NUMBER.size
+_SHIFT = 40
+"""A lap ends before step 2**40."""
+
+
+class Board:
+    """Two numbers in a file that every process of the group maps; eight bytes are written at once.
+
+    Args:
+        path: of the file, made where there is none.
+    """
+
+    def __init__(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, 2 * _NUMBER.size)
+            self._memory = mmap.mmap(descriptor, 2 * _NUMBER.size)
+        finally:
+            os.close(descriptor)
+
+    def ends(self, lap: int, steps: int) -> None:
+        """That lap ends after so many steps."""
+        self._write(_END, lap, steps)
+
+    def end_of(self, lap: int) -> int | None:
+        """Steps of that lap; None while that is open."""
+        return self._read(_END, lap)
+
+    def comes_to(self, lap: int, step: int) -> None:
+        """The first process has come to the end of a step."""
+        self._write(_AT, lap, step)
+
+    def first_at(self, lap: int) -> int:
+        """The step of that lap whose end the first process has come to; 0 before the first."""
+        return self._read(_AT, lap) or 0
+
+    def _write(self, place: int, lap: int, steps: int) -> None:
+        _NUMBER.pack_into(self._memory, place, lap << _SHIFT | steps)
+
+    def _read(self, place: int, lap: int) -> int | None:
+        value: int = _NUMBER.unpack_from(self._memory, place)[0]
+        return value & ((1 << _SHIFT) - 1) if value >> _SHIFT == lap else None
+
 
 T = TypeVar("T")
 Enough = Callable[[int, float], bool]
@@ -218,3 +271,110 @@ def variables(place: Place) -> dict[str, str]:
     rank, size = str(place.rank), str(place.size)
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(place.port)}
     return {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, **where}
+
+
+def device_of(name: str, rank: int) -> str:
+    """The device of a rank: the CPU is everybody's; of CUDA devices each has its own, from the one that is named on."""
+    kind, _, number = name.partition(":")
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{int(number or 0) + rank}" if kind == "cuda" else kind
+
+
+def keep_to_cores(setup: Setup, place: Place) -> None:
+    """Shares the cores out, before anything runs on them: as many threads as each has, unless a plan says more.
+
+    All processes of a group would each start as many threads as there are cores, and wait for one another.
+    """
+    cores = affinity.cores()
+    own = cores_of(cores, place.rank, place.size)
+    if setup.distributed.own_cores and own:
+        affinity.bind(own)
+    if setup.flags.get("threads") is None:
+        torch.set_num_threads(max(1, min(torch.get_num_threads(), len(cores) // place.size)))
+
+
+def cores_of(cores: tuple[int, ...], rank: int, size: int) -> tuple[int, ...]:
+    """A rank's own cores, neighbours together; none where there are fewer cores than ranks."""
+    each = len(cores) // size
+    return cores[rank * each : (rank + 1) * each]
+
+
+Losses = Sequence[float | None]
+
+
+def mean_losses(ranks: Sequence[Losses]) -> tuple[float | None, ...]:
+    """The loss of each step: the mean over the processes, whose losses are weighted; None where one is not finite."""
+    return tuple(
+        None if any(loss is None for loss in step) else fmean(loss for loss in step if loss is not None)
+        for step in zip(*ranks, strict=True)
+    )
+
+
+def slowest_steps(ranks: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Seconds of each step in the process in which it took longest."""
+    return tuple(max(step) for step in zip(*ranks, strict=True))
+
+
+def merged(blocks: Sequence[Block]) -> Block:
+    """One block of the training, from each process's own. Stages are those of the process that took longest."""
+    if len(blocks) == 1:
+        return blocks[0]
+    slowest = max(blocks, key=lambda block: block.seconds)
+    own = [block.cpu_seconds or 0.0 for block in blocks]
+    busy = [
+        block.foreign_cpu_seconds + used
+        for block, used in zip(blocks, own, strict=True)
+        if block.foreign_cpu_seconds is not None
+    ]
+    return slowest.model_copy(
+        update={
+            "samples": total([block.samples for block in blocks]),
+            "step_seconds": slowest_steps([block.step_seconds for block in blocks]),
+            "losses": mean_losses([block.losses for block in blocks]),
+            "cpu_seconds": sum(own),
+            "foreign_cpu_seconds": max(max(busy) - sum(own), 0.0) if busy else None,
+            "peak_memory_bytes": most([block.peak_memory_bytes for block in blocks]),
+            "allocated_memory_bytes": most([block.allocated_memory_bytes for block in blocks]),
+            "peak_host_memory_bytes": total([block.peak_host_memory_bytes for block in blocks]),
+            "allocation_retries": sum(block.allocation_retries for block in blocks),
+            "recompilations": max(block.recompilations for block in blocks),
+            "late_seconds": max(block.late_seconds for block in blocks),
+        }
+    )
+
+
+def most(values: Sequence[int | None]) -> int | None:
+    """The largest that is known; a device's peak counts for each device by itself."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def total(values: Sequence[int | None]) -> int | None:
+    """The sum; None where one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def without_waiting(lap: Lap, away: Sequence[float], group: Group) -> Lap:
+    """This process's lap without the time in which it waited for another one that evaluated or saved.
+
+    All processes meet in every step: where one is away for a second, the others wait in a message as long.
+
+    Args:
+        lap: of this process; its own evaluations and checkpoints are no part of it.
+        away: seconds before the end of each step in which this process evaluated, saved or was looked at; empty where
+            it did neither by itself.
+    """
+    if group.size == 1 or not away:
+        return lap
+    longest = [max(step) for step in zip(*group.gather(tuple(away)), strict=False)]
+    waited = [whole - own for whole, own in zip(longest, away, strict=False)]
+    steps = [max(step - wait, 0.0) for step, wait in zip(lap.steps, waited, strict=False)]
+    left = sum(waited)
+    stages = dict(lap.stages)
+    for stage in ("backward", "optimizer", "forward", "other", "data"):  # where messages wait, as a rule
+        taken = min(left, stages.get(stage, 0.0))
+        left -= taken
+        if taken:
+            stages[stage] -= taken
+    return replace(lap, seconds=max(lap.seconds - sum(waited), 0.0), stages=stages, steps=steps)

@@ -17,8 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from autoopt.benchmark.contents import samples_of, tensors
 from autoopt.benchmark.distributed.group import Group
-from autoopt.benchmark.loader import Loader
-from autoopt.benchmark.order import Shielded
+from autoopt.benchmark.loader import Loader, Shielded
 from autoopt.benchmark.transfer import mapped
 from autoopt.errors import WorkloadError
 

@@ -10,9 +10,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_convert
 
-from autoopt.benchmark.copy_ahead import END, CopyAhead
 from autoopt.benchmark.loader import InTurn, Loader, loader_of_dataset, rebuilt
-from autoopt.benchmark.transfer import by_itself, mapped
+from autoopt.benchmark.transfer import END, CopyAhead, by_itself, mapped
 from autoopt.export.printed.plan import plan
 
 Generators = dict[str, torch.Generator]

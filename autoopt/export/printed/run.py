@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from autoopt.adapters import adapt
 from autoopt.benchmark.compiling import compile_blocks, compile_in_place
 from autoopt.benchmark.evaluation import evaluating
-from autoopt.benchmark.freed_memory import keep_freed_memory
+from autoopt.benchmark.flags import keep_freed_memory
 from autoopt.benchmark.loader import recollate, reorder
 from autoopt.benchmark.losses import Loss, as_closure
 from autoopt.benchmark.optimizer import RebuiltOptimizer

@@ -3,7 +3,7 @@
 Trainings that round otherwise, or draw otherwise, part by chance: what one learns at step 500 the other learns at 600,
 and two networks that are trained against each other (a GAN) part for good. How far chance alone takes them is what the
 baseline's own trainings show, which begin from other seeds or, of a script that sets its own, from weights that differ
-by a rounding (``autoopt.benchmark.disturbing``). Rates of the rule: ``docs/explanation/quality.md``.
+by a rounding (``autoopt.benchmark.seeding``). Rates of the rule: ``docs/explanation/quality.md``.
 """
 
 from __future__ import annotations

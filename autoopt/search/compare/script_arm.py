@@ -9,7 +9,7 @@ from typing import Any
 from autoopt.errors import TrialFailed
 from autoopt.records import Plan
 from autoopt.records.messages import Block, Startup
-from autoopt.script.endings import ENDED
+from autoopt.script.refusals import ENDED
 from autoopt.search.compare.arm import TrialArm, TrialProcess
 
 MOST_RUNS = 50

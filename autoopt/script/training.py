@@ -1,138 +1,111 @@
-"""A script in its process as tasks know a trial: a context, and a training that stands at a step's end."""
+"""A script's own training, which stands at a step's end, as tasks know one; and the processes of its launcher."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoopt.benchmark import affinity
 from autoopt.benchmark.clock import Lap
 from autoopt.benchmark.compiling import new_graph_hook
 from autoopt.benchmark.device import host_peak_bytes
-from autoopt.benchmark.distributed.group import Group
+from autoopt.benchmark.distributed.group import PATIENCE, Board, Enough, Group, Ranks, without_waiting
 from autoopt.benchmark.distributed.replicate import options_of
 from autoopt.benchmark.distributed.step import own_statistics
 from autoopt.benchmark.facts import workload_facts
-from autoopt.benchmark.lengths import Lengths
-from autoopt.benchmark.loss_recorder import LossRecorder
-from autoopt.benchmark.whatif import SECONDS, ratio_with
-from autoopt.errors import WorkloadError
+from autoopt.benchmark.live import Each, Printed, Values
+from autoopt.benchmark.loader import Lengths
+from autoopt.benchmark.losses import LossRecorder
+from autoopt.benchmark.optimizer import make_optimizer, users_factory
+from autoopt.benchmark.switching import SCRIPT_PARTS
+from autoopt.errors import UsageError, WorkloadError
 from autoopt.records import JsonDict
 from autoopt.records.evaluating import HeldEvaluations
 from autoopt.records.facts import WorkloadFacts
-from autoopt.script.evaluations import held_evaluations
-from autoopt.script.goal import Enough, Goal
-from autoopt.script.metric import direction_of, name_of
-from autoopt.script.planned import steps_per_epoch
-from autoopt.script.probe import probe
-from autoopt.script.process import Script
-from autoopt.script.ranks import meet, without_waiting
-from autoopt.script.recording import MicroBatch
+from autoopt.records.messages import Block
+from autoopt.script.applying import Applying
+from autoopt.script.between import Goal
+from autoopt.script.held import held_evaluations
+from autoopt.script.metric import candidates, chosen, target_of, values
+from autoopt.script.probe import ScriptRecorder
+from autoopt.script.process import MicroBatch, Script, steps_per_epoch
 from autoopt.script.refusals import shared_out
-from autoopt.script.switching import ScriptSwitching
-from autoopt.script.training_run import ScriptRun
 from autoopt.setup import Precision, Setup
-from autoopt.workload import Workload
+from autoopt.trial.protocol import Rank
+from autoopt.workload import Target, Workload
 
-ADAPTER = "script"
-
-Each = Callable[[int, float], None]
+_BLOCK = "autoopt.Block"
 
 
-class ScriptContext:
-    """The first argument of every task in the process of a script; see ``TrialContext``.
+class ScriptRanks(Ranks):
+    """One of several processes of a script. What they tell each other goes past the script's own process group.
 
     Args:
-        script: which has ended its first training step.
-        emit: tells the parent how a task stands.
+        place: of this process.
+        device: what it trains on.
+        store: that all of them reach.
     """
 
-    def __init__(self, script: Script, emit: Callable[[JsonDict], None]) -> None:
-        script.stop_recording()
-        self.script, self.emit = script, emit
-        self.spec, self.registry = script.spec, script.registry
-        self.seed = script.spec.seed
-        session = script.session
-        assert session.device is not None
-        self.device = session.device
-        assert session.first_step_at is not None
-        self.build_seconds = session.first_step_at - session.began
-        self.setup_seconds = 0.0
-        self.inspected: dict[str, JsonDict] = {}
-        self.under_way: ScriptRun | None = None
-        self.training = ScriptTraining(script, meet(script.spec.rank, session.device.torch))
-        self.workload = self.training.workload
-        self.setup = self.registry.fold(script.spec.plan, self.workload.setup)
-        self.training.setup = self.setup
+    def __init__(self, place: Rank, device: torch.device, store: Any) -> None:
+        super().__init__(place.rank, place.size, device, Board(f"{place.folder}/board"))
+        self._store, self._said = store, 0
 
-    @cached_property
-    def facts(self) -> WorkloadFacts:
-        """Facts of the script that strategies may know."""
-        assert self.script.spec.script is not None
-        with self.training.apart():
-            facts = workload_facts(self.training, self.spec.workload)  # type: ignore[arg-type]
-        lost = affinity.lost_affinity_warning(self.cores_at_start, "what the script imports")
-        warnings = (*facts.warnings, lost) if lost else facts.warnings
-        return facts.model_copy(update={"adapter": ADAPTER, "warnings": warnings, **self.training.facts_of_batch()})
+    def gather(self, value: T) -> list[T]:
+        self._said += 1
+        self._store.set(f"{self._said}/{self.rank}", _text(value))
+        found: list[T] = [_value(self._store.get(f"{self._said}/{rank}")) for rank in range(self.size)]
+        self._store.delete_key(f"{self._said - 1}/{self.rank}")  # who has said this has heard that
+        return found
 
-    @property
-    def cores_at_start(self) -> tuple[int, ...]:
-        """Cores that the process could use before the script was run."""
-        return affinity.AT_START
+    def agree(self, value: T) -> T:
+        return self.gather(value if self.first else None)[0]  # type: ignore[return-value]
 
-    def unused_parameters(self) -> list[str]:
-        """None: a script that trains in several processes wraps its models itself, and says so there."""
-        return []
+    def wait(self) -> None:
+        self.gather(None)
 
-    @cached_property
-    def switching(self) -> ScriptSwitching:
-        """Takes other setups on and off the script, as it stands when this is first asked for."""
-        return ScriptSwitching(self.script, self.training)
 
-    def training_run(self, **arguments: Any) -> ScriptRun:
-        """A training from here to the target, a limit or the script's own end."""
-        return ScriptRun(self, **arguments)
+def meet(place: Rank | None, device: torch.device) -> Group:
+    """The processes of a script, once each of them has come to the end of its first step.
 
-    def probe(self, *, batches: str = "", **arguments: Any) -> JsonDict:
-        """Probes the plan; see ``autoopt.script.probe``. A script's batches are its own: none are handed to it."""
-        return probe(self, **arguments)
+    What they say lies in a file of the trial's private folder: a port could be spoken to by others.
+    """
+    if place is None:
+        return Group()
+    store = FileStore(str(Path(place.folder, "said")), place.size)
+    store.set_timeout(PATIENCE)
+    return ScriptRanks(place, device, store)
 
-    def evaluations(self, count: int, seconds: float) -> HeldEvaluations:
-        """Evaluations at the present weights; see ``autoopt.script.evaluations``."""
-        return held_evaluations(self, count, seconds)
 
-    @property
-    def target(self) -> float | None:
-        """The value of the metric that is to be reached, where the user gave one."""
-        return self.spec.target
+def _text(value: Any) -> str:
+    return json.dumps(value, default=_plain)
 
-    def ratio_with(
-        self,
-        change: Callable[[Any], Any] | None = None,
-        *,
-        dtype: Any = None,
-        matmul: str | None = None,
-        rebatch: Callable[[Any], Any] | None = None,
-        seconds: float = SECONDS,
-    ) -> float | None:
-        """Forward and backward with a change over without, tried on copies (``benchmark.whatif.ratio_with``)."""
-        if rebatch is not None:
-            return None  # what its models are called with was made of a batch by the script's own lines
-        return ratio_with(self.training, change, dtype=dtype, matmul=matmul, seconds=seconds)  # type: ignore[arg-type]
 
-    @property
-    def takes_probabilities(self) -> bool:
-        """Whether a loss of the script is ``binary_cross_entropy`` of probabilities."""
-        return self.script.recording.takes_probabilities
+def _plain(value: Any) -> Any:
+    """A form in JSON of what is told of blocks and probes."""
+    if isinstance(value, Block):
+        return {_BLOCK: value.model_dump(mode="json")}
+    return (
+        value.hex() if isinstance(value, bytes) else sorted(value, key=str) if isinstance(value, set) else float(value)
+    )
+
+
+def _value(text: bytes) -> Any:
+    return json.loads(text, object_hook=lambda found: Block.model_validate(found[_BLOCK]) if _BLOCK in found else found)
+
+
+T = TypeVar("T")
+
+ADAPTER = "script"
 
 
 class Models(nn.Module):
@@ -156,6 +129,8 @@ class NoBatches(IterableDataset[Any]):
 class _NoSchedule:
     """The script steps its own schedules; microbenchmarks do not."""
 
+    idle = True
+
     def state_dict(self) -> JsonDict:
         return {}
 
@@ -163,7 +138,7 @@ class _NoSchedule:
 
 
 class ScriptTraining:
-    """A script's training as microbenchmarks and blocks know one; see ``benchmark.training.Training``.
+    """A script's training as tasks know one; see ``autoopt.benchmark.live.LiveTraining``.
 
     Its batches are the calls of the root models in the first training step.
 
@@ -172,7 +147,11 @@ class ScriptTraining:
         group: the processes of its launcher.
     """
 
-    shared = None
+    takes_batches = restarts = False
+    shared = evaluation = ends_at = None
+    scaler: torch.amp.GradScaler | None = None
+    switches = SCRIPT_PARTS
+    setup_seconds = 0.0
 
     def __init__(self, script: Script, group: Group | None = None) -> None:
         self.script, self.session = script, script.session
@@ -197,8 +176,7 @@ class ScriptTraining:
         self.roots = self._called = roots
         self.model: nn.Module = roots[0] if len(roots) == 1 else Models(roots)
         self.optimizers = self._stepping()
-        self.optimizer: Optimizer = self.optimizers[0]
-        self.users_optimizer = self.optimizer
+        self.optimizer = self.users_optimizer = self.optimizers[0]
         self.batches: list[MicroBatch] = script.recording.batches
         loaders = script.joints.roles.training
         self.loader = SimpleNamespace(
@@ -207,15 +185,15 @@ class ScriptTraining:
             warnings=(),
             length=None,
         )
-        self.accumulation = max(len(self.batches), 1)
+        accumulation = max(len(self.batches), 1)
         total = script.planned_steps()
         per_epoch = _length(loaders[0]) if loaders else None
-        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, self.accumulation)
+        per_epoch = None if per_epoch is None else steps_per_epoch(per_epoch, accumulation)
         every = per_epoch or max((total or 100) // 10, 1)
-        self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, self.accumulation)
+        self.lengths = Lengths(total or 0, per_epoch, total or 0, per_epoch, 1.0, every, accumulation)
         self.dtype = self.batches[0][0].dtype if self.batches and self.batches[0] else None
         self.autocast = torch.autocast(self.device.torch.type, dtype=self.dtype) if self.dtype is not None else None
-        found = Setup(precision=Precision(dtype=_named(self.dtype)))
+        found, metric = Setup(precision=Precision(dtype=_named(self.dtype))), script.command.metric
         self.workload = Workload(
             model=self.model.module if isinstance(self.model, DistributedDataParallel) else self.model,
             train_data=self.loader.loader,
@@ -223,11 +201,12 @@ class ScriptTraining:
             loss=self.loss,
             optimizer=self.optimizer,
             max_steps=total,
-            accumulation=self.accumulation,
+            accumulation=accumulation,
             setup=found if not script.setup.precision.dtype else Setup(),
+            target=None if metric is None else target_of(metric, script.spec.target),
+            adapter=ADAPTER,
         )
-        self.setup = self.workload.setup
-        self.evaluation = self.scaler = None
+        self.setup = script.registry.fold(script.spec.plan, self.workload.setup)
         self.schedule = _NoSchedule()
         self.begin = new_graph_hook(self.device.torch, script.setup.compile)
 
@@ -255,48 +234,45 @@ class ScriptTraining:
 
     @property
     def openings(self) -> list[float]:
-        """Seconds until the first batch of each epoch so far was there."""
         return self.session.between.openings
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        return ()
+    def over(self) -> bool:
+        return self.session.over
 
     @property
-    def total_steps(self) -> int:
-        return self.lengths.total
+    def evaluations(self) -> int:
+        return self.session.evaluations
 
     @property
-    def steps_per_epoch(self) -> int | None:
-        return self.lengths.per_epoch
-
-    @property
-    def evaluate_every(self) -> int:
-        return self.lengths.evaluate_every
+    def stretch(self) -> Goal:
+        assert self.session.goal is not None
+        return self.session.goal
 
     def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
-        """Lets the script train; see ``Session.run_until``. Of several processes the first is asked, for all."""
-        goal = self.follow(enough, most=most, to_its_end=False, rests=0.0)
+        """Lets the script train; see ``Session.run``. Of several processes the first is asked, for all.
+
+        Raises:
+            ScriptEnded: it came to its end before.
+        """
+        goal = self._train(self.session.run, enough, most=most, rests=0.0)
         return without_waiting(goal.lap(), goal.away, self.group), goal.captured
 
     def follow(
+        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
+    ) -> Goal:
+        return self._train(self.session.run_until_over, enough, each, most=most, rests=rests)
+
+    def _train(
         self,
+        run: Callable[..., Goal],
         enough: Enough,
         each: Each | None = None,
         *,
         most: int | None = None,
-        to_its_end: bool = True,
         rests: float | None = None,
     ) -> Goal:
-        """Lets the script train on, all processes to the same step.
-
-        Args:
-            enough: asked at each step's end with the steps and seconds so far, of the first process alone.
-            each: called there in every process, before.
-            most: steps after which ``enough`` says so in any case.
-            to_its_end: it does not matter that the script comes to its end before.
-            rests: for so many seconds of nothing but steps neither need be asked again; None: each step is looked at.
-        """
+        """Lets the script train on, all processes to the same step."""
         agreed = self.group.agreed(enough, most)
         self.group.wait()
 
@@ -305,14 +281,40 @@ class ScriptTraining:
                 each(done, elapsed)
             return agreed(done, elapsed)
 
-        run = self.session.run_until_over if to_its_end else self.session.run
         if self.group.size > 1:  # they ask each other at every step's end
             return run(over)
         return run(over if each is not None else enough, rests=rests, most=most, looks=each is not None)
 
+    def do(self, work: Callable[[], T]) -> T:
+        found: T = self.session.in_main(work)
+        return found
+
+    def beside(self, work: Callable[[], None]) -> None:
+        self.session.beside(work)
+
+    @contextmanager
+    def stepping_as(self, setup: Setup) -> Iterator[None]:
+        if setup.precision.dtype == self.setup.precision.dtype:
+            yield
+            return
+        joints, script = self.script.joints, self.script
+        before = joints.around_forward, joints.before_backward
+        Applying(joints, setup, script.command.sites, script.spec.seed).autocast()
+        try:
+            yield
+        finally:
+            joints.around_forward, joints.before_backward = before
+
+    def place(self) -> Callable[[], None]:
+        return lambda: None  # what a script counts and schedules by itself moves on
+
+    def fresh_optimizer(self, optimizer: Any, setup: Setup) -> Any:
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return make_optimizer(users_factory(optimizer, self.model, names), self.model, setup.optimizer)
+
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Each process trains its own copy of the models for a while; see ``benchmark.distributed.step.apart``."""
+        """Each process trains its own copy of the models for a while."""
         if self.group.size == 1:
             yield
             return
@@ -327,17 +329,19 @@ class ScriptTraining:
             self.group.wait()
 
     def profiled(self, profiler: Any, steps: int) -> None:
-        """Lets the script train so many steps under torch's profiler, which listens to the thread that trains."""
-
-        self.session.in_main(profiler.start)
+        """The profiler listens to the thread that trains."""
+        self.do(profiler.start)
         self.follow(lambda done, _: done >= steps, lambda *_: profiler.step(), most=steps)
-        self.session.in_main(profiler.stop)
+        self.do(profiler.stop)
 
     def host_peak_bytes(self) -> int | None:
         return host_peak_bytes()
 
     def step_by_stages(self) -> None:
         """Every step of a script goes through its own calls."""
+
+    def close(self) -> None:
+        """The process ends with its script."""
 
     # microbenchmarks, on held batches
 
@@ -381,18 +385,49 @@ class ScriptTraining:
         assert loss is not None
         return loss
 
-    one_step = whole_step
-
     # facts
 
-    def facts_of_batch(self) -> JsonDict:
-        """Facts of a script's batches beside its dataset."""
-        metric, total = self.script.command.metric, self.lengths.total
-        found: JsonDict = {"max_steps": total or None, "has_evaluate": metric is not None}
-        found |= {"processes": self.group.size, "wrapped": options_of(self._called[0])}
-        if metric is not None:
-            found |= {"metric": name_of(metric), "mode": direction_of(metric), "target": self.script.spec.target}
-        return found
+    @property
+    def replicated(self) -> bool:
+        return isinstance(self.model, DistributedDataParallel)
+
+    @property
+    def takes_probabilities(self) -> bool:
+        return self.script.recording.takes_probabilities
+
+    def unused_parameters(self) -> list[str]:
+        """None: a script that trains in several processes wraps its models itself, and says so there."""
+        return []
+
+    def facts(self, spec: str) -> WorkloadFacts:
+        with self.apart():
+            facts = workload_facts(self, spec)
+        wrapped = options_of(self._called[0])
+        own = {"max_steps": self.lengths.total or None, "has_evaluate": self.workload.target is not None}
+        return facts.model_copy(update={**own, "processes": self.group.size, "wrapped": wrapped})
+
+    def held_evaluations(self, count: int, seconds: float) -> HeldEvaluations:
+        return held_evaluations(self, count, seconds)
+
+    def recorder(self, gradients: int) -> ScriptRecorder:
+        return ScriptRecorder(self, gradients)
+
+    def evaluate(self) -> dict[str, float]:
+        raise WorkloadError("a script evaluates by itself, and only where its own loop does so")
+
+    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+        session, metric = self.session, self.script.command.metric
+        if metric is None:
+            found = candidates(lines)
+            taken = chosen(found)
+            return (found, None, []) if taken is None else (found, target_of(taken, None), values(taken, lines))
+        if not told and (session.evaluations or session.over):
+            raise UsageError(
+                f"--metric {metric!r} was told by nothing that the script printed or logged in {session.steps} steps "
+                f"and {session.evaluations} evaluations",
+                hint="a pattern with one group for the number, as the script prints it: 'val loss ([0-9.]+)'",
+            )
+        return (), self.workload.target, told
 
 
 def _is_shared_out(parameter: nn.Parameter) -> bool:

@@ -1,7 +1,8 @@
-"""A dataset's draws: they stay out of the training's own random numbers, whoever reads it.
+"""Random numbers of a script: seeds that it cannot have known, and samples that depend on no process.
 
-Augmentation draws where a sample is read: in the training's process without workers, in another with them. Drawn from
-the generators that dropout draws from, it would give two plans that train alike another training each.
+Augmentation draws where a sample is read: in the training's process without workers, in another with them. So a
+dataset's draws stay out of the generators that dropout draws from, else two plans that train alike would train
+differently. For a probe, which compares two plans and times nothing, they follow from the sample's indices alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import operator
 import random
 import weakref
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,54 @@ import torch
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from autoopt.benchmark.seeding import mix
+from autoopt.benchmark.seeding import kept_random_state, mix, seed_everything
+
+_SMALL = 2**32
+
+
+def draw_anew(seed: int) -> None:
+    """From now on whoever seeds Python, NumPy or torch seeds with a mixture of his seed and this one.
+
+    Two processes that seed alike still draw alike; one that seeds otherwise than before still differs.
+
+    Args:
+        seed: of the trial.
+    """
+    for owner, name in ((random, "seed"), (np.random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")):
+        setattr(owner, name, _mixing(getattr(owner, name), seed))
+
+
+def _mixing(plain: Any, seed: int) -> Any:
+    @functools.wraps(plain)
+    def seeding(given: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if given is None and "seed" in kwargs:
+            given = kwargs.pop("seed")
+        if given is None:  # from the system's entropy
+            return plain(*args, **kwargs)
+        return plain(mix(seed, str(given)) % _SMALL, *args, **kwargs)
+
+    return seeding
+
+
+def same_draws() -> None:
+    """From now on, in this process and in loader workers that it forks.
+
+    A batch that is asked for again gets other draws than the first time, as in every epoch of a loader that does not
+    shuffle. Generators of a dataset's own stay as they are; the process's are left as if the batch had drawn nothing.
+    """
+    plain: Any = _MapDatasetFetcher.fetch
+    times: Counter[int] = Counter()
+
+    @functools.wraps(plain)
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        batch = mix("draws", str(possibly_batched_index))
+        times[batch] += 1
+        with kept_random_state():
+            seed_everything(mix(batch, times[batch]))
+            return plain(self, possibly_batched_index)
+
+    _MapDatasetFetcher.fetch = fetch  # type: ignore[method-assign]
+
 
 _LOOKS = 3
 """Batches of an epoch after which it is known from which generators a dataset draws; the others are left alone."""

@@ -1,0 +1,254 @@
+"""The training that tasks work with: the one that a ``build()`` describes, or a script's own, behind one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from autoopt.benchmark.clock import DeferredCost, Lap, StageClock
+from autoopt.benchmark.device import Device
+from autoopt.benchmark.distributed.group import Enough, Group
+from autoopt.benchmark.loader import Lengths
+from autoopt.benchmark.losses import LossRecorder
+from autoopt.records.evaluating import HeldEvaluations
+from autoopt.records.facts import WorkloadFacts
+from autoopt.setup import Setup
+from autoopt.workload import Target, Workload
+
+Each = Callable[[int, float], None]
+Task = TypeVar("Task", bound=Callable[..., Any])
+Values = list[tuple[int, float, float]]
+"""Of a metric: the step and the seconds at which each was told, and the value."""
+
+
+def drives(task: Task) -> Task:
+    """Marks a task that lets the training go on. All others compute, in the thread that trains, between two steps."""
+    task.drives = True  # type: ignore[attr-defined]
+    return task
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A line that a script printed in an evaluation or after it: the training step, seconds, which evaluation."""
+
+    step: int
+    seconds: float
+    evaluation: int
+    text: str
+
+
+@dataclass
+class Stretch:
+    """Steps that were trained one after another, and what was measured on the way.
+
+    ``laps``: of training alone; what lay between them is in ``aside``, seconds by stage. ``metrics``: values of the
+    target's metric with the step and the seconds at which each was told, evaluations included. ``lines``: that were
+    printed at evaluations. ``away``: for each step, seconds of it in which the training evaluated or saved, or was
+    looked at.
+    """
+
+    captured: LossRecorder
+    laps: list[Lap] = field(default_factory=list)
+    aside: dict[str, float] = field(default_factory=dict)
+    metrics: Values = field(default_factory=list)
+    lines: list[Printed] = field(default_factory=list)
+    away: list[float] = field(default_factory=list)
+
+    def lap(self) -> Lap:
+        """All laps as one."""
+        stages: dict[str, float] = {}
+        for lap in self.laps:
+            for stage, seconds in lap.stages.items():
+                stages[stage] = stages.get(stage, 0.0) + seconds
+        return Lap(sum(lap.seconds for lap in self.laps), stages, [step for lap in self.laps for step in lap.steps])
+
+
+class LiveTraining(Protocol):
+    """A training in its own process, between two of its steps. Whatever tasks call is here.
+
+    Attributes:
+        takes_batches: steps train on whatever batches they are given; else on those that are held alone, since a
+            script's own lines make of a batch what its models are called with.
+        restarts: it can be begun again in this process.
+        workload: as the user has it; of a script, as far as its objects tell.
+        setup: how it is trained.
+        seed, device, group: where it trains, from which seed, and the processes that train together.
+        clock, deferred_cost: what measures its stages, and what it pays once.
+        model: all that is trained, as one module; ``roots``: the modules that its steps call.
+        optimizer: the one that holds most of the model; ``optimizers``: all; ``users_optimizer``: as the user made it.
+        loader: ``loader.loader`` gives the batches of ``loader.batch_size`` samples.
+        shared: how the batches of the loader are shared out over the processes; None where they are not.
+        lengths: of the planned run.
+        autocast, scaler, schedule: around and after each step; None, and an idle schedule, where there are none.
+        evaluation: the user's; None where there is none, or where the training makes it by itself.
+        steps, samples: trained so far; ``samples`` None where they cannot be counted.
+        openings: seconds until the first batch of each epoch was there.
+        over: it has come to its own end.
+        evaluations: that it made by itself so far.
+        stretch: the one that is under way, or was the latest.
+        ends_at: the step at which it ends where nobody says otherwise; None where it comes to its end by itself.
+        switches: parts of a setup that it can take on while it runs (``autoopt.benchmark.switching``).
+        replicated: the processes send each other gradients in each step.
+        takes_probabilities: its loss is ``binary_cross_entropy`` of probabilities.
+    """
+
+    takes_batches: bool
+    restarts: bool
+    workload: Workload
+    setup: Setup
+    seed: int
+    device: Device
+    group: Group
+    clock: StageClock
+    deferred_cost: DeferredCost
+    model: nn.Module
+    users_optimizer: Any
+    loader: Any
+    shared: Any
+    lengths: Lengths
+    autocast: torch.autocast | None
+    scaler: torch.amp.GradScaler | None
+    schedule: Any
+    evaluation: Any
+    switches: frozenset[str]
+
+    @property
+    def roots(self) -> list[nn.Module]: ...
+    @property
+    def optimizer(self) -> Any: ...
+    @property
+    def optimizers(self) -> list[Any]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def samples(self) -> int | None: ...
+    @property
+    def openings(self) -> list[float]: ...
+    @property
+    def over(self) -> bool: ...
+    @property
+    def evaluations(self) -> int: ...
+    @property
+    def stretch(self) -> Stretch: ...
+    @property
+    def ends_at(self) -> int | None: ...
+    @property
+    def replicated(self) -> bool: ...
+    @property
+    def takes_probabilities(self) -> bool: ...
+
+    # training on
+
+    def run_until(self, enough: Enough, most: int | None = None) -> tuple[Lap, LossRecorder]:
+        """Trains, and measures steps, losses, and what was paid once.
+
+        Args:
+            enough: asked after each step with the steps and seconds so far, of the first process for all.
+            most: steps after which ``enough`` says so in any case; several processes need to know.
+        """
+        ...
+
+    def follow(
+        self, enough: Enough, each: Each | None = None, *, most: int | None = None, rests: float | None = None
+    ) -> Stretch:
+        """Trains on as it would by itself, evaluations of its own included, to its own end at the latest.
+
+        Args:
+            each: called in every process at the end of a step, before ``enough``.
+            rests: for so many seconds of nothing but steps neither need be called again; None: after each step.
+        """
+        ...
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        """Does something in the thread that trains, between two steps; what it returns."""
+        ...
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Does something at the end of a step, called from ``each`` or between stretches; off the clock."""
+        ...
+
+    def step_by_stages(self) -> None:
+        """From now on every step goes through the calls that tools may wrap."""
+        ...
+
+    def profiled(self, profiler: Any, steps: int) -> None:
+        """Trains so many steps under torch's profiler, which is told of the end of each."""
+        ...
+
+    def stepping_as(self, setup: Setup) -> AbstractContextManager[None]:
+        """Steps as another setup has them, over the same weights; see ``autoopt.benchmark.switching``."""
+        ...
+
+    def place(self) -> Callable[[], None]:
+        """Keeps what it counts and schedules by itself; puts that back when called."""
+        ...
+
+    def fresh_optimizer(self, optimizer: Any, setup: Setup) -> Any:
+        """One of its optimizers as a setup makes it, without state."""
+        ...
+
+    # microbenchmarks, on held batches: nothing is counted, scheduled or read from the loader
+
+    def next(self) -> list[Any]:
+        """The micro-batches of the next step; the held ones, where the training takes no others."""
+        ...
+
+    def to_device(self, batch: Any) -> Any: ...
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor: ...
+    def forward(self, batch: Any) -> torch.Tensor: ...
+    def backward(self, loss: torch.Tensor) -> None: ...
+    def update(self) -> None: ...
+    def whole_step(self, batches: list[Any]) -> torch.Tensor: ...
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Each process trains by itself for a while, at its own pace, for what is measured or looked at in it.
+
+        Raises:
+            TrialFailed: the processes share parameters or states out, so that none can train by itself.
+        """
+        ...
+
+    # what is known of it
+
+    def facts(self, spec: str) -> WorkloadFacts:
+        """Facts that strategies may know; ``spec``: the import string or command."""
+        ...
+
+    def held_evaluations(self, count: int, seconds: float) -> HeldEvaluations:
+        """Evaluations at the present weights, so many; none is begun or waited for after so many ``seconds``."""
+        ...
+
+    def recorder(self, gradients: int) -> Any:
+        """Probes its plan: an ``autoopt.benchmark.probe.Recorder``, of so many batches at each set of weights."""
+        ...
+
+    def unused_parameters(self) -> list[str]:
+        """Trainable parameters that a step leaves without a gradient; needed to average those of several processes."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """The user's metrics of the model as it is now; where it has an ``evaluation``."""
+        ...
+
+    def metric_told(self, lines: list[Printed], told: Values) -> tuple[tuple[str, ...], Target | None, Values]:
+        """Patterns of what may be the metric where nobody named one, the one that is taken, and its values.
+
+        Args:
+            lines: that were printed at evaluations.
+            told: values of the metric, where one was named.
+
+        Raises:
+            UsageError: it was named, and nothing told it.
+        """
+        ...
+
+    def host_peak_bytes(self) -> int | None: ...
+
+    def close(self) -> None:
+        """Ends what it has started beside itself, such as a loader's workers."""
+        ...
