@@ -85,7 +85,7 @@ def queue_by(
 
 
 def simplify(context: RunContext, state: SearchState) -> tuple[Round, Pipeline | None] | Stop:
-    """Measures every stage of the incumbent alone. No pipeline where the machine was disturbed meanwhile.
+    """Measures every stage of the incumbent alone.
 
     Returns:
         The round and its pipeline; the end of the rounds where the incumbent no longer trains.
@@ -185,7 +185,7 @@ def _round(context: RunContext, state: SearchState, seen: StageProfile, index: i
     if disturbed:
         told = f"round {index}: {disturbed}; its predictions exclude nothing: measure again on a quiet machine"
         context.warn(state, told)
-    return round_, None if disturbed else pipeline
+    return round_, Pipeline(pipeline.round, doubtful=bool(disturbed)) if pipeline is not None else None
 
 
 def _usual_step(state: SearchState) -> float | None:

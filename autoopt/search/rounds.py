@@ -93,7 +93,8 @@ class Rounds:
         context, state = self.context, self.state
         registry = context.runner.registry
         case = state.case(registry, pipeline, self._left())
-        plan = build_queue(registry, case, context.choice, self.threshold, state.untrainable)
+        threshold = 0.0 if pipeline is not None and pipeline.doubtful else self.threshold
+        plan = build_queue(registry, case, context.choice, threshold, state.untrainable)
         plan = replace(plan, proposals=tuple(sorted(plan.proposals, key=self._beyond_source)))
         for skipped in plan.skipped:
             known = state.skipped.get(skipped.strategy.name)

@@ -270,10 +270,14 @@ class Pipeline:
     """A round's stages as a ``networkx.DiGraph`` that can be simulated; implements ``strategy.PipelineView``.
 
     A node is a stage with its ``resource``, ``seconds`` and ``ceiling``; an edge means "must precede".
+
+    Args:
+        round: with its stages.
+        doubtful: the machine was disturbed while they were measured: predictions order candidates, and exclude none.
     """
 
-    def __init__(self, round: Round) -> None:
-        self._round = round
+    def __init__(self, round: Round, *, doubtful: bool = False) -> None:
+        self._round, self.doubtful = round, doubtful
         self._simulation = round.simulation or Simulation()
         self.graph: nx.DiGraph[str] = nx.DiGraph()
         for stage in round.stages:

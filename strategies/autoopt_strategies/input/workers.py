@@ -60,6 +60,8 @@ class Workers(Strategy):
         most = _most(case, now)
         numbers = [number for number in (0, *doubling(1, most)) if number != now]
         first = frugal(numbers, lambda number: self.predict(case, {"num_workers": number}))
+        if first is None and now and case.device == "cpu" and now >= (case.environment.cores or 2):
+            first = 0  # they leave no core to the model
         if first is None:
             first = min(4, most) if now == 0 else min(2 * now, most)
         if first == 0:
