@@ -58,7 +58,7 @@ def _page(result: Result, folder: Path, out: Path | None) -> Path:
 
 
 def _side_by_side(result: Result, run: Path, against: Path, page: Path) -> Path:
-    from autoopt.export.verify import compare_runs
+    from autoopt.export.checked import compare_runs
     from autoopt.records.reading import read_result
     from autoopt_reports import against as two_runs
     from autoopt_reports.html import write_text

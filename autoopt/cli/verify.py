@@ -19,11 +19,12 @@ from autoopt.cli.parameters import optimize_options, read_options
 )
 @optimize_options("budget", "json", "quiet", budget="Wall-clock time of the measurement: 10m, 90s, 1h.  [default: 3m]")
 def verify_command(run: Path, against: Path | None, **given: Any) -> int:
-    """Measures the exported result of a run again, end to end.
+    """Measures the result of a run again, end to end.
 
-    RUN is the run directory. Its exported script and its baseline are trained to the target in turns, where a pair
-    of trainings fits half of --budget, then compared in throughput. Exits with 1 where
-    either falls outside the reported interval, and with 5 where --against finds the run worse.
+    RUN is the run directory. Of a script, whole runs of the untouched and the patched script are interleaved, as many
+    pairs as --budget holds. Of a build(), the exported script and the baseline are trained to the target in turns,
+    where a pair of trainings fits half of --budget, then compared in throughput. Exits with 1 where a
+    figure falls outside the reported interval, and with 5 where --against finds the run worse.
     Each verification is noted in sessions.json; on another day it is a session of its own, and from two sessions on
     the speedup of the next one is predicted.
     """

@@ -193,17 +193,25 @@ def _steady(seconds: list[float]) -> bool:
     return last[_STEADY_STEPS // 2] > 0.9 * before[_STEADY_STEPS // 2]
 
 
-def run_block(live: Any, script: str, seconds: float, min_steps: int = 1, ramp_seconds: float = 0.0) -> JsonDict:
-    """Trains ``ramp_seconds`` unmeasured, then measures: a ``Block``."""
+def run_block(
+    live: Any,
+    script: str,
+    seconds: float,
+    min_steps: int = 1,
+    ramp_seconds: float = 0.0,
+    cycle: int = 1,
+    ramp_steps: int = 0,
+) -> JsonDict:
+    """See ``autoopt.benchmark.tasks.run_block``."""
     made = _SCRIPTS[script]
-    ramp = time.perf_counter()
-    while time.perf_counter() - ramp < ramp_seconds:
+    ramp, before_ramp = time.perf_counter(), made.steps
+    while time.perf_counter() - ramp < ramp_seconds or made.steps - before_ramp < ramp_steps:
         made.step()
     made.synchronize()
     first, samples, losses, times = made.steps, made.samples, [], []
     before = cpu_times(with_children=True)
     began = last = time.perf_counter()
-    while made.steps - first < min_steps or last - began < seconds:
+    while made.steps - first < min_steps or last - began < seconds or (made.steps - first) % cycle:
         losses.append(made.step())
         now = time.perf_counter()
         times.append(now - last)

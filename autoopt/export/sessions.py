@@ -18,11 +18,14 @@ FILE = "sessions.json"
 SAME = timedelta(hours=1)
 """What begins within an hour of a session's end belongs to it: the machine is likely in the same state, so that it
 says nothing of how sessions differ."""
+_WHAT = {"to_target": "faster to target", "whole_runs": "faster in whole runs", "per_step": "faster a step"}
 
 
 def session_of(result: Result) -> Session | None:
     """The session of the run itself; None where it measured nothing that can be measured again."""
     headline, throughput = result.speedup.headline, result.speedup.throughput
+    if result.sites is not None:
+        return None  # its trainings were listened to: no whole runs
     if headline is not None and headline.kind == "to_target" and headline.source == "trained":
         kind, value, n = "to_target", headline.value, headline.n
     elif throughput is not None and result.objective.target is None:
@@ -40,13 +43,14 @@ def measured_session(
     """The session of a verification; None where it measured nothing.
 
     Args:
-        headline: the speedup of its trainings to the target.
+        headline: the speedup of its trainings to the target; of a script, of its whole runs.
         throughput: that of steps, which counts where the run has no target.
     """
-    found = headline if result.objective.target is not None else throughput
+    of_runs = result.sites is not None
+    found = headline if of_runs or result.objective.target is not None else throughput
     if found is None:
         return None
-    kind = "to_target" if result.objective.target is not None else "per_step"
+    kind = "whole_runs" if of_runs else "to_target" if result.objective.target is not None else "per_step"
     return Session.model_validate({"began": began, "ended": ended, "kind": kind, "value": found.value, "n": found.n})
 
 
@@ -93,7 +97,7 @@ def told(sessions: Sequence[Session], process_sd: float | None) -> str:
     if not sessions:
         return ""
     found = prediction(sessions, process_sd)
-    what = "faster to target" if sessions[-1].kind == "to_target" else "faster a step"
+    what = _WHAT[sessions[-1].kind]
     if found is None:
         return "one session so far, so the intervals are those of this machine and this hour; verify on another day"
     return (

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from autoopt.errors import AutooptError, EnvironmentLacks, UsageError
+from autoopt.export.checked import Checked, compare_runs, judged, throughput_of
 from autoopt.export.headline import Headline, train_again
 from autoopt.export.sessions import added, measured_session, prediction, told
+from autoopt.export.verify_script import verify_script
 from autoopt.options import Options
-from autoopt.records import Estimate, Plan, Record, Result
+from autoopt.records import Plan, Result
 from autoopt.records.reading import read_result
-from autoopt.records.sessions import Session
 from autoopt.registry import load_strategies
 from autoopt.search.compare.arm import Arm, TrialArm
 from autoopt.search.compare.comparison import Rule
@@ -29,29 +29,6 @@ from autoopt.trial.parent import Launcher
 from autoopt.trial.protocol import TrialSpec
 
 DEFAULT_SECONDS = 180.0
-_Z = 1.96
-
-
-class Checked(Record):
-    """Findings of a verification.
-
-    ``measured``, ``reported``: speedups of throughput over the baseline. ``headline_measured``, ``headline_reported``:
-    of the time to the target; None where it was not measured. ``sessions``: all in which the result was measured, this
-    one included; ``next_session``: what the next one is expected to measure, with a 95 % prediction interval, from two
-    sessions on.
-    """
-
-    holds: bool
-    detail: str
-    measured: Estimate | None = None
-    reported: Estimate | None = None
-    headline_measured: Estimate | None = None
-    headline_reported: Estimate | None = None
-    against: str | None = None
-    kind: Literal["script", "runs"] = "script"
-    seconds: float | None = None
-    sessions: tuple[Session, ...] = ()
-    next_session: Estimate | None = None
 
 
 class _ScriptArm(TrialArm):
@@ -93,7 +70,7 @@ def verify_run(
     against: Path | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Checked:
-    """Measures a run's script again, or compares the run with another.
+    """Measures a run's script or patch again, or compares the run with another.
 
     Args:
         run: the run directory.
@@ -104,16 +81,17 @@ def verify_run(
         now: the time of day, in UTC.
 
     Raises:
-        UsageError: the directory has no script, or the plan is one for several processes.
+        UsageError: the directory has no script or patch, the plan is one for several processes, or there is not the
+            time for one pair of whole runs.
         EnvironmentLacks: another device or torch than the run was measured with.
     """
     if against is not None:
         return compare_runs(result, read_result(against), str(against))
+    limit = seconds if seconds is not None else min(options.budget_seconds, DEFAULT_SECONDS)
+    began = now().isoformat(timespec="seconds")
     if result.sites is not None:
-        raise UsageError(
-            f"{run} is of a script, whose result is a patch and not optimized_train.py",
-            hint=f"autoopt compare --candidate {run}",
-        )
+        found = verify_script(run, result, seconds=limit)
+        return with_sessions(run, result, found, began=began, ended=now().isoformat(timespec="seconds"))
     if result.best.plan.processes > 1:
         raise UsageError(
             f"the plan trains in {result.best.plan.processes} processes, which its script leaves to autoopt train",
@@ -123,8 +101,6 @@ def verify_run(
     if not script.is_file():
         raise UsageError(f"{run} holds no optimized_train.py", hint="name the directory of a finished run")
     _same_torch(result)
-    limit = seconds if seconds is not None else min(options.budget_seconds, DEFAULT_SECONDS)
-    began = now().isoformat(timespec="seconds")
     found = verify(result, script, seconds=limit, logs=script.parent / "logs")
     return with_sessions(script.parent, result, found, began=began, ended=now().isoformat(timespec="seconds"))
 
@@ -172,7 +148,7 @@ def verify(
 
         headline = train_again(runner, scripted, result, until=began + seconds / 2, clock=clock)
         if headline.failed:
-            return Checked(holds=False, detail=headline.detail, reported=_reported(result))
+            return Checked(holds=False, detail=headline.detail, reported=throughput_of(result))
         left = seconds - (clock() - began)
         found = compare(
             start,
@@ -184,10 +160,10 @@ def verify(
             rng=np.random.default_rng(result.reproduce.seed),
         )
     if found.failure is not None:
-        return Checked(holds=False, detail=f"the measurement failed: {found.reason}", reported=_reported(result))
+        return Checked(holds=False, detail=f"the measurement failed: {found.reason}", reported=throughput_of(result))
     if found.estimate is None:
         raise AutooptError(f"nothing could be measured in {seconds:.0f} s", hint="give more time: --budget 10m")
-    throughput = judged(found.estimate, _reported(result), clock() - began)
+    throughput = judged(found.estimate, throughput_of(result), clock() - began)
     return with_headline(throughput, headline, result)
 
 
@@ -208,41 +184,6 @@ def with_headline(throughput: Checked, headline: Headline, result: Result) -> Ch
     )
 
 
-def judged(measured: Estimate, reported: Estimate, seconds: float | None = None) -> Checked:
-    """Whether two estimates of one ratio agree: their difference is within what their intervals allow."""
-    apart = abs(math.log(measured.value) - math.log(reported.value))
-    allowed = _Z * math.hypot(_error(measured), _error(reported))
-    inside = reported.low <= measured.value <= reported.high
-    holds = inside or apart <= allowed
-    where = (
-        "inside the reported interval" if inside else "outside it, within the noise of both" if holds else "outside it"
-    )
-    return Checked(
-        holds=holds,
-        detail=f"measured {_shown(measured)}, reported {_shown(reported)}: {where}",
-        measured=measured,
-        reported=reported,
-        seconds=seconds,
-    )
-
-
-def _error(estimate: Estimate) -> float:
-    return math.log(estimate.high / estimate.low) / (2 * _Z)
-
-
-def _shown(estimate: Estimate) -> str:
-    sure = f"{100 * estimate.confidence:.0f} % CI " if estimate.confidence is not None else ""
-    return f"{estimate.value:.2f}x ({sure}{estimate.low:.2f}-{estimate.high:.2f})"
-
-
-def _reported(result: Result) -> Estimate:
-    """The reported speedup of throughput; 1 within the noise floor where nothing was kept."""
-    if result.speedup.throughput is not None:
-        return result.speedup.throughput
-    floor = 1 + (result.noise.floor or 0.05)
-    return Estimate(value=1.0, low=1 / floor, high=floor, n=1)
-
-
 def _same_torch(result: Result) -> None:
     import torch
 
@@ -251,32 +192,3 @@ def _same_torch(result: Result) -> None:
             f"the run was measured with torch {result.environment.torch}, this is {torch.__version__}",
             hint="a speedup holds for the versions it was measured with: optimize again",
         )
-
-
-def compare_runs(result: Result, other: Result, name: str) -> Checked:
-    """Whether a run is no worse than an earlier one of the same workload on the same machine.
-
-    Each speedup is over its own baseline, so that the load of the machine on two days does not decide.
-
-    Raises:
-        UsageError: they are not of the same workload and device.
-    """
-    for what, one, two in (
-        ("workload", result.workload.spec, other.workload.spec),
-        ("device", result.environment.device_name or result.environment.device,
-         other.environment.device_name or other.environment.device),
-    ):  # fmt: skip
-        if one != two:
-            raise UsageError(f"the two runs have another {what}: {one} and {two}", hint="compare runs of one workload")
-    now, before = _reported(result), _reported(other)
-    lost = math.log(before.value) - math.log(now.value)
-    allowed = _Z * math.hypot(_error(now), _error(before))
-    holds = lost <= allowed
-    return Checked(
-        holds=holds,
-        detail=f"speedup {_shown(now)}, that of {name} {_shown(before)}: {'no worse' if holds else 'worse'}",
-        measured=now,
-        reported=before,
-        against=name,
-        kind="runs",
-    )

@@ -6,14 +6,15 @@ from typing import Literal
 
 from autoopt.records.base import Record
 
-SessionKind = Literal["to_target", "per_step"]
+SessionKind = Literal["to_target", "per_step", "whole_runs"]
 
 
 class Session(Record):
     """One session of measurements on one machine.
 
     ``began``, ``ended``: ISO 8601, UTC. ``value``: speedup, geometric mean over its ``n`` repeats: pairs of trainings
-    to the target, or pairs of processes where only a step was measured. ``run``: the session of the run itself.
+    to the target, pairs of whole runs of a script, or pairs of processes where only a step was measured. ``run``: the
+    session of the run itself.
     """
 
     began: str

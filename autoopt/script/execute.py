@@ -164,17 +164,18 @@ def _viewed(spec: TrialSpec, tell_imports: bool) -> tuple[list[str], Orders, dic
     script = spec.script
     assert script is not None, "the trial of a script"
     scratch = Path(tempfile.gettempdir())
-    view = _open(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
+    view = opened(script, scratch) if spec.rank is None else _open_together(script, scratch, spec.rank)
     directory = view.path(spec.directory)
     os.chdir(directory)
     words = [script.command[0], *(view.path(word) if os.path.isabs(word) else word for word in script.command[1:])]
     orders = Orders(spec=spec, writable=_writable(script.folders, script.shared, view), tell_imports=tell_imports)
     offline = {**OFFLINE, "MLFLOW_TRACKING_URI": f"file:{scratch / 'mlruns'}"}
-    first = _path_of([view.path(path) for path in script.python_path])
+    first = path_of([view.path(path) for path in script.python_path])
     return words, orders, {**offline, **first, "PWD": directory}
 
 
-def _open(script: ScriptSpec, scratch: Path) -> View:
+def opened(script: ScriptSpec, scratch: Path) -> View:
+    """Gives this process its view of the script's folders, with the patched files in it."""
     view = open_view(script.folders, scratch, shared=script.shared)
     for path, text in script.patched.items():
         Path(view.path(path)).write_text(text, encoding="utf-8")
@@ -186,7 +187,7 @@ def _open_together(script: ScriptSpec, scratch: Path, rank: Rank) -> View:
     told, temporary = Path(rank.folder, "view.json"), Path(rank.folder, "tmp")
     if rank.rank == 0:
         temporary.mkdir()
-        view = _open(script, scratch)
+        view = opened(script, scratch)
         part = told.with_suffix(".part")
         part.write_text(json.dumps({"kind": view.kind, "moved": view.moved, "pid": os.getpid()}))
         part.rename(told)
@@ -209,7 +210,7 @@ def listening(orders: Orders, environment: os._Environ[str] | dict[str, str]) ->
     return {**environment, **path, **unset, VARIABLE: orders.model_dump_json()}
 
 
-def _path_of(first: list[str]) -> dict[str, str]:
+def path_of(first: list[str]) -> dict[str, str]:
     """``PYTHONPATH`` with these folders before those that it names already; nothing where there are none."""
     before = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([*first, *([before] if before else [])])} if first else {}

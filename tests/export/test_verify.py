@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from autoopt.benchmark import tasks
 from autoopt.errors import DocumentError, EnvironmentLacks, UsageError
+from autoopt.export import script_trial
+from autoopt.export.checked import Checked, compare_runs, judged
 from autoopt.export.headline import summed_up
 from autoopt.export.script import script
 from autoopt.export.sessions import joined, prediction
-from autoopt.export.verify import Checked, compare_runs, judged, verify, verify_run, with_headline, with_sessions
+from autoopt.export.verify import verify, verify_run, with_headline, with_sessions
 from autoopt.options import Options
 from autoopt.records import Change, Curve, CurvePoint, Estimate, Plan, Result, Sites
 from autoopt.records.messages import TrainingRun
@@ -70,8 +74,14 @@ def test_what_cannot_be_verified_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentLacks, match=r"torch 1\.0"):
         verify_run(tmp_path, old, Options())
     script = result().model_copy(update={"sites": Sites(command=("python", "train.py"), cwd="/work")})
-    with pytest.raises(UsageError, match="whose result is a patch"):
+    with pytest.raises(UsageError, match="holds no patch"):
         verify_run(tmp_path, script, Options())
+
+
+@pytest.mark.parametrize("name", ["warm_up", "run_block"])
+def test_the_script_answers_the_tasks_of_an_arm(name: str) -> None:
+    asked = set(inspect.signature(getattr(tasks, name)).parameters)
+    assert asked | {"script"} == set(inspect.signature(getattr(script_trial, name)).parameters)
 
 
 def trained(steps: int, seconds: float, *, reached: bool = True) -> TrainingRun:

@@ -149,9 +149,11 @@ def test_a_plan_that_was_not_run_again_says_so() -> None:
     assert check.level == "caution"
     assert "not run again" in str(check.text)
     assert view.verdict.commands[0].text == "autoopt verify autoopt-runs/synthetic-1"
-    script = untrained.model_copy(update={"sites": r.Sites(command=("python", "train.py"), cwd="/work")})
-    asked = [command.text for command in report_view(script).verdict.commands]
-    assert asked[0] == "autoopt compare --candidate autoopt-runs/synthetic-1", "a script's result is a patch"
+    sites = r.Sites(command=("python", "train.py"), cwd="/work")
+    for diff, wanted in (("--- a/x", "verify"), ("", "compare --candidate")):
+        script = untrained.model_copy(update={"sites": sites, "patch": r.ScriptPatch(diff=diff)})
+        asked = [command.text for command in report_view(script).verdict.commands]
+        assert asked[0] == f"autoopt {wanted} autoopt-runs/synthetic-1"
 
 
 def test_a_plan_that_was_run_again_without_a_gain_is_not_said_to_be_unchecked() -> None:

@@ -210,7 +210,8 @@ def _commands(result: Result) -> tuple[Command, ...]:
         f"{code(result.reproduce.run_directory)}/plan.json" if result.reproduce.run_directory else "RUN/plan.json"
     )
     if not result.speedup.end_to_end_verified:
-        alone = result.sites is None and result.best.plan.processes == 1
+        has_code = result.sites is None or bool(result.patch and result.patch.diff)
+        alone = has_code and result.best.plan.processes == 1
         commands.append(
             Command("Check it end to end", f"autoopt verify {run}")
             if alone
