@@ -81,6 +81,12 @@ RULES: dict[str, dict[str, Any]] = {
         "rounds.train_beside": _gives(None),
         "proof.train_beside": _gives(None),
     },
+    "the screening has half of what is left": {"rounds.SCREENING": 1.0},
+    "one proof has a share of what is left": {"proofs.TRIAL": 1.0},
+    "time kept back before anything was kept": {"budget_allocation.UNPROVEN_AT_MOST": 0.0},
+    "time kept back for ablation and seeds": {"budget_allocation.MORE_SHARE": 0.0},
+    "a limit of what is kept back": {"budget_allocation.KEPT_BACK_AT_MOST": 1.0},
+    "strong parts are left out by themselves": {"ablate.STRONG_PAIRS": 0},
 }
 """Rules, each with what is put in the place of the function that makes it."""
 
@@ -126,16 +132,16 @@ def acting() -> Iterator[set[str]]:
 
 
 def rows_of(rules: Sequence[str], case: str, budget: float, seed: int) -> list[JsonDict]:
-    """One run with all rules and one without each, in short; ``acted``: the rule had an effect with all of them."""
+    """Runs with all rules and without single ones, in short; ``acted``: the rule had an effect with all of them."""
     with acting() as acted:
         known = run(CASES[case], budget, seed)
-    found = [(ALL, known, True)]
+    found = []
     for rule in rules:
         if rule in acted:
             with without(rule):
                 found.append((rule, run(CASES[case], budget, seed), True))
         else:
-            found.append((rule, known, False))
+            found.append((rule, known, rule == ALL))
     kept = ("case", "budget", "seed", "share", "useless", "tried", "seconds")
     return [{"rule": rule, "acted": acts, **{key: one[key] for key in kept}} for rule, one, acts in found]
 
@@ -185,12 +191,13 @@ def main() -> None:
     rows = document.setdefault("rows", [])
     if not options.table:
         document["environment"] = environment()
-        done = {_key(one) for one in rows}
+        done = {(one["rule"], *_key(one)) for one in rows}
         wanted = [rule for rule in RULES if any(part in rule for part in options.rules)]
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         for seed, budget, case in product(seeds, options.budgets, options.cases):
-            if (case, budget, seed) not in done:
-                rows += rows_of(wanted, case, budget, seed)
+            missing = [rule for rule in (ALL, *wanted) if (rule, case, budget, seed) not in done]
+            if missing:
+                rows += rows_of(missing, case, budget, seed)
             save(options.out, document)
     print("\n".join(table(rows)))
 
