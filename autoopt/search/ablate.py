@@ -8,7 +8,7 @@ from math import exp, log
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
-from autoopt.search.at_once import MORE, compare_at_once, compare_switched, compared, differ, of_plans, undecided
+from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
 from autoopt.search.candidate import with_proof
 from autoopt.search.compare.arena import SIDES
 from autoopt.search.compare.comparison import Comparison, Decision, Mode, SideName
@@ -176,10 +176,6 @@ def _each(
     if others := missing(SWITCHED):
         told = f"{purpose}, in processes that put it on and off"
         compare_switched(context, state, pairs[0][shared], others, role, deadline, told)
-    if left := missing("interleaved"):
-        others_with_pairs = [(plan, FEWEST_PAIRS) for plan in left]
-        share = AT_MOST / len(left)
-        compare_at_once(context, state, pairs[0][shared], others_with_pairs, role, deadline, purpose, share)
 
 
 def _ratio(
@@ -312,7 +308,6 @@ class _Taking:
         unknown = [name for name in self._open if self._measured_without(name) is None]
         weak = [name for name in unknown if self._pairs([name]) > STRONG_PAIRS]
         strong = [name for name in self._open if name not in weak]
-        self._leave_out_each(strong)
         for name in sorted(strong, key=self._first_settled):
             self._halve([name])
         self._halve(weak)
@@ -368,14 +363,6 @@ class _Taking:
     def _measured_without(self, name: str) -> Comparison | None:
         """What is left with this one part against without it, where that was measured."""
         return compared(self.state, self._without([name]), self.left, fresh=True)
-
-    def _leave_out_each(self, names: Sequence[str]) -> None:
-        """Measures what is left without each of several, all of them alive."""
-        less = {name: self._without([name]) for name in names if self._measured_without(name) is None}
-        plans = [(plan, self._pairs([name])) for name, plan in less.items() if differ(self.context, plan, self.left)]
-        purpose = f"ablation: the stack without {', '.join(less)}, each"
-        share = 1 / max(len(self._open), 1)
-        compare_at_once(self.context, self.state, self.left, plans, "candidate", self.deadline, purpose, share)
 
     def _first_settled(self, name: str) -> tuple[bool, float]:
         """Order in which single parts are settled, after each was left out of the whole.

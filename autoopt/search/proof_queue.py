@@ -53,11 +53,6 @@ class Costs:
         allocation = self.context.allocation
         return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
 
-    def probes_of(self, plan: Plan) -> float:
-        """Seconds of the probes of a plan that has had none, before its proof or after it."""
-        probes = self.context.gate.probes
-        return 0.0 if probes is None or probes.has(plan) else self.probes()
-
     def trainings(self, plan: Plan, speedup: float) -> float:
         """Seconds of the trainings, in turns with the baseline's, that prove its quality where probes do not tell.
 
@@ -120,16 +115,9 @@ class Costs:
             return "no metric is known that would"
         return f"to prove it and to train it would take about {self.pairs(screened) + seconds:.0f} s"
 
-    def last_deadline(self, gain: float = 1.0, plan: Plan | None = None) -> float:
-        """Until when what promises may be decided: of the end, only what every result needs is kept back.
-
-        A plan that was trained in turns with the baseline already needs nothing more than its proof against that.
-        """
-        context, state = self.context, self.state
-        if plan and context.gate.in_turns(plan) and state.incumbent == state.baseline:
-            return context.allocation.budget
-        last = context.allocation.last_deadline(state.speedup_so_far * max(gain, 1.0))
-        return max(last, self.deadline(gain))
+    def last_deadline(self) -> float:
+        """Until when what was kept may be taken apart: of the end, only what every result needs is kept back."""
+        return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
 
     def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
         """Candidates that do not stand out, and may yet be a gain that so many seconds prove; the likeliest first."""

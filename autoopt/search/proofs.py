@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from math import exp
 
@@ -13,14 +12,9 @@ from autoopt.search.proof_queue import Costs, quality_first, refused, without_do
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, Screened
 from autoopt.search.screening import Screening
-from autoopt.search.state import Part, SearchState
+from autoopt.search.state import SearchState
 from autoopt.search.trainable import takes_trainings
 
-SHORT = 0.75
-"""Where nothing was kept and nothing else is to come, a proof begins with so much of the time that it is thought to
-need: a faster side takes less, and a pair that the end cuts short still counts."""
-AGAIN = 2.0
-"""A proof may take so many times the seconds that it is thought to need."""
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
@@ -30,14 +24,10 @@ class Proofs:
     Args:
         context, state: of the run.
         seen_bottleneck: under which each strategy was tried, by its name.
-
-    Attributes:
-        parts: of the stacks that were proved, by the key of their plans.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
         self.context, self.state = context, state
-        self.parts: dict[str, Mapping[str, Part]] = {}
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
         self._trained_by: dict[int, float] = {}
 
@@ -59,18 +49,9 @@ class Proofs:
         return any(self._prove(screened, 0, round_) for screened in later)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its proof: what stands out has all but what the end of the run cannot do without.
-
-        Where nothing was kept and that leaves too little, it has the end, too: nothing else would be verified there.
-        What is trained to be kept is verified by that, and has all but the way back.
-        """
-        gain, plan, now = exp(screened.gain), screened.candidate.plan, self.context.now()
-        if screened.trial.id in self._trained_by:
-            return self._trained_by[screened.trial.id] - now
-        left = (self._costs.last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - now
-        if not screened.plain or self.state.found or left >= AGAIN * self._costs.pairs(screened):
-            return left
-        return max(left, self.context.allocation.budget - now - self._costs.probes_of(screened.candidate.plan))
+        """Seconds for its proof; what is trained to be kept is verified by that, and has all but the way back."""
+        last = self._trained_by.get(screened.trial.id, self._costs.deadline(exp(screened.gain)))
+        return last - self.context.now()
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]
@@ -108,7 +89,7 @@ class Proofs:
         context, state, candidate = self.context, self.state, screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
         late = needed > left and not screened.plain
-        least = min(needed, FEWEST_PAIRS * context.allocation.pair) * (1.0 if state.found else SHORT)
+        least = min(needed, FEWEST_PAIRS * context.allocation.pair)
         if context.stopping() or late or left < least:
             state.unproven[screened.trial.id] = needed - max(left, 0)
             told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
@@ -116,7 +97,6 @@ class Proofs:
             return False
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]  # its proof stands for it
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        self.parts[candidate.plan.key] = candidate.parts
         proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
             candidate,

@@ -64,10 +64,6 @@ class Screened:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)
 
-    def close_to(self, other: Screened) -> bool:
-        """Whether it is a rival of which it is not known if it is better."""
-        return self is not other and self.rivals(other) and abs(self.gain - other.gain) < self.error + other.error
-
     @property
     def seconds(self) -> float:
         """Seconds that a look at it takes, with a start of its own."""

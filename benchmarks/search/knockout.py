@@ -39,44 +39,26 @@ def _without_trainings(context: Any, state: Any, candidate: Any, lost: bool = Fa
 
 
 RULES: dict[str, dict[str, Any]] = {
-    "exchange of a kept change": {"rounds.Rounds._exchange": _gives(False)},
-    "settling what stayed undecided": {"rounds.Rounds._settle": _gives(False)},
     "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
-    "second looks at what nearly stands out": {"screening.Screening.confirm": _gives(None)},
-    "second looks at close rivals": {"screening.Screening._race_rivals": _gives(None)},
     "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
-    "unlikely gains wait for another bottleneck": {"rounds.Rounds._give_up": _gives(None)},
     "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
-    "second looks beside one incumbent": {"screening.Screening._beside_one": _gives(None)},
     "fresh incumbent once it has aged": {"race.Race._aged": _gives(False)},
-    "no look at what its limit breaks off": {"screening.Screening._breaks_off": _gives(False)},
-    "no look at a dear loss": {"screening.Screening._unlikely": _gives(False)},
     "what compiles costs more": {"screening.Screening._compiles_anew": _gives(False)},
-    "most promising first": {"screening.most_promising": lambda proposals, seconds: proposals[0]},
     "stacks": {"rounds.look_at_stacks": _gives(False)},
-    "a stack of what nobody can decide alone": {"rounds.look_at_close": _gives(None)},
     "on top of a stack: rivals, complements": {"stack._further": _gives([])},
     "complements of a stack": {"stack._complements": _gives([])},
-    "a stack that disappoints is built one by one": {"stack._one_by_one": _gives(None)},
-    "what is likely comes into a stack": {"stack._may_come_with": _gives(False)},
-    "a stack without what is dear to start": {"stack._provable": lambda screening, costs, members: list(members)},
     "stacks after the screening's time": {"stack._late": lambda screening, costs: screening.over},
     "quality before the proof": {"proofs.quality_first": _gives(None)},
     "a refused stack without its doubtful part": {"proofs.without_doubtful": _without_trainings},
     "proofs by gain a second": {
         "proof_queue.Costs.worth": lambda costs, screened: screened.gain,
     },
-    "the end of the run for a first proof": {
-        "proofs.Proofs._left_for": lambda proofs, screened: proofs._costs.deadline() - proofs.context.now()
-    },
-    "a proof begins with less than it needs": {"proofs.SHORT": 1.0},
     "redundant companions go": {"proof.Proof._redundant": _gives(())},
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {
         "ablate.compare_switched": _gives(None),
         "proof.compare_switched": _gives(None),
     },
-    "parts beside one another": {"ablate.compare_at_once": _gives(None)},
     "the baseline trains beside a plan": {
         "rounds.train_beside": _gives(None),
         "proof.train_beside": _gives(None),
