@@ -11,8 +11,7 @@ from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
 from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
 from autoopt.search.candidate import with_proof
 from autoopt.search.compare.arena import SIDES
-from autoopt.search.compare.comparison import Comparison, Decision, Mode, SideName
-from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.proof import stands_out
@@ -20,9 +19,6 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
-
-AT_MOST = 0.5
-"""Of the time that is left, for what takes longer to decide than was thought."""
 
 
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
@@ -158,22 +154,16 @@ def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
 def _each(
     context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
 ) -> None:
-    """Measures those comparisons of plans that are missing or undecided, all at once, as far as there is time and room.
-
-    What a running process can put on and off is measured in such.
+    """Measures those comparisons of plans that are missing or undecided, where a process can put the change on and off.
 
     Args:
         pairs: incumbent and candidate, of which ``role`` is the same plan in each.
     """
     shared, fresh = SIDES.index(role), role == "candidate"
-    purpose = "ablation: without each" if fresh else "ablation: each alone"
-
-    def missing(mode: Mode) -> list[Plan]:
-        seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
-        open_ = (plans for plans, known in seen if known is None or undecided(known, mode))
-        return [plans[1 - shared] for plans in open_ if differ(context, *plans)]
-
-    if others := missing(SWITCHED):
+    seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
+    open_ = (plans for plans, known in seen if known is None or undecided(known))
+    if others := [plans[1 - shared] for plans in open_ if differ(context, *plans)]:
+        purpose = "ablation: without each" if fresh else "ablation: each alone"
         told = f"{purpose}, in processes that put it on and off"
         compare_switched(context, state, pairs[0][shared], others, role, deadline, told)
 

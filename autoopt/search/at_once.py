@@ -10,7 +10,7 @@ import numpy as np
 from autoopt.records import Plan
 from autoopt.search.budget_allocation import STEADY_SECONDS
 from autoopt.search.compare.arena import Source
-from autoopt.search.compare.comparison import Comparison, Decision, Mode, PairOfProcesses, SideName
+from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, SideName
 from autoopt.search.compare.contest import SWITCHED, Contest, Several
 from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.search.race import MOST_ROUNDS, seconds_of_look, switchable, switchable_parts
@@ -22,18 +22,9 @@ MORE = 2.0
 """They may take so many times the pairs that what was seen of them promises: looks flatter what they find."""
 
 
-def earlier_pairs(
-    state: SearchState, shared: Plan, other: Plan, role: SideName, mode: Mode = "interleaved"
-) -> tuple[PairOfProcesses, ...]:
-    """The pairs of processes of the two in a comparison that was made in this way and left undecided."""
-    plans = (other, shared) if role == "candidate" else (shared, other)
-    seen = compared(state, *plans, fresh=True)
-    return seen.pairs if seen is not None and undecided(seen, mode) else ()
-
-
-def undecided(seen: Comparison, mode: Mode = "interleaved") -> bool:
-    """Whether more processes may decide it that are compared in this way, as those that it has were."""
-    return seen.decision is Decision.INCONCLUSIVE and seen.mode == mode
+def undecided(seen: Comparison) -> bool:
+    """Whether more processes may decide it that switch between its plans, as those that it has did."""
+    return seen.decision is Decision.INCONCLUSIVE and seen.mode == SWITCHED
 
 
 def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:
@@ -93,6 +84,10 @@ def compare_switched(
         "others": [plan.model_dump(mode="json") for plan in chosen],
     }
 
+    def pairs_before(plan: Plan) -> tuple[PairOfProcesses, ...]:
+        seen = compared(state, *((plan, shared) if role == "candidate" else (shared, plan)), fresh=True)
+        return seen.pairs if seen is not None and undecided(seen) else ()
+
     def measure() -> Several:
         rule = context.rule(until - context.now())
         contest = Contest(
@@ -105,7 +100,7 @@ def compare_switched(
             noise=state.noise,
             rng=np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6]),
             most_rounds=MOST_ROUNDS,
-            earlier=[earlier_pairs(state, shared, plan, role, SWITCHED) for plan in chosen],
+            earlier=[pairs_before(plan) for plan in chosen],
         )
         return Several(comparisons=tuple(contest.run()))
 

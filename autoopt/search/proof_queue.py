@@ -16,7 +16,7 @@ from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import Screened, chance, provable, seconds_to_prove
+from autoopt.search.screened import HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
 from autoopt.search.verify import proved
@@ -40,10 +40,15 @@ class Costs:
     context: RunContext
     state: SearchState
 
-    def pairs(self, screened: Screened) -> float:
-        """Seconds of the pairs of processes that would prove it."""
-        context = self.context
-        return seconds_to_prove(screened, self.state.noise, context.min_gain, context.allocation.start_seconds)
+    def pairs(self, *members: Screened) -> float:
+        """Seconds of the pairs of processes that would prove them together, if they are as good as they looked."""
+        gain = sum(member.gain + HOPE * member.error for member in members)
+        changes = {change.strategy: change for member in members for change in member.candidate.changes}
+        plan = self.state.incumbent
+        for change in changes.values():
+            plan = plan.with_change(change)
+        pair = self.context.pair_seconds(self.state, self.state.incumbent, plan)
+        return pairs_to_prove(gain, self.state.noise, self.context.min_gain) * pair
 
     def probes(self) -> float:
         """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""
@@ -99,6 +104,20 @@ class Costs:
             # only another plan needs more than its own trainings
             return max(usual, allocation.last_deadline(speedup))
         return usual
+
+    def latest(self, found: Iterable[Screened]) -> float:
+        """Until when may be looked at more, on the run's clock: the best of what stands out is still to be proved.
+
+        That is the most that goes together: a look at it comes first. Where nothing stands out, what may yet do so has
+        the time of a short comparison.
+        """
+        members = alone_or_together(screened for screened in found if screened.plain)
+        if not members:
+            return self.deadline() - self.context.allocation.comparison - self.probes()
+        together = self.context.allocation.look if len(members) > 1 else 0.0
+        exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
+        needed = together + self.pairs(*members) + (0.0 if exact else self.probes())
+        return self.deadline(exp(sum(member.gain for member in members))) - needed
 
     def decidable(self, screened: Screened, others: Iterable[Screened]) -> bool:
         """Whether there is time for the trainings that its quality takes, and then for the best of the others.

@@ -35,14 +35,18 @@ MOST_ROUNDS = 12
 """Of a screening measurement: more of them serve less than another process would."""
 
 AGED = 0.05
-"""Change of an incumbent's step (log) since its first blocks, from which on the next candidate gets a fresh one: pages
-that it keeps by now and kernels that it has found may be a fifth of a step, and a candidate has neither."""
+"""Change of an incumbent's step (log) since its first blocks, from which on each candidate gets a fresh one. Pages that
+it keeps by now, kernels that it has found, may be a fifth of a step, and a candidate that was just started has neither.
+"""
 _YOUNG = 3
 """Blocks that are compared for it, first and last."""
 _ERRORS = 3.0
 """Standard errors by which the two must differ: blocks of a noisy machine do so by chance."""
 _BURDENED = 0.15
 """Seconds of other programs for a second of a block, above its usual, from which on it says nothing of age."""
+_TWICE = 2
+"""Incumbents that have aged, from which on each candidate gets a fresh one: one may have met a burst of other programs,
+and every further start is paid for."""
 
 
 @dataclass
@@ -96,6 +100,7 @@ class Race:
         self._live = LiveIncumbent(live)
         self.one_at_a_time = False
         self._young_step: float | None = None
+        self._aged_incumbents = 0
 
     def look(
         self, candidate: Plan, noise: Noise, *, warm_up_seconds: float, on_progress: OnProgress | None = None
@@ -106,6 +111,16 @@ class Race:
             noise: the A/A control and what was learned since.
             warm_up_seconds: the most that either side may take to become steady.
         """
+        older, aged = self._live.arm is not None, self._aged_incumbents
+        seen = self._look(candidate, noise, warm_up_seconds, on_progress)
+        if older and self._aged_incumbents > aged and seen.failure is None:  # against one as old as itself
+            again = self._look(candidate, noise, warm_up_seconds, on_progress)
+            seen = again.model_copy(update={"seconds": seen.seconds + again.seconds})
+        return seen
+
+    def _look(
+        self, candidate: Plan, noise: Noise, warm_up_seconds: float, on_progress: OnProgress | None
+    ) -> Comparison:
         contest = Contest(
             Source(self._start, self._live.take()),
             self.incumbent,
@@ -123,8 +138,10 @@ class Race:
         (seen,) = contest.run()
         assert seen is not None
         self.one_at_a_time = self.one_at_a_time or contest.for_want_of_room
+        aged = self._aged(contest.shared_blocks)
+        self._aged_incumbents += aged
         self._live.arm = contest.live
-        if self._aged(contest.shared_blocks):
+        if aged or self._aged_incumbents >= _TWICE:
             self._live.close()
         return seen
 

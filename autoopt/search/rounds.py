@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from math import exp, inf
 
 from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.ablate import take_apart
-from autoopt.search.budget_allocation import SCREENING
 from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
@@ -106,7 +104,7 @@ class Rounds:
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
-        with closing(Screening(context, state, case, self._screened_until(), self._latest)) as screening:
+        with closing(Screening(context, state, case, self._costs.latest)) as screening:
             known = confirmed(context, state, screening)
             while not context.stopping():
                 before = len(unseen)
@@ -117,15 +115,11 @@ class Rounds:
                 if self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
                     self._no_time(unseen)
                     return True
-                screening.deadline = self._screened_until()
                 if not (0 < len(unseen) < before) and not self._look_again(screening):
                     break
             self._no_time(unseen)
             screening.close()
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
-
-    def _screened_until(self) -> float:
-        return self.context.now() + SCREENING * self._left()
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be proved: what stands out, or in the end all that showed a gain."""
@@ -137,12 +131,6 @@ class Rounds:
         """Looks once more at the likelier half of what may be a gain that can be proved. False where there is none."""
         likely = self._costs.likely(screening.found, self._left())
         return screening.again(likely[: (len(likely) + 1) // 2])
-
-    def _latest(self, found: Sequence[Screened]) -> float:
-        """Until when may be looked at more, so that the proof of the best that was found fits; on the run's clock."""
-        best = self._costs.in_order(screened for screened in found if screened.plain)[:1]
-        needed = ((self._costs.deadline(exp(s.gain)), self._costs.pairs(s) + self._costs.probes()) for s in best)
-        return min((deadline - seconds for deadline, seconds in needed), default=inf)
 
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""

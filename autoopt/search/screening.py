@@ -40,8 +40,7 @@ class Screening:
     Args:
         context, state: of the run.
         case: what strategies are told.
-        deadline: of the screening, on the run's clock.
-        latest: the same with what was found so far: its best is to be proved, too.
+        latest: until when may be looked at more, by what was found so far; on the run's clock.
 
     Attributes:
         found: what did well.
@@ -52,10 +51,9 @@ class Screening:
         context: RunContext,
         state: SearchState,
         case: Case,
-        deadline: float,
-        latest: Callable[[Sequence[Screened]], float] = lambda found: inf,
+        latest: Callable[[Sequence[Screened]], float],
     ) -> None:
-        self.context, self.state, self.case, self.deadline = context, state, case, deadline
+        self.context, self.state, self.case = context, state, case
         self._latest, self._says = latest, LookRuling(context, state)
         self.found: list[Screened] = []
         self._spent: list[float] = []
@@ -84,13 +82,18 @@ class Screening:
         self._switched.close()
 
     @property
+    def deadline(self) -> float:
+        """Of the next look, on the run's clock."""
+        return self._latest(self.found)
+
+    @property
     def each(self) -> float:
         """Seconds that a look takes, as thought beforehand and as seen so far."""
         return fmean([self.context.allocation.look, *self._spent])
 
     @property
     def over(self) -> bool:
-        return self.context.stopping() or self.context.now() + self.each > min(self.deadline, self._latest(self.found))
+        return self.context.stopping() or self.context.now() + self.each > self.deadline
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look.
@@ -111,7 +114,7 @@ class Screening:
                 talks += self._switch(waiting)
                 continue
             waiting.remove(first)
-            if self.context.now() + self._look_seconds(first) > self._latest(self.found):
+            if self.context.now() + self._look_seconds(first) > self.deadline:
                 late.append(first)  # what was found would not be proved any more
                 continue
             self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))

@@ -11,13 +11,11 @@ from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof_queue import Costs
-from autoopt.search.screened import FEWEST_PAIRS, INPUT, Screened
+from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case
 
-STACK_LOOKS = 2
-"""Further looks that a stack may take once the time for the screening is up: it is what is proved first."""
 ON_TOP, MOST = 1.15, 4.0
 """What a change of other stages may bring on top of a stack, from which it is looked at with it, and at most."""
 
@@ -33,24 +31,18 @@ def look_at_stacks(screening: Screening, costs: Costs) -> bool:
     sure = _sure(screening, good)
     members = _without_rivals([s for s in sure if s.plain], screening.case, registry)
     extra = _further(screening, costs, good, members) if members else []
-    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or extra else 0.0
-    if len(members) > 1 and not _late(screening, costs):
+    if len(members) > 1 and not _late(screening, costs, members):
         _look(screening, members)
-    if extra and not _late(screening, costs):
+    if extra and not _late(screening, costs, [*members, extra[0]]):
         _look(screening, [*members, extra[0]])
     return len(members) > 1 or bool(extra)
 
 
-def _late(screening: Screening, costs: Costs) -> bool:
-    """Whether a look at several together would leave no time to prove them; until something is kept, to the very end.
-
-    What is larger takes fewer pairs of processes, so that it may be proved where its best part could not be.
-    """
-    context = screening.context
-    if not screening.over or context.stopping() or screening.state.found:
-        return screening.over
-    needed = screening.each + FEWEST_PAIRS * (context.allocation.start_seconds + screening.each) + costs.probes()
-    return context.now() + needed > context.allocation.budget
+def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
+    """Whether a look at several together would leave no time to prove them."""
+    context, hoped = screening.context, exp(sum(member.gain for member in members))
+    needed = screening.each + costs.pairs(*members) + costs.probes()
+    return context.stopping() or context.now() + needed > costs.deadline(hoped)
 
 
 def _further(
