@@ -13,8 +13,7 @@ from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
 from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, most_promising, nothing_left
-from autoopt.search.proof_queue import Costs
-from autoopt.search.proofs import Proofs
+from autoopt.search.proofs import Costs, Proofs
 from autoopt.search.recollection import confirmed
 from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened

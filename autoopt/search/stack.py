@@ -10,7 +10,7 @@ from autoopt.records import Change
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.proof_queue import Costs
+from autoopt.search.proofs import Costs
 from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState

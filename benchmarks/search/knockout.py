@@ -51,7 +51,7 @@ RULES: dict[str, dict[str, Any]] = {
     "quality before the proof": {"proofs.quality_first": _gives(None)},
     "a refused stack without its doubtful part": {"proofs.without_doubtful": _without_trainings},
     "proofs by gain a second": {
-        "proof_queue.Costs.worth": lambda costs, screened: screened.gain,
+        "proofs.Costs.worth": lambda costs, screened: screened.gain,
     },
     "redundant companions go": {"proof.Proof._redundant": _gives(())},
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
