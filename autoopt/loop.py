@@ -10,7 +10,6 @@ from autoopt.options import Options
 from autoopt.records import Ablation, Stop
 from autoopt.search.ablate import ablate, alone
 from autoopt.search.baseline import benchmark, described
-from autoopt.search.decided import decide_outdone
 from autoopt.search.incumbent_profile import diagnose, simplify
 from autoopt.search.model_scaling import model_scaling
 from autoopt.search.outcome import Outcome, broken_off, finished
@@ -48,7 +47,6 @@ class Loop:
         stop = self._rounds(state)
         rows = self._ablate(state)
         verification, rows = self._verify(state, rows)
-        decide_outdone(state, self.context.runner.registry, self.context.min_gain)
         state.model_scaling = model_scaling(state, self.context.gate.trainings)
         state.scaling = scaling(self.context, state, self.context.allocation.budget)
         return finished(self.context, state, verification, stop, rows, self.options.price)

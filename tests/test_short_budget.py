@@ -182,23 +182,6 @@ def test_a_disturbed_pair_of_the_control_gets_a_second_one(tmp_path: Path) -> No
     assert outcome.best.plan.names() == ("quick",)
 
 
-def test_a_trial_that_no_pair_can_settle_is_not_gone_on_with_for_ever(tmp_path: Path) -> None:
-    """Each time that it goes on, the level is stricter: a trial that another pair would not settle is left."""
-    gains = {"steady": 1.1, "threads": 0.68, "zero": 1.04, "slow_start": 0.98, "pin": 1.0}
-    case = SimulatedCase("small", gains, costs={"slow_start": 30.0}, switchable=frozenset())
-    world = simulated(case, 300.0, 2, tmp_path)
-    outcome = world.go()
-    state = outcome.state
-    on = {
-        t.id: int(t.reason.partition("goes on from trial ")[2].split(";")[0])
-        for t in state.trials
-        if "goes on" in t.reason
-    }
-    assert on
-    assert all(len(state.comparisons[new].pairs) > len(state.comparisons[old].pairs) for new, old in on.items())
-    assert world.clock() <= 300.0
-
-
 def test_where_nothing_was_kept_what_promises_is_proved_in_the_time_of_a_verification(tmp_path: Path) -> None:
     gains = {"layout": 1.18, "other": 1.0}
     case = SimulatedCase("slow", gains, numeric=frozenset({"layout"}), step_seconds=0.35, switchable=frozenset())

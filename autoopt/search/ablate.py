@@ -8,11 +8,10 @@ from math import exp, log
 
 from autoopt.events import AblationMeasured
 from autoopt.records import Ablation, Change, Estimate, Plan, Verdict
-from autoopt.search.at_once import MORE, compare_at_once, compare_switched, compared, differ, of_plans, undecided
+from autoopt.search.at_once import MORE, compare_switched, compared, differ, of_plans, undecided
 from autoopt.search.candidate import with_proof
 from autoopt.search.compare.arena import SIDES
-from autoopt.search.compare.comparison import Comparison, Decision, Mode, SideName
-from autoopt.search.compare.contest import SWITCHED
+from autoopt.search.compare.comparison import Comparison, Decision, SideName
 from autoopt.search.compare.statistics import wider
 from autoopt.search.decided import in_larger_plan
 from autoopt.search.proof import stands_out
@@ -20,9 +19,6 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS, pairs_to_prove
 from autoopt.search.state import SearchState
 from autoopt.search.verify import seconds_due
-
-AT_MOST = 0.5
-"""Of the time that is left, for what takes longer to decide than was thought."""
 
 
 def ablate(context: RunContext, state: SearchState, deadline: float) -> tuple[list[Ablation], list[str]]:
@@ -158,28 +154,18 @@ def _figure(state: SearchState, base: Plan, plan: Plan) -> Estimate | None:
 def _each(
     context: RunContext, state: SearchState, pairs: Sequence[tuple[Plan, Plan]], role: SideName, deadline: float
 ) -> None:
-    """Measures those comparisons of plans that are missing or undecided, all at once, as far as there is time and room.
-
-    What a running process can put on and off is measured in such.
+    """Measures those comparisons of plans that are missing or undecided, where a process can put the change on and off.
 
     Args:
         pairs: incumbent and candidate, of which ``role`` is the same plan in each.
     """
     shared, fresh = SIDES.index(role), role == "candidate"
-    purpose = "ablation: without each" if fresh else "ablation: each alone"
-
-    def missing(mode: Mode) -> list[Plan]:
-        seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
-        open_ = (plans for plans, known in seen if known is None or undecided(known, mode))
-        return [plans[1 - shared] for plans in open_ if differ(context, *plans)]
-
-    if others := missing(SWITCHED):
+    seen = ((plans, compared(state, *plans, fresh=fresh)) for plans in pairs)
+    open_ = (plans for plans, known in seen if known is None or undecided(known))
+    if others := [plans[1 - shared] for plans in open_ if differ(context, *plans)]:
+        purpose = "ablation: without each" if fresh else "ablation: each alone"
         told = f"{purpose}, in processes that put it on and off"
         compare_switched(context, state, pairs[0][shared], others, role, deadline, told)
-    if left := missing("interleaved"):
-        others_with_pairs = [(plan, FEWEST_PAIRS) for plan in left]
-        share = AT_MOST / len(left)
-        compare_at_once(context, state, pairs[0][shared], others_with_pairs, role, deadline, purpose, share)
 
 
 def _ratio(
@@ -312,7 +298,6 @@ class _Taking:
         unknown = [name for name in self._open if self._measured_without(name) is None]
         weak = [name for name in unknown if self._pairs([name]) > STRONG_PAIRS]
         strong = [name for name in self._open if name not in weak]
-        self._leave_out_each(strong)
         for name in sorted(strong, key=self._first_settled):
             self._halve([name])
         self._halve(weak)
@@ -368,14 +353,6 @@ class _Taking:
     def _measured_without(self, name: str) -> Comparison | None:
         """What is left with this one part against without it, where that was measured."""
         return compared(self.state, self._without([name]), self.left, fresh=True)
-
-    def _leave_out_each(self, names: Sequence[str]) -> None:
-        """Measures what is left without each of several, all of them alive."""
-        less = {name: self._without([name]) for name in names if self._measured_without(name) is None}
-        plans = [(plan, self._pairs([name])) for name, plan in less.items() if differ(self.context, plan, self.left)]
-        purpose = f"ablation: the stack without {', '.join(less)}, each"
-        share = 1 / max(len(self._open), 1)
-        compare_at_once(self.context, self.state, self.left, plans, "candidate", self.deadline, purpose, share)
 
     def _first_settled(self, name: str) -> tuple[bool, float]:
         """Order in which single parts are settled, after each was left out of the whole.

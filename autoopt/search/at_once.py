@@ -10,7 +10,7 @@ import numpy as np
 from autoopt.records import Plan
 from autoopt.search.budget_allocation import STEADY_SECONDS
 from autoopt.search.compare.arena import Source
-from autoopt.search.compare.comparison import Comparison, Decision, Mode, PairOfProcesses, SideName
+from autoopt.search.compare.comparison import Comparison, Decision, PairOfProcesses, SideName
 from autoopt.search.compare.contest import SWITCHED, Contest, Several
 from autoopt.search.planner import PLUGIN_ERRORS
 from autoopt.search.race import MOST_ROUNDS, seconds_of_look, switchable, switchable_parts
@@ -18,72 +18,13 @@ from autoopt.search.run_context import RunContext
 from autoopt.search.screened import FEWEST_PAIRS
 from autoopt.search.state import SearchState
 
-FEWEST = 2
-ROOM = 0.8
-"""Share of the memory that all processes together may take, by what each of the plans has taken at most."""
-CONTEXT_BYTES = 1 << 29
-"""That a process takes of a device beside what its allocator has: the driver's context and its kernels, about."""
 MORE = 2.0
 """They may take so many times the pairs that what was seen of them promises: looks flatter what they find."""
 
 
-def compare_at_once(
-    context: RunContext,
-    state: SearchState,
-    shared: Plan,
-    others: Sequence[tuple[Plan, int]],
-    role: SideName,
-    deadline: float,
-    purpose: str,
-    share: float = 0.0,
-) -> None:
-    """Compares one plan with several at a time, as many as there is room and time for, into ``state.ablations``.
-
-    Args:
-        others: plans, each with the pairs of processes that decide it; the first come first.
-        role: of the shared plan in each comparison.
-        deadline: on the run's clock.
-        share: of the time until then, which each may take where that is more than it is thought to need.
-
-    Nothing is measured where fewer than two would be: comparisons one by one are then as good, but for one that was
-    left undecided, which goes on.
-    """
-    earlier = [earlier_pairs(state, shared, plan, role) for plan, _ in others]
-    fewest = 1 if any(earlier) else FEWEST
-    count = len(others)
-    while count >= fewest and not _fits(context, state, shared, others[:count], deadline):
-        count -= 1
-    if count < fewest or context.stopping():
-        return
-    chosen = others[:count]
-    seconds = max(MORE * _seconds(context, state, shared, chosen), count * share * (deadline - context.now()))
-    several = context.compare_several(
-        shared,
-        [plan for plan, _ in chosen],
-        state,
-        role=role,
-        seconds=seconds,
-        deadline=deadline,
-        purpose=purpose,
-        earlier=earlier[:count],
-    )
-    found = [comparison for comparison in several.comparisons if comparison is not None]
-    state.apart = state.apart or len(found) < count
-    state.ablations.extend(found)
-
-
-def earlier_pairs(
-    state: SearchState, shared: Plan, other: Plan, role: SideName, mode: Mode = "interleaved"
-) -> tuple[PairOfProcesses, ...]:
-    """The pairs of processes of the two in a comparison that was made in this way and left undecided."""
-    plans = (other, shared) if role == "candidate" else (shared, other)
-    seen = compared(state, *plans, fresh=True)
-    return seen.pairs if seen is not None and undecided(seen, mode) else ()
-
-
-def undecided(seen: Comparison, mode: Mode = "interleaved") -> bool:
-    """Whether more processes may decide it that are compared in this way, as those that it has were."""
-    return seen.decision is Decision.INCONCLUSIVE and seen.mode == mode
+def undecided(seen: Comparison) -> bool:
+    """Whether more processes may decide it that switch between its plans, as those that it has did."""
+    return seen.decision is Decision.INCONCLUSIVE and seen.mode == SWITCHED
 
 
 def compared(state: SearchState, base: Plan, plan: Plan, *, fresh: bool = False) -> Comparison | None:
@@ -109,37 +50,6 @@ def differ(context: RunContext, one: Plan, other: Plan) -> bool | None:
         return fold(one) != fold(other)
     except PLUGIN_ERRORS:
         return None
-
-
-def _fits(
-    context: RunContext, state: SearchState, shared: Plan, others: Sequence[tuple[Plan, int]], deadline: float
-) -> bool:
-    """Whether there is time to decide them, and memory for all of them."""
-    in_time = context.now() + _seconds(context, state, shared, others) <= deadline
-    return in_time and not state.apart and room(state, 1 + len(others))
-
-
-def _seconds(context: RunContext, state: SearchState, shared: Plan, others: Sequence[tuple[Plan, int]]) -> float:
-    """Seconds of the rounds that decide them: each goes on while any is undecided, and starts the shared plan anew."""
-    half = context.allocation.pair / 2
-    rounds = max(pairs for _, pairs in others)
-    of_others = sum(pairs * (half + state.dearer_start(plan)) for plan, pairs in others)
-    return of_others + rounds * (half + state.dearer_start(shared))
-
-
-def room(state: SearchState, processes: int) -> bool:
-    """Whether so many processes fit into memory, by the largest that was seen; where nothing is known, they do not."""
-    seen = [*state.looks, *state.comparisons.values(), *state.ablations]
-    control = [state.control.comparison] if state.control is not None else []
-    sides = [side for comparison in (*control, *seen) for side in (comparison.incumbent, comparison.candidate)]
-    device = max((side.peak_memory_bytes or 0 for side in sides), default=0)
-    host = max((side.peak_host_memory_bytes or 0 for side in sides), default=0)
-    where = state.environment
-    if not device or where.device_memory_bytes is None:
-        return False
-    context = 0 if where.device == "cpu" else CONTEXT_BYTES
-    of_host = processes * host <= ROOM * (where.ram_bytes or 0) if host else True
-    return of_host and processes * (device + context) <= ROOM * where.device_memory_bytes
 
 
 def compare_switched(
@@ -174,6 +84,10 @@ def compare_switched(
         "others": [plan.model_dump(mode="json") for plan in chosen],
     }
 
+    def pairs_before(plan: Plan) -> tuple[PairOfProcesses, ...]:
+        seen = compared(state, *((plan, shared) if role == "candidate" else (shared, plan)), fresh=True)
+        return seen.pairs if seen is not None and undecided(seen) else ()
+
     def measure() -> Several:
         rule = context.rule(until - context.now())
         contest = Contest(
@@ -186,7 +100,7 @@ def compare_switched(
             noise=state.noise,
             rng=np.random.default_rng([context.seed, len(state.ablations), state.numbers, 6]),
             most_rounds=MOST_ROUNDS,
-            earlier=[earlier_pairs(state, shared, plan, role, SWITCHED) for plan in chosen],
+            earlier=[pairs_before(plan) for plan in chosen],
         )
         return Several(comparisons=tuple(contest.run()))
 

@@ -35,8 +35,6 @@ MORE_SHARE = 0.15
 PROBE_SECONDS, PROBE_STEPS = 8.0, 24
 """Of a probe of quality, about, its start apart: two follow the first training. Slow steps: so many of them."""
 
-SCREENING = 0.5
-"""Of what is left for the search, for the screening of candidates at most; the rest proves what it found."""
 TRIAL = 0.6
 """Of what is left for the search, for one proof at most."""
 

@@ -163,7 +163,6 @@ def _noted(
             registry.fold(candidate.plan), registry.fold(state.incumbent), ruling.evaluation_ratio
         )
         state.comparisons[number] = comparison
-        state.noise_before[number] = state.noise
         state.evaluated_alone.add(trial.strategy)
         state.evaluation_ratio *= ruling.evaluation_ratio
         state.incumbent, state.base = registry.order(candidate.plan), str(number)

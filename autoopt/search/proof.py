@@ -16,7 +16,7 @@ from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.compare.noise import compiled_again, learned
 from autoopt.search.first_training import expected, train_beside
 from autoopt.search.planner import candidate_plan
-from autoopt.search.run_context import Earlier, RunContext
+from autoopt.search.run_context import RunContext
 from autoopt.search.state import SearchState, changes_text
 from autoopt.strategy import Risk
 
@@ -41,7 +41,6 @@ class Proof:
         *,
         seconds: float,
         number: int | None = None,
-        earlier: Earlier | None = None,
         note: str = "",
         remaining: int = 0,
     ) -> Trial:
@@ -50,7 +49,6 @@ class Proof:
         Args:
             seconds: for its comparison; one that looks worth keeping may take half as much again.
             number: of the look that it follows, whose trial it replaces; a new one where None.
-            earlier: a trial that was left undecided, of which this one goes on.
             note: where the candidate comes from, for the reason that the report shows.
             remaining: trials that are expected after this one.
         """
@@ -67,16 +65,14 @@ class Proof:
             deadline=self.deadline,
             purpose=f"trial {number}",
             progress_id=number,
-            earlier=earlier,
         )
         comparison = state.with_fixed_costs(comparison)
         told = self._told_by_probes(candidate) and not self._pays_once(comparison)
         if not told and comparison.decision is Decision.ACCEPT:
             train_beside(context, state, candidate.plan, comparison)
         state.comparisons[number] = comparison
-        state.noise_before[number] = earlier.noise if earlier else state.noise
         ruling = self._rule(candidate, comparison, number)
-        state.noise = learned(state.noise, comparison, since=len(earlier.comparison.pairs) if earlier else 0)
+        state.noise = learned(state.noise, comparison)
         again = "" if comparison.incumbent.recompilations else compiled_again(comparison.candidate)
         if again:
             context.warn(state, f"trial {number}: {again}")
@@ -84,7 +80,6 @@ class Proof:
             ruling.reason,
             self._parameters(candidate),
             again,
-            f"goes on from trial {earlier.trial.id}" if earlier else "",
             note,
         )
         ruling = ruling.model_copy(update={"reason": "; ".join(text for text in notes if text)})

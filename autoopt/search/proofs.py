@@ -1,26 +1,282 @@
-"""Proofs one after the other: what may be proved in the time there is, and what is known of its quality first."""
+"""Proofs: what did well in the screening, by the gain that a second of deciding it may bring.
+
+To decide a change is to prove that it is faster and that it trains as well. Where the second cannot be had in the time
+that is left, the first is not begun.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from math import exp
+from dataclasses import dataclass
+from math import exp, inf, isfinite
 
-from autoopt.records import Round, Trial, Verdict
+from autoopt.records import Change, Plan, Quality, Round, Trial, Verdict
+from autoopt.search.accept.quality import FEWEST_SEEDS
 from autoopt.search.budget_allocation import TRIAL
+from autoopt.search.candidate import Candidate
+from autoopt.search.first_training import train_first
+from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
 from autoopt.search.proof import Proof
-from autoopt.search.proof_queue import Costs, quality_first, refused, without_doubtful
 from autoopt.search.run_context import RunContext
-from autoopt.search.screened import FEWEST_PAIRS, Screened
+from autoopt.search.screened import FEWEST_PAIRS, HOPE, Screened, alone_or_together, chance, pairs_to_prove, provable
 from autoopt.search.screening import Screening
-from autoopt.search.state import Part, SearchState
-from autoopt.search.trainable import takes_trainings
+from autoopt.search.state import SearchState
+from autoopt.search.trainable import OTHER_SAMPLES, other_samples, takes_trainings
+from autoopt.search.verify import proved
+from autoopt.strategy import Risk
 
-SHORT = 0.75
-"""Where nothing was kept and nothing else is to come, a proof begins with so much of the time that it is thought to
-need: a faster side takes less, and a pair that the end cuts short still counts."""
-AGAIN = 2.0
-"""A proof may take so many times the seconds that it is thought to need."""
+UNLIKELY = 0.1
+"""A chance of a gain that can be proved, below which no further look is taken."""
+
+TRAINS_AS_WELL = 0.5
+"""The chance, as thought beforehand, that trainings show a change to be as good of which probes do not tell."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of deciding a candidate here.
+
+    Args:
+        context, state: of the run.
+    """
+
+    context: RunContext
+    state: SearchState
+
+    def pairs(self, *members: Screened) -> float:
+        """Seconds of the pairs of processes that would prove them together, if they are as good as they looked."""
+        gain = sum(member.gain + HOPE * member.error for member in members)
+        changes = {change.strategy: change for member in members for change in member.candidate.changes}
+        plan = self.state.incumbent
+        for change in changes.values():
+            plan = plan.with_change(change)
+        pair = self.context.pair_seconds(self.state, self.state.incumbent, plan)
+        return pairs_to_prove(gain, self.state.noise, self.context.min_gain) * pair
+
+    def probes(self) -> float:
+        """Seconds of the probes that tell its quality: its own, and the incumbent's where there is none yet."""
+        probes = self.context.gate.probes
+        if probes is None:
+            return 0.0
+        allocation = self.context.allocation
+        return (allocation.start_seconds + allocation.probe) * (1 if probes.made else 2)
+
+    def trainings(self, plan: Plan, speedup: float) -> float:
+        """Seconds of the trainings, in turns with the baseline's, that prove its quality where probes do not tell.
+
+        Infinite where nothing would: no metric is known.
+        """
+        if self.state.objective.metric is None:
+            return inf
+        missing = max(FEWEST_SEEDS - len(self.context.gate.in_turns(plan)), 0)
+        return missing * self.context.allocation.in_turns(speedup)
+
+    def way_back(self, screened: Screened, others: Iterable[Screened]) -> float:
+        """Seconds that are kept for the best of the others, should its trainings not show that it is as good.
+
+        None for one that would bring less than is to be expected of it, that included.
+        """
+        allocation, best = self.context.allocation, max(others, key=lambda other: other.gain, default=None)
+        if best is None:
+            rest = allocation.look + allocation.comparison + allocation.in_turns()
+            return rest if screened.candidate.stacked else 0.0
+        if best.gain < TRAINS_AS_WELL * screened.gain:
+            return 0.0
+        return self.pairs(best) + allocation.in_turns(exp(best.gain))
+
+    def worth(self, screened: Screened) -> float:
+        """Log speedup to be expected for a second of deciding it; what ends the run, its training, is a part of that.
+
+        Where only trainings tell its quality, they end the run as well, and may not show it.
+        """
+        speedup, candidate = max(exp(screened.gain), 1.0), screened.candidate
+        if takes_trainings(self.context, self.state, candidate.changes):
+            return TRAINS_AS_WELL * screened.gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
+        return screened.gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
+
+    def deadline(self, gain: float = 1.0) -> float:
+        """Until when may be searched, on the run's clock.
+
+        Args:
+            gain: of what is tried next, as far as it was seen: were it kept, its training would take less.
+        """
+        state, allocation = self.state, self.context.allocation
+        speedup = state.speedup_so_far * max(gain, 1.0)
+        usual = allocation.search_deadline(len(state.found), speedup)
+        if state.found and proved(state) is not None and self.context.gate.in_turns(state.incumbent):
+            # only another plan needs more than its own trainings
+            return max(usual, allocation.last_deadline(speedup))
+        return usual
+
+    def latest(self, found: Iterable[Screened]) -> float:
+        """Until when may be looked at more, on the run's clock: the best of what stands out is still to be proved.
+
+        That is the most that goes together: a look at it comes first. Where nothing stands out, what may yet do so has
+        the time of a short comparison.
+        """
+        members = alone_or_together(screened for screened in found if screened.plain)
+        if not members:
+            return self.deadline() - self.context.allocation.comparison - self.probes()
+        together = self.context.allocation.look if len(members) > 1 else 0.0
+        exact = all(member.candidate.strategy.risk is Risk.EXACT for member in members)
+        needed = together + self.pairs(*members) + (0.0 if exact else self.probes())
+        return self.deadline(exp(sum(member.gain for member in members))) - needed
+
+    def decidable(self, screened: Screened, others: Iterable[Screened]) -> bool:
+        """Whether there is time for the trainings that its quality takes, and then for the best of the others.
+
+        Those trainings are what verifies the plan, so that nothing more is kept back for its end.
+        """
+        needed = self.pairs(screened) + self.probes() + self.trainings(screened.candidate.plan, exp(screened.gain))
+        return self.context.now() + needed + self.way_back(screened, others) <= self.context.allocation.budget
+
+    def told_trainings(self, screened: Screened) -> str:
+        """The trainings for which there is no time, in words."""
+        seconds = self.trainings(screened.candidate.plan, exp(screened.gain))
+        if not isfinite(seconds):
+            return "no metric is known that would"
+        return f"to prove it and to train it would take about {self.pairs(screened) + seconds:.0f} s"
+
+    def last_deadline(self) -> float:
+        """Until when what was kept may be taken apart: of the end, only what every result needs is kept back."""
+        return max(self.context.allocation.last_deadline(self.state.speedup_so_far), self.deadline())
+
+    def likely(self, found: Sequence[Screened], seconds: float) -> list[Screened]:
+        """Candidates that do not stand out, and may yet be a gain that so many seconds prove; the likeliest first."""
+        context = self.context
+        least = provable(seconds, context.allocation.pair, self.state.noise, context.min_gain)
+        chances = {screened.trial.id: chance(screened, least) for screened in found}
+        open_ = [s for s in found if not s.plain and chances[s.trial.id] > UNLIKELY]
+        return sorted(open_, key=lambda screened: -chances[screened.trial.id])
+
+    def in_order(self, found: Iterable[Screened]) -> list[Screened]:
+        """Candidates in their order: the one worth most for a second of its proof first."""
+        return sorted(found, key=self.worth, reverse=True)
+
+
+def quality_first(context: RunContext, state: SearchState, screened: Screened) -> Quality | None:
+    """The quality level of a candidate that may change what is learnt, before it is proved faster.
+
+    Where the baseline's first training is due, it takes turns with the candidate's now.
+
+    Returns:
+        None where it is asked afterwards: a change that leaves the training as it is, or one that may well be no gain.
+    """
+    candidate = screened.candidate
+    if context.gate.risk_over(candidate.plan, state.incumbent) is not Risk.NUMERIC or not screened.plain:
+        return None
+    if takes_trainings(context, state, candidate.changes):
+        return Quality(method="not_tested", level="undecided", passed=None, detail=OTHER_SAMPLES)
+    early = _before_training(context, state, candidate)
+    if early is not None:
+        return early
+    reserve = Costs(context, state).pairs(screened)
+    train_first(context, state, candidate.plan, exp(screened.gain - screened.error), reserve)
+    failure = context.gate.trainings.failure(candidate.plan)
+    if failure is not None:
+        return Quality(method="not_tested", passed=False, detail=failure.reason)
+    return context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+
+
+def _before_training(context: RunContext, state: SearchState, candidate: Candidate) -> Quality | None:
+    """The quality level that probes show before the baseline was trained, at weights of its first steps.
+
+    What is kept by it is trained in turns at the end, as what is exact is, and its losses are then compared to the end.
+
+    Returns:
+        None where that settles nothing.
+    """
+    if state.trained is not None:
+        return None
+    quality = context.gate.quality(candidate.plan, state.incumbent, state.facts, state.objective)
+    return quality if quality is not None and quality.passed is not None else None
+
+
+def without_doubtful(
+    context: RunContext, state: SearchState, candidate: Candidate, lost: bool = False
+) -> Candidate | None:
+    """A stack less those of its changes whose quality is not proven alone; None where nothing new is left.
+
+    Args:
+        lost: it certainly trains otherwise, so that those that claim to be exact are asked, too.
+    """
+    if not candidate.stacked:
+        return None
+    if takes_trainings(context, state, candidate.changes):  # what is left of it has yet to be asked for, as a whole
+        proven = tuple(change for change in candidate.changes if not other_samples(context, state, change))
+    elif lost:
+        proven = _without_lost(context, state, candidate.changes)
+    else:
+        proven = tuple(change for change in candidate.changes if _proven(context, state, (change,)))
+    if len(proven) in (0, len(candidate.changes)):
+        return None
+    registry = context.runner.registry
+    try:
+        plan = candidate_plan(registry, state.incumbent, proven)
+        registry.fold(plan)
+    except PLUGIN_ERRORS:
+        return None
+    if not state.first_time(proven):
+        return None
+    return Candidate(
+        registry[proven[0].strategy], proven[0], proven[1:], plan, None, stacked=len(proven) > 1, parts=candidate.parts
+    )
+
+
+def _without_lost(context: RunContext, state: SearchState, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """Changes less those that train otherwise: the likelier are asked first, and what is left once, as a whole.
+
+    Returns:
+        None of them where the time is up before the rest is known to train as well.
+    """
+    costs, left = Costs(context, state), list(changes)
+    for change in sorted(changes, key=lambda change: _suspicion(context, state, change), reverse=True):
+        if context.now() + costs.probes() > costs.deadline():
+            return ()
+        if _proven(context, state, (change,), exact_too=True):
+            continue
+        left.remove(change)
+        if len(left) < 2 or _proven(context, state, tuple(left), exact_too=True):
+            return tuple(left)
+    return ()
+
+
+def _suspicion(context: RunContext, state: SearchState, change: Change) -> tuple[int, bool]:
+    """How likely a change trains otherwise: by its risk, and among equals those that make other batches first."""
+    registry, before = context.runner.registry, context.runner.registry.fold(state.incumbent)
+    risk = registry[change.strategy].risk.rank
+    try:
+        after = registry.fold(candidate_plan(registry, state.incumbent, (change,)))
+    except PLUGIN_ERRORS:
+        return risk, True
+    return risk, (after.loader, after.dataset, after.sampler) != (before.loader, before.dataset, before.sampler)
+
+
+def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...], exact_too: bool = False) -> bool:
+    """Whether the incumbent with these changes is proven to train as well; what claims to be exact is, unless asked."""
+    registry = context.runner.registry
+    try:
+        plan = candidate_plan(registry, state.incumbent, changes)
+        exact = context.gate.risk_over(plan, state.incumbent) is Risk.EXACT
+        if plan == state.incumbent or (exact and not exact_too):
+            return True
+        level = context.gate.quality(plan, state.incumbent, state.facts, state.objective)
+    except PLUGIN_ERRORS:
+        return False
+    return level is not None and level.passed is True
+
+
+def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
+    """Writes the quality that was found into the trial of a look; certainly another training ends it."""
+    verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+    reason = "; ".join(text for text in (screened.trial.reason, quality.detail, told) if text)
+    for index, known in enumerate(state.trials):
+        if known.id == screened.trial.id:
+            changed = {"verdict": verdict, "reason": reason, "quality": quality}
+            state.trials[index] = known.model_copy(update=changed)
+
+
 IN_VAIN = "a plan that it is a part of was trained, and not shown to be as good"
 
 
@@ -30,14 +286,10 @@ class Proofs:
     Args:
         context, state: of the run.
         seen_bottleneck: under which each strategy was tried, by its name.
-
-    Attributes:
-        parts: of the stacks that were proved, by the key of their plans.
     """
 
     def __init__(self, context: RunContext, state: SearchState, seen_bottleneck: dict[str, str | None]) -> None:
         self.context, self.state = context, state
-        self.parts: dict[str, Mapping[str, Part]] = {}
         self._seen_bottleneck, self._costs = seen_bottleneck, Costs(context, state)
         self._trained_by: dict[int, float] = {}
 
@@ -59,18 +311,9 @@ class Proofs:
         return any(self._prove(screened, 0, round_) for screened in later)
 
     def _left_for(self, screened: Screened) -> float:
-        """Seconds for its proof: what stands out has all but what the end of the run cannot do without.
-
-        Where nothing was kept and that leaves too little, it has the end, too: nothing else would be verified there.
-        What is trained to be kept is verified by that, and has all but the way back.
-        """
-        gain, plan, now = exp(screened.gain), screened.candidate.plan, self.context.now()
-        if screened.trial.id in self._trained_by:
-            return self._trained_by[screened.trial.id] - now
-        left = (self._costs.last_deadline(gain, plan) if screened.plain else self._costs.deadline(gain)) - now
-        if not screened.plain or self.state.found or left >= AGAIN * self._costs.pairs(screened):
-            return left
-        return max(left, self.context.allocation.budget - now - self._costs.probes_of(screened.candidate.plan))
+        """Seconds for its proof; what is trained to be kept is verified by that, and has all but the way back."""
+        last = self._trained_by.get(screened.trial.id, self._costs.deadline(exp(screened.gain)))
+        return last - self.context.now()
 
     def _learns_as_well(
         self, screened: Screened, screening: Screening, waiting: list[Screened], unproven: list[Screened]
@@ -108,7 +351,7 @@ class Proofs:
         context, state, candidate = self.context, self.state, screened.candidate
         left, needed = self._left_for(screened), self._costs.pairs(screened)
         late = needed > left and not screened.plain
-        least = min(needed, FEWEST_PAIRS * context.allocation.pair) * (1.0 if state.found else SHORT)
+        least = min(needed, FEWEST_PAIRS * context.allocation.pair)
         if context.stopping() or late or left < least:
             state.unproven[screened.trial.id] = needed - max(left, 0)
             told = f"to prove it would take about {needed:.0f} s; {max(left, 0):.0f} s were left"
@@ -116,7 +359,6 @@ class Proofs:
             return False
         state.trials = [trial for trial in state.trials if trial.id != screened.trial.id]  # its proof stands for it
         self._seen_bottleneck[candidate.strategy.name] = round_.bottleneck
-        self.parts[candidate.plan.key] = candidate.parts
         proof = Proof(context, state, context.now() + left)
         trial = proof.measure(
             candidate,

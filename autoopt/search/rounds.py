@@ -5,36 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from math import exp, inf
 
 from autoopt.events import Kept, Predicted, TrialEnded
 from autoopt.records import Change, EstimateKind, Plan, Round, Speedup, Stop, StopReason, Verdict
 from autoopt.search.ablate import take_apart
-from autoopt.search.budget_allocation import SCREENING
-from autoopt.search.candidate import Candidate
-from autoopt.search.compare.comparison import Decision
-from autoopt.search.compare.error_budget import alpha_of
-from autoopt.search.compare.sequential_test import SequentialTest
 from autoopt.search.evaluations import of_evaluation_alone, try_evaluations
-from autoopt.search.exchange import exchanged, exchanges
 from autoopt.search.first_training import train_beside, train_first
 from autoopt.search.outcome import configuration, named, out_of_time, without_a_look
 from autoopt.search.planner import Proposal, Queue, at_the_ceiling, build_queue, most_promising, nothing_left
-from autoopt.search.proof import Proof
-from autoopt.search.proof_queue import Costs
-from autoopt.search.proofs import Proofs
+from autoopt.search.proofs import Costs, Proofs
 from autoopt.search.recollection import confirmed
-from autoopt.search.run_context import Earlier, RunContext
+from autoopt.search.run_context import RunContext
 from autoopt.search.screened import Screened
 from autoopt.search.screening import Screening
-from autoopt.search.stack import look_at_close, look_at_stacks
+from autoopt.search.stack import look_at_stacks
 from autoopt.search.state import SearchState
 from autoopt.search.trainable import lookable, search_settings, seconds_of_trainings
 from autoopt.simplify.pipeline import Pipeline
 
-CHEAP = 0.05
-"""Of the time left, what second looks may take before what did well is looked at together: they tell chance from gain,
-and a short budget has better use for their seconds."""
 AGAIN_SECONDS = 10.0
 """Seconds, about, that a further round takes on a short budget before it looks at anything: its profile."""
 
@@ -49,7 +37,6 @@ class Rounds:
     def __init__(self, context: RunContext, state: SearchState) -> None:
         self.context, self.state = context, state
         self._seen_bottleneck: dict[str, str | None] = {}
-        self._settled: set[int] = set()
         self._costs = Costs(context, state)
         self._proofs = Proofs(context, state, self._seen_bottleneck)
 
@@ -72,9 +59,7 @@ class Rounds:
         kept = self._screen_and_prove(quick, round_, pipeline)
         if not kept:
             self._evaluate([each for each in evaluating if each not in at_once], round_, pipeline)
-        kept = (
-            kept or self._train(proposals, round_, pipeline) or self._settle(round_) or self._exchange(round_, pipeline)
-        )
+        kept = kept or self._train(proposals, round_, pipeline)
         if not kept:
             return self.stop(round_, queue)
         self._announce_kept()
@@ -119,7 +104,7 @@ class Rounds:
         context, state = self.context, self.state
         case = state.case(context.runner.registry, pipeline, self._left())
         unseen = lookable(context, state, proposals)
-        with closing(Screening(context, state, case, self._screened_until(), self._latest)) as screening:
+        with closing(Screening(context, state, case, self._costs.latest)) as screening:
             known = confirmed(context, state, screening)
             while not context.stopping():
                 before = len(unseen)
@@ -128,19 +113,13 @@ class Rounds:
                 known = False
                 screening.close()
                 if self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
-                    self._give_up(screening, round_)
                     self._no_time(unseen)
                     return True
-                screening.deadline = self._screened_until()
                 if not (0 < len(unseen) < before) and not self._look_again(screening):
                     break
             self._no_time(unseen)
-            look_at_close(screening, self._costs)
             screening.close()
             return self._proofs.in_order(self._taken(screening, plain=False), screening, round_)
-
-    def _screened_until(self) -> float:
-        return self.context.now() + SCREENING * self._left()
 
     def _taken(self, screening: Screening, plain: bool) -> list[Screened]:
         """Takes from the screening what is to be proved: what stands out, or in the end all that showed a gain."""
@@ -153,26 +132,10 @@ class Rounds:
         likely = self._costs.likely(screening.found, self._left())
         return screening.again(likely[: (len(likely) + 1) // 2])
 
-    def _give_up(self, screening: Screening, round_: Round) -> None:
-        """Keeps the unlikely gains away from the next incumbent, unless the bottleneck moves."""
-        likely = self._costs.likely(screening.found, self._left())
-        for screened in screening.found:
-            if screened not in likely and not screened.plain:
-                self._seen_bottleneck[screened.candidate.strategy.name] = round_.bottleneck
-
-    def _latest(self, found: Sequence[Screened]) -> float:
-        """Until when may be looked at more, so that the proof of the best that was found fits; on the run's clock."""
-        best = self._costs.in_order(screened for screened in found if screened.plain)[:1]
-        needed = ((self._costs.deadline(exp(s.gain)), self._costs.pairs(s) + self._costs.probes()) for s in best)
-        return min((deadline - seconds for deadline, seconds in needed), default=inf)
-
     def _screen(self, screening: Screening, unseen: list[Proposal], round_: Round) -> list[Proposal]:
         """Looks at proposals, alone and together, while its time lasts; gives back those that had no look."""
         left = screening.run(unseen)
-        screening.confirm(CHEAP * self._left())
-        if not look_at_stacks(screening, self._costs):
-            screening.confirm()
-            look_at_stacks(screening, self._costs)
+        look_at_stacks(screening, self._costs)
         open_ = {screened.candidate.strategy.name for screened in screening.found}
         for proposal in unseen:
             if proposal not in left and proposal.strategy.name not in open_:
@@ -237,72 +200,8 @@ class Rounds:
         """The speedup that a prediction must allow: what is worth having, and what could be told from noise."""
         return 1 + max(self.context.min_gain, self.state.noise.floor or 0.0)
 
-    def _settling_until(self, earlier: Earlier) -> float:
-        """As :meth:`_last_deadline`; where nothing was kept, all but the probes: nothing else is verified."""
-        plan = earlier.comparison.candidate.plan
-        last = self._costs.last_deadline(_seen(earlier), plan)
-        return last if self.state.found else max(last, self.context.allocation.budget - self._costs.probes_of(plan))
-
     def _left(self, gain: float = 1.0) -> float:
         return self._costs.deadline(gain) - self.context.now()
-
-    def _settle(self, round_: Round) -> bool:
-        """Spends what time is left on trials that looked worth keeping and were not decided. True where one is kept."""
-        while not self.context.stopping():
-            earlier = self._undecided()
-            if earlier is None:
-                return False
-            self._settled.add(earlier.trial.id)
-            old, candidate = earlier.trial, self._candidate(earlier)
-            deadline = self._settling_until(earlier)
-            proof = Proof(self.context, self.state, deadline)
-            trial = proof.measure(candidate, seconds=deadline - self.context.now(), earlier=earlier)
-            if trial.verdict is Verdict.KEPT:
-                self._seen_bottleneck[old.strategy] = round_.bottleneck
-                return True
-            if len(self.state.comparisons[trial.id].pairs) <= len(earlier.comparison.pairs):
-                self._settled.add(trial.id)  # at the level that is left of the error budget no pair would help
-        return False
-
-    def _exchange(self, round_: Round, pipeline: Pipeline | None) -> bool:
-        """Looks at rivals in the place of what was kept, and proves what stands out. True where one is kept."""
-        context, state, before = self.context, self.state, self.state.incumbent
-        case = state.case(context.runner.registry, pipeline, self._left())
-        with closing(Screening(context, state, case, self._costs.deadline(), self._latest)) as screening:
-            for candidate in exchanges(state, context.runner.registry) if not screening.over else ():
-                if screening.over:
-                    break
-                screening.look(candidate)
-            screening.close()
-            if not self._proofs.in_order(self._taken(screening, plain=True), screening, round_):
-                return False
-        context.note(state, exchanged(state, before))
-        return True
-
-    def _candidate(self, earlier: Earlier) -> Candidate:
-        """The candidate of an undecided trial; a stack with its parts."""
-        trial, plan = earlier.trial, earlier.comparison.candidate.plan
-        change = next(c for c in plan.changes if c.strategy == trial.strategy)
-        strategy, parts = self.context.runner.registry[trial.strategy], self._proofs.parts.get(plan.key, {})
-        return Candidate(strategy, change, trial.companions, plan, trial.predicted, stacked=len(parts) > 0, parts=parts)
-
-    def _undecided(self) -> Earlier | None:
-        """Of the trials on this incumbent that more pairs of processes may settle, the one that promises most."""
-        state = self.state
-        found = [
-            Earlier(trial, comparison, state.noise_before[trial.id])
-            for trial in state.trials
-            if trial.verdict is Verdict.INCONCLUSIVE and trial.id not in self._settled and trial.id in state.comparisons
-            for comparison in [state.comparisons[trial.id]]
-            if comparison.decision is Decision.INCONCLUSIVE and comparison.incumbent.plan == state.incumbent
-        ]
-        return max(filter(self._may_be_settled, found), key=_seen, default=None)
-
-    def _may_be_settled(self, earlier: Earlier) -> bool:
-        left = self._settling_until(earlier) - self.context.now()
-        rule = self.context.rule(left, alpha_accept=alpha_of(len(self.state.comparisons), self.state.kept))
-        test = SequentialTest(rule, earlier.noise, earlier.comparison.pairs)
-        return test.promising() and test.decide(left) is None
 
     def _comes_back(self, proposal: Proposal, round_: Round) -> bool:
         """A strategy that was tried comes back only under another bottleneck."""
@@ -332,9 +231,3 @@ def _promises(proposal: Proposal) -> float:
     """The speedup that is predicted; 1 where nothing is, or no more than a bound."""
     predicted = proposal.predicted
     return 1.0 if predicted is None or predicted.kind is EstimateKind.BOUND else predicted.value
-
-
-def _seen(earlier: Earlier) -> float:
-    """The speedup that an undecided trial showed so far."""
-    estimate = earlier.comparison.estimate
-    return estimate.value if estimate else 0.0

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from autoopt.events import Announcer, Noted, Phase, PhaseStarted, TrialProgress, Warned
-from autoopt.records import Estimate, JsonDict, Noise, Plan, Record, Trial
+from autoopt.records import Estimate, JsonDict, Plan, Record
 from autoopt.search.accept.gate import Gate
 from autoopt.search.budget_allocation import BudgetAllocation
-from autoopt.search.compare.arena import Source
 from autoopt.search.compare.arm import Start
-from autoopt.search.compare.comparison import Comparison, PairOfProcesses, Rule, SideName
-from autoopt.search.compare.contest import Contest, Several, compare
+from autoopt.search.compare.comparison import Comparison, Rule
+from autoopt.search.compare.contest import compare
 from autoopt.search.compare.error_budget import alpha_of
 from autoopt.search.planner import Choice
 from autoopt.search.state import SearchState
@@ -27,21 +26,6 @@ R = TypeVar("R", bound=Record)
 
 MOST_PAIRS = 200
 """Pairs of processes of one comparison: time ends it, not their number."""
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A trial that was left undecided, of whose pairs of processes another goes on.
-
-    Args:
-        trial: it.
-        comparison: its pairs.
-        noise: what was known of the noise before it, since a pair must not count twice.
-    """
-
-    trial: Trial
-    comparison: Comparison
-    noise: Noise
 
 
 @dataclass
@@ -124,7 +108,6 @@ class RunContext:
         more_seconds: float = 0.0,
         until_error: float | None = None,
         progress_id: int | None = None,
-        earlier: Earlier | None = None,
         start: Start | None = None,
     ) -> Comparison:
         """A durable comparison: measured once, read back from the journal by a resumed run.
@@ -149,10 +132,9 @@ class RunContext:
                 rule,
                 clock=self.now,
                 deadline=deadline,
-                noise=earlier.noise if earlier else state.noise,
+                noise=state.noise,
                 rng=np.random.default_rng([self.seed, made, state.numbers]),
                 on_progress=progress,
-                earlier=earlier.comparison.pairs if earlier else (),
             )
 
         key = {
@@ -161,53 +143,6 @@ class RunContext:
             "candidate": candidate.model_dump(mode="json"),
         }
         return self.on_one_machine(kind, key, measure, Comparison)
-
-    def compare_several(
-        self,
-        shared: Plan,
-        others: Sequence[Plan],
-        state: SearchState,
-        *,
-        role: SideName,
-        seconds: float,
-        deadline: float,
-        purpose: str,
-        earlier: Sequence[Sequence[PairOfProcesses]] = (),
-        kind: str = "comparisons",
-        rounds: int = MOST_PAIRS,
-    ) -> Several:
-        """Durable comparisons of one plan with several others, all alive at a time.
-
-        Args:
-            role: the shared plan's in each of them.
-            seconds: for all together.
-            earlier: pairs of processes that each has already.
-            kind: of the step in the journal.
-            rounds: pairs of processes of each at most.
-        """
-
-        def measure() -> Several:
-            made = len(state.comparisons) + len(state.ablations)
-            contest = Contest(
-                Source(self.runner.start),
-                shared,
-                others,
-                role,
-                self.rule(seconds).model_copy(update={"max_pairs": rounds}),
-                clock=self.now,
-                deadline=deadline,
-                noise=state.noise,
-                rng=np.random.default_rng([self.seed, made, state.numbers]),
-                earlier=earlier,
-            )
-            return Several(comparisons=tuple(contest.run()))
-
-        key = {
-            "purpose": purpose,
-            role: shared.model_dump(mode="json"),
-            "others": [plan.model_dump(mode="json") for plan in others],
-        }
-        return self.on_one_machine(kind, key, measure, Several)
 
     def on_one_machine(self, kind: str, key: JsonDict, measure: Callable[[], R], model: type[R]) -> R:
         """A durable step all of whose processes run on one machine."""

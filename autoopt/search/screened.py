@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, log, log1p, sqrt
-from statistics import fmean
+from math import hypot, inf, log, log1p, sqrt
 
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -64,14 +63,14 @@ class Screened:
         """Whether only one of both is of use: settings of one strategy, or ways to deliver batches faster."""
         return rival_strategies(self.candidate.strategy, other.candidate.strategy)
 
-    def close_to(self, other: Screened) -> bool:
-        """Whether it is a rival of which it is not known if it is better."""
-        return self is not other and self.rivals(other) and abs(self.gain - other.gain) < self.error + other.error
 
-    @property
-    def seconds(self) -> float:
-        """Seconds that a look at it takes, with a start of its own."""
-        return fmean(look.seconds + look.saved_seconds for look in self.looks)
+def alone_or_together(found: Iterable[Screened]) -> list[Screened]:
+    """The largest gains of which no two are rivals, the best first."""
+    taken: list[Screened] = []
+    for one in sorted(found, key=lambda screened: -screened.gain):
+        if not any(one.rivals(other) for other in taken):
+            taken.append(one)
+    return taken
 
 
 def outstanding(found: Sequence[Screened], waiting: Iterable[Estimate | None]) -> Screened | None:
@@ -176,18 +175,16 @@ USUAL_SD = 0.1
 ALPHA = 0.05
 
 
-def pairs_to_prove(gain: float, noise: Noise, min_gain: float, block_error: float = BLOCK_ERROR) -> int:
+def pairs_to_prove(gain: float, noise: Noise, min_gain: float) -> int:
     """Pairs of processes that prove a log gain.
 
     Args:
         gain: log speedup.
         noise: with the variance between processes.
         min_gain: the gain worth having (0.01: one per cent).
-        block_error: standard error of a pair from its blocks.
     """
-    one = _one(noise, block_error)
     for pairs in range(FEWEST_PAIRS, MOST_PAIRS):
-        if _least(noise, one, pairs) < gain - log1p(min_gain):
+        if _least(noise, pairs) < gain - log1p(min_gain):
             return pairs
     return MOST_PAIRS
 
@@ -204,13 +201,14 @@ def provable(seconds: float, pair_seconds: float, noise: Noise, min_gain: float)
     pairs = int(seconds / max(pair_seconds, 1e-9))
     if pairs < FEWEST_PAIRS:
         return inf
-    return log1p(min_gain) + _least(noise, _one(noise, BLOCK_ERROR), pairs)
+    return log1p(min_gain) + _least(noise, pairs)
 
 
-def _least(noise: Noise, one: float, pairs: int) -> float:
+def _least(noise: Noise, pairs: int) -> float:
     """The log gain that so many pairs of processes tell from none: of their interval, and of a slow mode unseen."""
-    radius = known_radius(one / sqrt(pairs), ALPHA)
-    return max(radius, unseen_mode(pairs, between_process_of(noise).sd, ALPHA))
+    between = between_process_of(noise).sd
+    radius = known_radius(hypot(between, BLOCK_ERROR) / sqrt(pairs), ALPHA)
+    return max(radius, unseen_mode(pairs, between, ALPHA))
 
 
 def chance(screened: Screened, least: float) -> float:
@@ -218,23 +216,3 @@ def chance(screened: Screened, least: float) -> float:
     variance = screened.error**2
     shrunk = USUAL_SD**2 / (USUAL_SD**2 + variance)
     return float(norm.sf((least - shrunk * screened.gain) / max(sqrt(shrunk * variance), 1e-9)))
-
-
-def _one(noise: Noise, block_error: float) -> float:
-    """Standard error of the log ratio of one pair of processes."""
-    return sqrt(between_process_of(noise).sd ** 2 + block_error**2)
-
-
-def seconds_to_prove(screened: Screened, noise: Noise, min_gain: float, start_seconds: float) -> float:
-    """Seconds of those pairs, if it is somewhat better than it looked: looks at it, each with a start of the incumbent
-    where that was alive before.
-
-    Args:
-        start_seconds: of the incumbent.
-    """
-    errors = [pair.standard_error for look in screened.looks for pair in look.pairs]
-    block_error = fmean(errors) if errors else BLOCK_ERROR
-    hoped = screened.gain + HOPE * min(_one(noise, block_error), screened.error or 1.0)
-    starts = (look.saved_seconds + (0.0 if look.fresh else start_seconds) for look in screened.looks)
-    pair = fmean(look.seconds for look in screened.looks) + fmean(starts)
-    return pairs_to_prove(hoped, noise, min_gain, block_error) * pair

@@ -1,9 +1,8 @@
 """Screening: seconds for every candidate, to find what is worth proving. No claim is made here.
 
 Every applicable change with the companions that belong to it gets one look against the live incumbent; those that do
-well are asked for their next setting. What stands out by little has a second look at fresh processes, all of them alive
-beside one of the incumbent where memory holds them; of the rest the likelier half has further ones while a gain can
-still be proved (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+well are asked for their next setting. Of what does not stand out the likelier half has further looks at fresh processes
+while a gain can still be proved (successive halving: Jamieson and Talwalkar, AISTATS 2016).
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from typing import Any
 from autoopt.events import TrialEnded, TrialProgress
 from autoopt.records import Change, Estimate, JsonDict, Plan, Trial, Verdict
 from autoopt.search.accept.evidence import Judgement
-from autoopt.search.at_once import FEWEST, room
 from autoopt.search.budget_allocation import STEADY_SECONDS, TimeLimits
 from autoopt.search.candidate import Candidate, Talk, plan_of
 from autoopt.search.compare.comparison import Comparison
 from autoopt.search.compare.contest import SWITCHED
 from autoopt.search.parallel import Expected, ParallelRace, open_race
-from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting, most_promising
+from autoopt.search.planner import PLUGIN_ERRORS, Proposal, candidate_plan, fitting
 from autoopt.search.proof import announce_start, trial_of
 from autoopt.search.race import Race, SwitchedLooks
 from autoopt.search.run_context import RunContext
@@ -34,8 +32,6 @@ from autoopt.strategy import Case
 
 COMPILE_SECONDS = 30.0
 """Seconds of a compilation as thought beforehand; a small model's takes ten, a larger one's a minute."""
-UNLIKELY_AT_MOST = 0.05
-"""Of the budget, for a look at what compiles and is predicted to cost more than it brings."""
 
 
 class Screening:
@@ -44,13 +40,10 @@ class Screening:
     Args:
         context, state: of the run.
         case: what strategies are told.
-        deadline: of the screening, on the run's clock.
-        latest: the same with what was found so far: its best is to be proved, too.
+        latest: until when may be looked at more, by what was found so far; on the run's clock.
 
     Attributes:
         found: what did well.
-        large: whether one of it is proved before anything else is looked at.
-        hurried: whether second looks at what nearly stands out would take too long.
     """
 
     def __init__(
@@ -58,15 +51,12 @@ class Screening:
         context: RunContext,
         state: SearchState,
         case: Case,
-        deadline: float,
-        latest: Callable[[Sequence[Screened]], float] = lambda found: inf,
+        latest: Callable[[Sequence[Screened]], float],
     ) -> None:
-        self.context, self.state, self.case, self.deadline = context, state, case, deadline
+        self.context, self.state, self.case = context, state, case
         self._latest, self._says = latest, LookRuling(context, state)
         self.found: list[Screened] = []
-        self.large = self.hurried = False
         self._spent: list[float] = []
-        self._ready: dict[str, Comparison] = {}
         self._fresh()
 
     def _fresh(self, looks: int = 1) -> None:
@@ -92,13 +82,18 @@ class Screening:
         self._switched.close()
 
     @property
+    def deadline(self) -> float:
+        """Of the next look, on the run's clock."""
+        return self._latest(self.found)
+
+    @property
     def each(self) -> float:
         """Seconds that a look takes, as thought beforehand and as seen so far."""
         return fmean([self.context.allocation.look, *self._spent])
 
     @property
     def over(self) -> bool:
-        return self.context.stopping() or self.context.now() + self.each > min(self.deadline, self._latest(self.found))
+        return self.context.stopping() or self.context.now() + self.each > self.deadline
 
     def run(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Looks at the first setting of each, then at what the good ones ask for; gives back those without a look.
@@ -113,15 +108,14 @@ class Screening:
         while waiting and not self.over and self._outstanding(waiting) is None:
             left = self.deadline - self.context.now()
             chosen = fitting(tuple(waiting), left, self.each)
-            first = chosen[0] if len(chosen) == len(waiting) else most_promising(chosen, self._look_seconds)
+            first = chosen[0]
             if not visited and (self._switched.able(first) or self._switched.fit(waiting, left, self.each)):
                 visited = True  # where not all can be seen, not before what promises more
                 talks += self._switch(waiting)
                 continue
             waiting.remove(first)
-            until = self.context.now() + self._look_seconds(first)
-            if until > self._latest(self.found) or self._breaks_off(first) or self._unlikely(first):
-                late.append(first)  # what was found would not be proved any more, or it would end with its limit
+            if self.context.now() + self._look_seconds(first) > self.deadline:
+                late.append(first)  # what was found would not be proved any more
                 continue
             self._expect(self._coming([first, *(proposal for proposal in chosen if proposal is not first)]))
             talk = self._talk(first)
@@ -135,9 +129,6 @@ class Screening:
             for talk in asking:
                 if not self.over:
                     talk.ask(0)
-        self.large = best is not None
-        if best is None:
-            self._race_rivals()
         return [*waiting, *late]
 
     def _outstanding(self, waiting: Sequence[Proposal]) -> Screened | None:
@@ -176,21 +167,6 @@ class Screening:
         if not self._compiles_anew(proposal):
             return self.each
         return self.each + min(COMPILE_SECONDS, self._limits(proposal.predicted).warm_up or COMPILE_SECONDS)
-
-    def _breaks_off(self, proposal: Proposal) -> bool:
-        """Whether it compiles, and the limit of its start is too short for that: it would be given up for nothing."""
-        limit = self._limits(proposal.predicted).warm_up
-        return limit is not None and limit < COMPILE_SECONDS / 2 and self._compiles_anew(proposal)
-
-    def _unlikely(self, proposal: Proposal) -> bool:
-        """Whether it compiles for a good part of the budget, and is predicted to cost more than it brings."""
-        predicted, most = proposal.predicted, UNLIKELY_AT_MOST * self.context.allocation.budget
-        return (
-            predicted is not None
-            and predicted.value < 1.0
-            and self._compiles_anew(proposal)
-            and (self._look_seconds(proposal) > most)
-        )
 
     def _compiles_anew(self, proposal: Proposal) -> bool:
         registry, incumbent = self.context.runner.registry, self.state.incumbent
@@ -240,7 +216,7 @@ class Screening:
             seen = {"ratio": estimate.value, "low": estimate.low, "high": estimate.high} if estimate else {}
             context.announce(TrialProgress(at=context.now(), id=number, note=note, **seen))
 
-        ready = self._switched.take(candidate.plan) or self._ready.pop(candidate.plan.key, None)
+        ready = self._switched.take(candidate.plan)
         if ready is not None:
             state.looks.append(ready)
             return state.with_fixed_costs(ready)
@@ -265,34 +241,6 @@ class Screening:
         state.looks.append(seen)
         return state.with_fixed_costs(seen)
 
-    def _race_rivals(self) -> None:
-        """A second look, at fresh processes of both, at what is hardly better than a rival that stands out.
-
-        What only trainings tell of is no rival of what is sure: neither keeps the other out of a stack.
-        """
-        seen = [s for s in self.found if s.gain > s.error]
-        self._confirm([s for s in seen if self._close_rival(s, seen)])
-
-    def confirm(self, seconds: float = inf) -> None:
-        """A second look, at fresh processes of both, at what nearly stands out, or hardly.
-
-        Args:
-            seconds: that all of them may take; none is taken where they take more.
-        """
-        looked_at = len({trial.strategy for trial in self.state.trials})
-        close = [s for s in self.found if s.error < s.gain < s.bar(looked_at) * s.error and len(s.looks) == 1]
-        self.hurried = len(close) * self.each > seconds
-        if not self.large and not self.hurried:
-            self._confirm(close)
-
-    def _confirm(self, close: Iterable[Screened]) -> None:
-        self.again(sorted(close, key=lambda screened: -screened.gain))
-
-    def _close_rival(self, screened: Screened, seen: Iterable[Screened]) -> bool:
-        """Whether it is not known which of it and a rival that stands out is better."""
-        alike = (s for s in seen if s.plain and self.trains(s) == self.trains(screened))
-        return any(screened.close_to(other) for other in alike)
-
     def trains(self, screened: Screened) -> bool:
         """Whether only trainings tell its quality."""
         return takes_trainings(self.context, self.state, screened.candidate.changes)
@@ -305,39 +253,12 @@ class Screening:
         self._fresh(len(chosen))
         self._expect((screened.candidate.plan, screened.candidate.predicted) for screened in chosen)
         self._switched.visit([screened.candidate.plan for screened in chosen], self.deadline)
-        self._beside_one(chosen)
         for screened in chosen:
             plan = screened.candidate.plan
-            if self.over and not (self._switched.knows(plan) or plan.key in self._ready):
+            if self.over and not self._switched.knows(plan):
                 break
             self._again(screened)
         return True
-
-    def _beside_one(self, chosen: Sequence[Screened]) -> None:
-        """Looks at those that need processes of their own, all alive beside one of the incumbent, which is paid once.
-
-        Where memory does not hold them, or they do not fit the time, each is looked at by itself.
-        """
-        context, state = self.context, self.state
-        plans = [s.candidate.plan for s in chosen if not self._switched.knows(s.candidate.plan)]
-        in_time = context.now() + len(plans) * self.each <= min(self.deadline, self._latest(self.found))
-        apart = state.apart or self._race.one_at_a_time or context.runner.parallel > 1
-        if len(plans) < FEWEST or apart or not in_time or not room(state, 1 + len(plans)):
-            return
-        self._switched.close()
-        several = context.compare_several(
-            state.incumbent,
-            plans,
-            state,
-            role="incumbent",
-            seconds=self.deadline - context.now(),
-            deadline=self.deadline,
-            purpose=f"looks {', '.join(str(s.trial.id) for s in chosen if s.candidate.plan in plans)} again",
-            kind="look",
-            rounds=1,
-        )
-        known = zip(plans, several.comparisons, strict=True)
-        self._ready = {plan.key: seen for plan, seen in known if seen is not None and (seen.pairs or seen.failure)}
 
     def _again(self, screened: Screened) -> None:
         number, began = screened.trial.id, self.context.now()

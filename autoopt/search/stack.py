@@ -1,4 +1,4 @@
-"""The stack: changes that did well alone, together. It is taken apart only where it disappoints."""
+"""The stack: changes that did well alone, together."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ from autoopt.records import Change
 from autoopt.registry import Registry
 from autoopt.search.candidate import Candidate
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
-from autoopt.search.proof_queue import Costs
-from autoopt.search.screened import FEWEST_PAIRS, INPUT, Screened, chance
+from autoopt.search.proofs import Costs
+from autoopt.search.screened import INPUT, Screened
 from autoopt.search.screening import Screening
 from autoopt.search.state import Part, SearchState
 from autoopt.strategy import Case
 
-STACK_LOOKS = 2
-"""Further looks that a stack may take once the time for the screening is up: it is what is proved first."""
-LIKELY_CHANCE = 0.85
-"""The chance to be worth having with which a change that does not stand out alone comes into a stack."""
-CLOSE_CHANCE = 0.6
-"""The chance to be worth having that makes a change one of those that are tried together."""
 ON_TOP, MOST = 1.15, 4.0
 """What a change of other stages may bring on top of a stack, from which it is looked at with it, and at most."""
-DISAPPOINTS = 0.5
-"""A stack that brings less of its members' further gains than this, is built up one by one."""
 
 
 def look_at_stacks(screening: Screening, costs: Costs) -> bool:
@@ -37,30 +29,20 @@ def look_at_stacks(screening: Screening, costs: Costs) -> bool:
     threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
     good = [s for s in _by_gain(screening, costs) if s.gain > threshold]
     sure = _sure(screening, good)
-    candidates = [s for s in sure if s.plain or (screening.hurried and _may_come_with(s, sure, threshold))]
-    members = _provable(screening, costs, _without_rivals(candidates, screening.case, registry))
+    members = _without_rivals([s for s in sure if s.plain], screening.case, registry)
     extra = _further(screening, costs, good, members) if members else []
-    screening.deadline += STACK_LOOKS * screening.each if len(members) > 1 or extra else 0.0
-    if len(members) > 1 and not _late(screening, costs):
-        whole = _look(screening, members)
-        hoped = members[0].gain + DISAPPOINTS * sum(member.gain for member in members[1:])
-        if whole is None or whole.gain < hoped:
-            _one_by_one(screening, members, threshold)
-    if extra and not _late(screening, costs):
+    if len(members) > 1 and not _late(screening, costs, members):
+        _look(screening, members)
+    if extra and not _late(screening, costs, [*members, extra[0]]):
         _look(screening, [*members, extra[0]])
     return len(members) > 1 or bool(extra)
 
 
-def _late(screening: Screening, costs: Costs) -> bool:
-    """Whether a look at several together would leave no time to prove them; until something is kept, to the very end.
-
-    What is larger takes fewer pairs of processes, so that it may be proved where its best part could not be.
-    """
-    context = screening.context
-    if not screening.over or context.stopping() or screening.state.found:
-        return screening.over
-    needed = screening.each + FEWEST_PAIRS * (context.allocation.start_seconds + screening.each) + costs.probes()
-    return context.now() + needed > context.allocation.budget
+def _late(screening: Screening, costs: Costs, members: Sequence[Screened]) -> bool:
+    """Whether a look at several together would leave no time to prove them."""
+    context, hoped = screening.context, exp(sum(member.gain for member in members))
+    needed = screening.each + costs.pairs(*members) + costs.probes()
+    return context.stopping() or context.now() + needed > costs.deadline(hoped)
 
 
 def _further(
@@ -74,7 +56,7 @@ def _further(
     registry, sure = screening.context.runner.registry, _sure(screening, good)
     plain = [s for s in good if s.plain and not any(s.candidate.strategy is m.candidate.strategy for m in members)]
     others = [s for s in plain if s in sure] + _promises(screening, costs, [s for s in plain if s not in sure])
-    others += [s for s in _complements(screening, members) if s in _provable(screening, costs, [s, *members])]
+    others += _complements(screening, members)
     return [s for s in others if not any(_exclude(s, member, screening.case, registry) for member in members)]
 
 
@@ -113,28 +95,10 @@ def _sure(screening: Screening, found: Iterable[Screened]) -> list[Screened]:
     return [s for s in found if not screening.trains(s)]
 
 
-def _may_come_with(screened: Screened, sure: Sequence[Screened], threshold: float) -> bool:
-    """Whether it does not stand out alone, but is likely worth having beside something that does.
-
-    Where there is time for second looks, they tell: of 48 runs over half an hour with sixteen changes that bring
-    nothing three kept one that had come in this way, none without.
-    """
-    return chance(screened, threshold) > LIKELY_CHANCE and any(other.plain for other in sure)
-
-
 def _promises(screening: Screening, costs: Costs, trained: Iterable[Screened]) -> list[Screened]:
     """Of those that only trainings tell of, what promises more for a second than anything that is sure."""
     least = max(map(costs.worth, _sure(screening, screening.found)), default=0.0)
     return [s for s in trained if costs.worth(s) > least]
-
-
-def look_at_close(screening: Screening, costs: Costs) -> None:
-    """Looks at what nobody can decide alone: together it may be decided."""
-    threshold, registry = log1p(screening.context.min_gain), screening.context.runner.registry
-    close = [s for s in _by_gain(screening, costs) if chance(s, threshold) > CLOSE_CHANCE]
-    members = _without_rivals(close, screening.case, registry)
-    if len(members) > 1 and not screening.over:
-        _look(screening, members)
 
 
 def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
@@ -143,24 +107,6 @@ def _by_gain(screening: Screening, costs: Costs) -> list[Screened]:
     sure = _sure(screening, single)
     decidable = [s for s in single if s in sure or costs.decidable(s, sure)]
     return sorted(decidable, key=lambda screened: -screened.gain)
-
-
-def _provable(screening: Screening, costs: Costs, members: list[Screened]) -> list[Screened]:
-    """The members without the dearest to start, as many as must be left out for the stack to be proved in time.
-
-    What compiles for a minute in each process may bring a tenth more, and leave no time to prove any of it.
-    """
-    context, members = screening.context, list(members)
-    least = min((member.seconds for member in screening.found), default=0.0)
-    while len(members) > 1:
-        hoped = exp(sum(member.gain for member in members))
-        look = least + sum(member.seconds - least for member in members)
-        needed = look + FEWEST_PAIRS * (context.allocation.start_seconds + look)
-        dearest = max(members, key=lambda member: member.seconds)
-        if context.now() + needed <= costs.deadline(hoped) or dearest.seconds < 2 * least:
-            break
-        members.remove(dearest)
-    return members
 
 
 def _without_rivals(screened: Iterable[Screened], case: Case, registry: Registry) -> list[Screened]:
@@ -184,17 +130,6 @@ def _applies_beside(candidate: Candidate, other: Candidate, case: Case, registry
         return bool(candidate.strategy.applies(replace(case, plan=plan, setup=registry.fold(plan))))
     except PLUGIN_ERRORS:  # a plugin's crash is a result, not the end
         return False
-
-
-def _one_by_one(screening: Screening, members: Sequence[Screened], threshold: float) -> None:
-    """Adds one member after the other to the best, and leaves out those that bring nothing more."""
-    chosen, best = [members[0]], members[0].gain
-    for member in members[1:]:
-        if screening.over or (len(chosen) == 1 and len(members) == 2):
-            return
-        seen = _look(screening, [*chosen, member])
-        if seen is not None and seen.gain > best + threshold:
-            chosen, best = [*chosen, member], seen.gain
 
 
 def _look(screening: Screening, members: Sequence[Screened]) -> Screened | None:

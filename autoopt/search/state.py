@@ -60,10 +60,8 @@ class SearchState:
     ``baseline``: what everything is compared with: the workload as it is, or where that does not fit in
     memory, the least costly plan under which it does.
     ``base``: the id of the trial whose change made the incumbent, or ``"baseline"``.
-    ``comparisons``: of trials, by their id, and in ``noise_before`` what was known of the noise when each began;
-    ``looks``: those of the screening, which prove nothing;
-    ``ablations``: comparisons that tell what a change of a plan is worth; ``apart``: several processes of such did not
-    fit into memory together.
+    ``comparisons``: of trials, by their id; ``looks``: those of the screening, which prove nothing;
+    ``ablations``: comparisons that tell what a change of a plan is worth.
     ``sites``: of a script that is run as it is.
     ``together``: strategies whose changes were kept as parts of a stack, none of them proved by itself.
     ``unseen``: strategies that there was no time for, with the seconds that a look would have taken; ``unproven``:
@@ -93,9 +91,7 @@ class SearchState:
     skipped: dict[str, Trial] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     comparisons: dict[int, Comparison] = field(default_factory=dict)
-    noise_before: dict[int, Noise] = field(default_factory=dict)
     ablations: list[Comparison] = field(default_factory=list)
-    apart: bool = False
     looks: list[Comparison] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
     numbers: int = 0

@@ -39,48 +39,36 @@ def _without_trainings(context: Any, state: Any, candidate: Any, lost: bool = Fa
 
 
 RULES: dict[str, dict[str, Any]] = {
-    "exchange of a kept change": {"rounds.Rounds._exchange": _gives(False)},
-    "settling what stayed undecided": {"rounds.Rounds._settle": _gives(False)},
     "a large gain ends the screening": {"screening.Screening._outstanding": _gives(None)},
-    "second looks at what nearly stands out": {"screening.Screening.confirm": _gives(None)},
-    "second looks at close rivals": {"screening.Screening._race_rivals": _gives(None)},
     "further looks while a gain can be proved": {"rounds.Rounds._look_again": _gives(False)},
-    "unlikely gains wait for another bottleneck": {"rounds.Rounds._give_up": _gives(None)},
     "looks in one process": {"race.SwitchedLooks.possible": _gives(False)},
-    "second looks beside one incumbent": {"screening.Screening._beside_one": _gives(None)},
     "fresh incumbent once it has aged": {"race.Race._aged": _gives(False)},
-    "no look at what its limit breaks off": {"screening.Screening._breaks_off": _gives(False)},
-    "no look at a dear loss": {"screening.Screening._unlikely": _gives(False)},
     "what compiles costs more": {"screening.Screening._compiles_anew": _gives(False)},
-    "most promising first": {"screening.most_promising": lambda proposals, seconds: proposals[0]},
     "stacks": {"rounds.look_at_stacks": _gives(False)},
-    "a stack of what nobody can decide alone": {"rounds.look_at_close": _gives(None)},
     "on top of a stack: rivals, complements": {"stack._further": _gives([])},
     "complements of a stack": {"stack._complements": _gives([])},
-    "a stack that disappoints is built one by one": {"stack._one_by_one": _gives(None)},
-    "what is likely comes into a stack": {"stack._may_come_with": _gives(False)},
-    "a stack without what is dear to start": {"stack._provable": lambda screening, costs, members: list(members)},
     "stacks after the screening's time": {"stack._late": lambda screening, costs: screening.over},
     "quality before the proof": {"proofs.quality_first": _gives(None)},
     "a refused stack without its doubtful part": {"proofs.without_doubtful": _without_trainings},
     "proofs by gain a second": {
-        "proof_queue.Costs.worth": lambda costs, screened: screened.gain,
+        "proofs.Costs.worth": lambda costs, screened: screened.gain,
     },
-    "the end of the run for a first proof": {
-        "proofs.Proofs._left_for": lambda proofs, screened: proofs._costs.deadline() - proofs.context.now()
-    },
-    "a proof begins with less than it needs": {"proofs.SHORT": 1.0},
     "redundant companions go": {"proof.Proof._redundant": _gives(())},
     "a stack is taken apart": {"rounds.take_apart": _gives([])},
     "parts switched in one process": {
         "ablate.compare_switched": _gives(None),
         "proof.compare_switched": _gives(None),
     },
-    "parts beside one another": {"ablate.compare_at_once": _gives(None)},
     "the baseline trains beside a plan": {
         "rounds.train_beside": _gives(None),
         "proof.train_beside": _gives(None),
     },
+    "the screening has half of what is left": {"rounds.SCREENING": 1.0},
+    "one proof has a share of what is left": {"proofs.TRIAL": 1.0},
+    "time kept back before anything was kept": {"budget_allocation.UNPROVEN_AT_MOST": 0.0},
+    "time kept back for ablation and seeds": {"budget_allocation.MORE_SHARE": 0.0},
+    "a limit of what is kept back": {"budget_allocation.KEPT_BACK_AT_MOST": 1.0},
+    "strong parts are left out by themselves": {"ablate.STRONG_PAIRS": 0},
 }
 """Rules, each with what is put in the place of the function that makes it."""
 
@@ -126,16 +114,16 @@ def acting() -> Iterator[set[str]]:
 
 
 def rows_of(rules: Sequence[str], case: str, budget: float, seed: int) -> list[JsonDict]:
-    """One run with all rules and one without each, in short; ``acted``: the rule had an effect with all of them."""
+    """Runs with all rules and without single ones, in short; ``acted``: the rule had an effect with all of them."""
     with acting() as acted:
         known = run(CASES[case], budget, seed)
-    found = [(ALL, known, True)]
+    found = []
     for rule in rules:
         if rule in acted:
             with without(rule):
                 found.append((rule, run(CASES[case], budget, seed), True))
         else:
-            found.append((rule, known, False))
+            found.append((rule, known, rule == ALL))
     kept = ("case", "budget", "seed", "share", "useless", "tried", "seconds")
     return [{"rule": rule, "acted": acts, **{key: one[key] for key in kept}} for rule, one, acts in found]
 
@@ -185,12 +173,13 @@ def main() -> None:
     rows = document.setdefault("rows", [])
     if not options.table:
         document["environment"] = environment()
-        done = {_key(one) for one in rows}
+        done = {(one["rule"], *_key(one)) for one in rows}
         wanted = [rule for rule in RULES if any(part in rule for part in options.rules)]
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         for seed, budget, case in product(seeds, options.budgets, options.cases):
-            if (case, budget, seed) not in done:
-                rows += rows_of(wanted, case, budget, seed)
+            missing = [rule for rule in (ALL, *wanted) if (rule, case, budget, seed) not in done]
+            if missing:
+                rows += rows_of(missing, case, budget, seed)
             save(options.out, document)
     print("\n".join(table(rows)))
 

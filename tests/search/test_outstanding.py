@@ -11,7 +11,7 @@ import pytest
 
 from autoopt.records import Estimate, EstimateKind, Verdict
 from autoopt.search.budget_allocation import BudgetAllocation
-from autoopt.search.proof_queue import Costs
+from autoopt.search.proofs import Costs
 from autoopt.search.screened import Screened, outstanding
 from autoopt.strategy import Strategy
 from autoopt.testing.fakes import NoiseModel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from autoopt.records import Change, Noise, Plan
 from autoopt.search.compare.comparison import Rule
 from autoopt.search.race import Race
-from autoopt.search.screened import Screened, seconds_to_prove
 from autoopt.testing import Behaviour, FakeMachine, NoiseModel
 
 
@@ -29,21 +27,6 @@ def test_one_incumbent_serves_all_looks() -> None:
     machine = FakeMachine(noise=NoiseModel("quiet"))
     assert looks(machine, 4) == pytest.approx([1.0] * 4)
     assert [label for _, label in machine.started].count("incumbent") == 1
-
-
-def test_a_look_that_started_both_sides_is_not_charged_with_another_start() -> None:
-    """The first look at anything seemed to cost a start more to prove than the next one at the same."""
-    machine = FakeMachine(behave=lambda plan: Behaviour(startup_seconds=10.0), noise=NoiseModel("quiet"))
-    race = Race(machine.start, Plan(), Rule(max_seconds=60), clock=machine.clock, rng=np.random.default_rng(0))
-    plan = Plan(changes=(Change(strategy="candidate"),))
-    with closing(race):
-        first, second = (race.look(plan, Noise(), warm_up_seconds=5.0) for _ in range(2))
-    assert (first.fresh, second.fresh) == (True, False)
-    unseen: Any = None
-    one, other = (
-        seconds_to_prove(Screened(unseen, unseen, 0.5, (seen,), 0.1), Noise(), 0.01, 10.0) for seen in (first, second)
-    )
-    assert one == pytest.approx(other, rel=0.1)
 
 
 def test_candidates_are_not_measured_against_an_incumbent_that_has_become_faster_with_age() -> None:
