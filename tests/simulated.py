@@ -19,10 +19,10 @@ from autoopt.records import Curve, CurvePoint, Environment, JsonDict, Plan, Verd
 from autoopt.records.facts import WorkloadFacts
 from autoopt.records.messages import Probe, TrainingRun
 from autoopt.registry import Registry, Source
+from autoopt.search.accept.evidence import TrainedPair
 from autoopt.search.accept.gate import Gate
-from autoopt.search.accept.interleaved import TrainedPair, no_further
 from autoopt.search.accept.probes import Probes
-from autoopt.search.accept.trainings import Trainings
+from autoopt.search.accept.trainings import Trainings, no_further
 from autoopt.search.budget_allocation import BudgetAllocation, TimeLimits
 from autoopt.search.outcome import Outcome
 from autoopt.search.planner import Choice

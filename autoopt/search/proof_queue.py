@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite
+from math import exp, inf, isfinite, log
 
 from autoopt.records import Change, Plan, Quality, Verdict
-from autoopt.search.accept.quality import FEWEST_SEEDS
+from autoopt.search.accept.evidence import FEWEST_SEEDS
 from autoopt.search.candidate import Candidate
 from autoopt.search.first_training import train_first
 from autoopt.search.planner import PLUGIN_ERRORS, candidate_plan
@@ -84,12 +84,14 @@ class Costs:
     def worth(self, screened: Screened) -> float:
         """Log speedup to be expected for a second of deciding it; what ends the run, its training, is a part of that.
 
-        Where only trainings tell its quality, they end the run as well, and may not show it.
+        The steps that its rounding costs are taken off, as far as it was probed. Where only trainings tell its quality,
+        they end the run as well, and may not show it.
         """
         speedup, candidate = max(exp(screened.gain), 1.0), screened.candidate
+        gain = screened.gain - log(self.context.gate.price(candidate.plan, self.state.incumbent))
         if takes_trainings(self.context, self.state, candidate.changes):
-            return TRAINS_AS_WELL * screened.gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
-        return screened.gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
+            return TRAINS_AS_WELL * gain / (self.pairs(screened) + self.trainings(candidate.plan, speedup))
+        return gain / (self.pairs(screened) + self.context.allocation.verification(1, speedup))
 
     def deadline(self, gain: float = 1.0) -> float:
         """Until when may be searched, on the run's clock.

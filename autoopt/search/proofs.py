@@ -83,7 +83,11 @@ class Proofs:
         context, state, costs = self.context, self.state, self._costs
         quality = quality_first(context, state, screened)
         if quality is None or quality.passed is True or context.gate.accept_undecided:
-            return True
+            free = context.gate.price(screened.candidate.plan, state.incumbent) == 1.0
+            if free or not waiting or costs.worth(screened) >= costs.worth(waiting[0]):
+                return True
+            waiting[:] = costs.in_order([screened, *waiting])  # with its price it is worth less than what comes next
+            return False
         others = [one for one in waiting if not takes_trainings(context, state, one.candidate.changes)]
         changes = screened.candidate.changes
         in_vain = any(all(change in whole.candidate.changes for change in changes) for whole in unproven)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from autoopt.records import Estimate, Headline, Noise, Plan, Verdict
-from autoopt.search.accept.evidence import Evidence
-from autoopt.search.accept.headline import headline_of, seconds_of
-from autoopt.search.accept.interleaved import TrainedPair
+from autoopt.search.accept.evidence import Evidence, TrainedPair
+from autoopt.search.accept.time_to_target import headline_of, seconds_of
 from autoopt.testing.fakes import Behaviour
-from made_up import OBJECTIVE, comparison, run
+from made_up import OBJECTIVE, SAME, comparison, run
 from simulated import STEPS, World, product, strategy
 
 
@@ -31,8 +30,7 @@ def found(pairs: list[TrainedPair], level: str = "equivalent", speed: float = 1.
         blocks.model_copy(update={"incumbent": faster}),
         Evidence(baseline_runs=tuple(pair.baseline for pair in pairs)),
         OBJECTIVE.model_copy(update=objective),
-        level=level,
-        otherwise=False,
+        SAME.model_copy(update={"level": level}),
         process_sd=0.02,
     )
     assert headline is not None
@@ -114,8 +112,7 @@ def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are
             comparison(),
             Evidence(baseline_runs=(run(0),)),
             OBJECTIVE,
-            level=level,
-            otherwise=False,
+            SAME.model_copy(update={"level": level}),
             process_sd=None,
         )
         assert headline is not None
@@ -124,7 +121,7 @@ def test_without_trainings_it_is_modelled_and_to_target_only_where_the_steps_are
     assert (modelled("identical").kind, modelled("identical").source) == ("to_target", "modelled")
     assert modelled("equivalent").kind == "same_steps"
     assert modelled("identical").doubts(control_failed=False)
-    nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, level="identical", otherwise=False, process_sd=None)
+    nothing = headline_of([], comparison(), Evidence(), OBJECTIVE, SAME, process_sd=None)
     assert nothing is not None
     assert nothing.kind == "per_step"
 

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import t as student
 
 from autoopt.records import Curve, CurvePoint, Estimate, Noise
-from autoopt.search.accept.judge import judge_runs
-from autoopt.search.accept.quality import MetricDifference, fewer_evaluated, metric_difference, metric_quality
+from autoopt.search.accept.gate import judge_runs
+from autoopt.search.accept.metric import MetricDifference, fewer_evaluated, metric_difference, metric_quality
 from made_up import NOISE, OBJECTIVE, evidence, run
 
 
