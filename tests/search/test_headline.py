@@ -178,3 +178,31 @@ def test_the_figures_of_the_first_screen_are_of_one_run(tmp_path: Path, fixed: f
     kept = next(trial for trial in outcome.state.trials if trial.verdict is Verdict.KEPT)
     assert kept.planned_steps == 20 * STEPS
     assert kept.time_to_target.value > 1.5
+
+
+def test_steps_that_rounding_costs_are_charged_over_equal_steps_and_never_twice() -> None:
+    """Without a target both train as many steps; with one each side's own steps hold the price already."""
+    price = SAME.model_copy(
+        update={"level": "equivalent", "step_penalty": Estimate(value=1.1, low=1.05, high=1.15, n=32)}
+    )
+    equal = [pair(100.0, 100.0, 1.5)] * 2
+    known = Evidence(baseline_runs=tuple(one.baseline for one in equal))
+    free, paid = (
+        headline_of(equal, comparison(), known, OBJECTIVE.model_copy(update={"target": None}), quality, 0.02)
+        for quality in (SAME, price)
+    )
+    assert free is not None
+    assert paid is not None
+    assert free.steps_ratio is None
+    assert paid.steps_ratio is not None
+    assert paid.steps_ratio.value == pytest.approx(1 / 1.1)
+    assert paid.value == pytest.approx(free.value / 1.1, rel=0.05)
+    assert paid.of_what == "for the same steps and those that rounding costs"
+    reached = headline_of(equal, comparison(), known, OBJECTIVE, price, 0.02)
+    assert reached is not None
+    assert reached.value == pytest.approx(1.5, rel=0.05)
+    modelled = [headline_of([], comparison(), known, OBJECTIVE, quality, None) for quality in (SAME, price)]
+    assert modelled[0] is not None
+    assert modelled[1] is not None
+    assert modelled[1].value < modelled[0].value
+    assert modelled[1].best_steps == pytest.approx(1.1 * (modelled[1].baseline_steps or 0.0))
