@@ -41,7 +41,6 @@ from autoopt.search.accept.metric import (
     fell_after_target,
     fewer_evaluated,
     fewest_seeds,
-    further_steps,
     mean_best,
     metric_difference,
     metric_quality,
@@ -189,10 +188,11 @@ def _trained(
     """What trainings tell of a change that takes the same steps: by the metric at these, or by further ones."""
     pairs, known = evidence.paired_with_incumbent(), with_seed_noise(noise, evidence.baseline_runs, objective)
     difference, speed = metric_difference(pairs, objective, known), comparison.estimate
-    further = further_steps(pairs, evidence.baseline_runs, speed, objective) if speed is not None else None
+    further = FurtherSteps.of(pairs, evidence.baseline_runs, objective)
     if difference is None:
         return None, None, further
-    return trained_quality(metric_quality(difference, objective), further), difference, further
+    allowed = speed.low / (1 + objective.min_gain) if speed is not None else 0.0
+    return trained_quality(metric_quality(difference, objective), further, allowed), difference, further
 
 
 def _paths(comparison: Comparison, evidence: Evidence) -> Quality:
@@ -399,7 +399,7 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
             return level
     by_target = len(pairs) >= FEWEST_SEEDS and objective.target is not None
     if evidence.risk.trains_otherwise and by_target:
-        return arrived(pairs, objective)
+        return arrived(pairs, evidence.baseline_runs, objective)
     difference = metric_difference(pairs, objective, noise)
     if difference is None and level is None:
         what = objective.metric or "no metric"
@@ -409,7 +409,11 @@ def judge_runs(evidence: Evidence, objective: Objective, noise: Noise) -> Qualit
         return level or NOT_TESTED
     quality = metric_quality(difference, objective)
     if level is None or level.passed is not True or quality.passed is False:
-        there = arrived(pairs, objective) if by_target and quality.passed is None and level is not None else quality
+        there = (
+            arrived(pairs, evidence.baseline_runs, objective)
+            if by_target and quality.passed is None and level is not None
+            else quality
+        )
         return there if there.passed else quality
     by_metric = ("metric", "baseline", "candidate", "difference", "margin", "seeds", "detectable_loss", "seeds_wanted")
     seen = quality.detail.removeprefix("quality undecided: observed ")

@@ -20,7 +20,7 @@ from autoopt.benchmark.target import Mode, Parts, fit, parts
 from autoopt.records import CurvePoint, Estimate, Noise, Objective, Quality
 from autoopt.records.messages import TrainingRun
 from autoopt.search.accept.evidence import FEWEST_SEEDS, Pairs
-from autoopt.search.accept.trainings import SCATTER, ratio_of_pairs
+from autoopt.search.accept.trainings import SCATTER, SCATTER_DOF, ratio_of_pairs
 
 _PRIOR_DOF = 1.0
 
@@ -218,22 +218,36 @@ class FurtherSteps:
 
     Args:
         ratio: above 1 it takes more of them; its scatter is that of the pairs and of the baseline's seeds.
-        allowed: the ratio that the speedup of a step pays for, and the gain worth having.
     """
 
     ratio: Estimate
-    allowed: float
+
+    @staticmethod
+    def of(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> FurtherSteps | None:
+        """None with fewer seeds than a verdict takes, without a target, or where it was not reached from each.
+
+        Args:
+            baseline: its trainings, whose seeds tell how steps to the target scatter.
+        """
+        if objective.target is None:
+            return None
+        known = [(parts_to(old, objective), parts_to(new, objective)) for old, new in pairs]
+        logs = [math.log(new.steps / old.steps) for old, new in known if old and new and min(old.steps, new.steps) > 0]
+        if len(logs) < max(len(pairs), FEWEST_SEEDS):
+            return None
+        return FurtherSteps(ratio_of_pairs(logs, steps_spread(baseline, objective)))
+
+    def detectable(self, allowed: float | None = None) -> float:
+        """The ratio that would have been noticed with 80 %: surely above 1, or not surely below what is allowed."""
+        reach = math.log(self.ratio.high / self.ratio.value)
+        at_bound, with_power = student.ppf((0.975, 0.8), self.ratio.n + SCATTER_DOF - 1)
+        power = float(reach * with_power / at_bound)
+        return math.exp(reach + power) if allowed is None else max(allowed * math.exp(power - reach), 1.0)
 
     @property
-    def paid(self) -> bool:
-        """Whether the upper bound of the further steps lies under what the speedup pays for."""
-        return self.ratio.high < self.allowed
-
-    @property
-    def detectable(self) -> float:
-        """The ratio that would have been refused with 80 %."""
-        error = math.log(self.ratio.high / self.ratio.value) / student.ppf(0.975, self.ratio.n + 2)
-        return max(self.allowed * self.ratio.value / self.ratio.high * math.exp(_POWER * error), 1.0)
+    def text(self) -> str:
+        ratio = self.ratio
+        return f"{ratio.value:.3g} times the baseline's steps [{ratio.low:.3g}, {ratio.high:.3g}]"
 
 
 def steps_spread(runs: Sequence[TrainingRun], objective: Objective) -> float:
@@ -243,62 +257,45 @@ def steps_spread(runs: Sequence[TrainingRun], objective: Objective) -> float:
     return max(math.sqrt(2) * own, SCATTER)
 
 
-def further_steps(
-    pairs: Pairs, baseline: Sequence[TrainingRun], speed: Estimate, objective: Objective
-) -> FurtherSteps | None:
-    """Of pairs from which both reach the target; None with fewer seeds than a verdict takes, or without a target.
-
-    Args:
-        baseline: its trainings, whose seeds tell how steps to the target scatter.
-        speed: speedup of a step.
-    """
-    if objective.target is None:
-        return None
-    known = [(parts_to(old, objective), parts_to(new, objective)) for old, new in pairs]
-    logs = [math.log(new.steps / old.steps) for old, new in known if old and new and min(old.steps, new.steps) > 0]
-    if len(logs) < max(len(pairs), FEWEST_SEEDS):
-        return None
-    return FurtherSteps(ratio_of_pairs(logs, steps_spread(baseline, objective)), speed.low / (1 + objective.min_gain))
-
-
-def trained_quality(quality: Quality, further: FurtherSteps | None) -> Quality:
+def trained_quality(quality: Quality, further: FurtherSteps | None, allowed: float) -> Quality:
     """The quality of a metric that is too noisy to show a loss, by the further steps to the target, which are charged.
 
     Args:
         quality: by the metric at the same step, which may have settled it.
+        allowed: the ratio of steps that the speedup of a step pays for: the upper bound has to lie under it.
     """
     if quality.passed is not None or further is None:
         return quality
-    ratio = further.ratio
-    told = (
-        f"the target is reached from each of {ratio.n} seeds in {ratio.value:.3g} times the steps [{ratio.low:.3g}, "
-        f"{ratio.high:.3g}], where the speedup pays for {further.allowed:.3g}"
-    )
-    if not further.paid:
-        return quality.model_copy(update={"detail": f"{quality.detail}; {told}"})
-    missed = f"{further.detectable:.3g} times the steps"
+    told = f"the target is reached from each of {further.ratio.n} seeds in {further.text}"
+    if further.ratio.high >= allowed:
+        detail = f"{quality.detail}; {told}, where the speedup pays for {allowed:.3g}"
+        return quality.model_copy(update={"detail": detail})
+    missed = f"{further.detectable(allowed):.3g} times the steps"
     return quality.model_copy(
         update={
             "level": "trained",
             "passed": True,
-            "step_penalty": ratio,
+            "step_penalty": further.ratio,
             "seeds_wanted": None,
-            "rests_on": f"steps to the target, from {ratio.n} seeds",
+            "rests_on": f"steps to the target, from {further.ratio.n} seeds",
             "would_miss": f"less than {missed}, and losses of the metric that take no further steps to the target",
-            "detail": f"{told}; {missed} would have been refused with 80 %",
+            "detail": f"{told}, where the speedup pays for {allowed:.3g}; {missed} would have been refused with 80 %",
         }
     )
 
 
-def arrived(pairs: Pairs, objective: Objective) -> Quality:
+def arrived(pairs: Pairs, baseline: Sequence[TrainingRun], objective: Objective) -> Quality:
     """``trained`` where the plan came to the target from every seed, in its own steps; ``undecided`` where it did not.
 
     Metrics are those at the end of each side's own training, which the target ends.
     """
     there = sum(parts_to(new, objective) is not None for _, new in pairs)
     before, after = (mean_best([pair[side] for pair in pairs], objective) for side in (0, 1))
+    further = FurtherSteps.of(pairs, baseline, objective)
     reached = f"{objective.metric} {objective.target:g} reached from {there} of {len(pairs)} seeds, in its own steps"
-    beside = f" ({after:.4g} at their ends, where the baseline has {before:.4g})" if after and before else ""
+    reached += f" ({after:.4g} at their ends, where the baseline has {before:.4g})" if after and before else ""
+    reached += f"; {further.text}" if further is not None else ""
+    missed = f"less than {further.detectable():.3g} times the steps, and " if further is not None else ""
     passed = True if there == len(pairs) else None
     return Quality(
         method="metric",
@@ -308,9 +305,9 @@ def arrived(pairs: Pairs, objective: Objective) -> Quality:
         baseline=before,
         candidate=after,
         seeds=len(pairs),
-        rests_on=f"the target, from {there} seeds" if passed else "",
-        would_miss="losses of the metric beyond the target" if passed else "",
-        detail=f"{'' if passed else 'quality undecided: '}{reached}{beside}",
+        rests_on=f"steps to the target, from {there} seeds" if passed else "",
+        would_miss=f"{missed}losses of the metric beyond the target" if passed else "",
+        detail=f"{'' if passed else 'quality undecided: '}{reached}",
     )
 
 
