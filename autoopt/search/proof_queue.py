@@ -259,8 +259,8 @@ def _proven(context: RunContext, state: SearchState, changes: tuple[Change, ...]
 
 
 def refused(state: SearchState, screened: Screened, quality: Quality, told: str = "") -> None:
-    """Writes the quality that was found into the trial of a look; certainly another training ends it."""
-    verdict = Verdict.QUALITY_LOST if quality.passed is False else Verdict.INCONCLUSIVE
+    """Writes the quality that was found into the trial of a look; another training ends it, and a price too high."""
+    verdict = {True: Verdict.NO_GAIN, False: Verdict.QUALITY_LOST, None: Verdict.INCONCLUSIVE}[quality.passed]
     reason = "; ".join(text for text in (screened.trial.reason, quality.detail, told) if text)
     for index, known in enumerate(state.trials):
         if known.id == screened.trial.id:

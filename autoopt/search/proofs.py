@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from math import exp
+from math import exp, log, log1p
 
 from autoopt.records import Round, Trial, Verdict
 from autoopt.search.budget_allocation import TRIAL
@@ -83,8 +83,13 @@ class Proofs:
         context, state, costs = self.context, self.state, self._costs
         quality = quality_first(context, state, screened)
         if quality is None or quality.passed is True or context.gate.accept_undecided:
-            free = context.gate.price(screened.candidate.plan, state.incumbent) == 1.0
-            if free or not waiting or costs.worth(screened) >= costs.worth(waiting[0]):
+            price = context.gate.price(screened.candidate.plan, state.incumbent)
+            if quality is not None and screened.gain + screened.error - log(price) < log1p(context.min_gain) < log(
+                price
+            ):
+                refused(state, screened, quality, f"{price - 1:.1%} more steps are more than a step saves")
+                return False
+            if price == 1.0 or not waiting or costs.worth(screened) >= costs.worth(waiting[0]):
                 return True
             waiting[:] = costs.in_order([screened, *waiting])  # with its price it is worth less than what comes next
             return False
